@@ -37,7 +37,7 @@ from reporting import parser, publish
 import headrace
 from headrace.contexts import ContextOptions, Contexts, open_contexts
 from headrace.histories.codec.rows import RowColumns
-from headrace.histories.contexts.builder import build
+from headrace.histories.contexts.contexts import build
 
 CALL, PLAIN = 256, 60  # contexts a call, of headrace and of the loop
 

@@ -175,12 +175,17 @@ def cut(rows: int, files: int, most: int) -> list[int]:
     return [min(most, rows // files - first) for _ in range(files) for first in range(0, rows // files, most)]
 
 
-def planned(index: SplitIndex, ranks: int, batch_rows: int, epoch: int, shuffle_rows: int | None = None) -> Plan:
-    """The plan of an epoch, as a stream makes it."""
+def passes(index: SplitIndex, ranks: int, batch_rows: int, shuffle_rows: int | None = None) -> RowPasses:
+    """The passes of a stream that reads nothing."""
     options = StreamOptions(
         batch_size=batch_rows, shuffle=True, shuffle_rows=shuffle_rows, seed=SEED, remainder="pad", batch_format="numpy"
     )
-    return RowPasses(index, no_block, options, Topology(rank=0, world_size=ranks)).begin(epoch).plan()
+    return RowPasses(index, no_block, options, Topology(rank=0, world_size=ranks))
+
+
+def planned(index: SplitIndex, ranks: int, batch_rows: int, epoch: int, shuffle_rows: int | None = None) -> Plan:
+    """The plan of an epoch, as a stream makes it."""
+    return passes(index, ranks, batch_rows, shuffle_rows).begin(epoch).plan()
 
 
 def no_block(_number: int, _columns: object) -> pa.Table:
@@ -277,6 +282,7 @@ def mixing_tables(asked: argparse.Namespace) -> Iterator[Table]:
 READERS = (1, 2, 3, 4, 8, 12, 16, 32, 64)
 READ_BLOCKS, PLANNED_BLOCKS = 300, ((300, 8192), (1500, 65_536), (6000, 16_384))
 BATCH_ROWS = 256
+RESUMED_BLOCKS, RESUMED_ROWS = 300, (8192, 65_536)
 CHANGES = ((16, 15), (16, 12), (16, 5), (8, 7), (64, 63))
 
 
@@ -346,17 +352,34 @@ def reads_tables(_asked: argparse.Namespace) -> Iterator[Table]:
 
 
 def resume_tables(_asked: argparse.Namespace) -> Iterator[Table]:
-    """What is left of half an epoch, gone on with by other ranks: how often its blocks are decoded."""
+    """How often the blocks of the second half of an epoch are decoded by other ranks: counted, and planned for more."""
     lines: list[tuple[Cell, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "part-00000.parquet")
-        index = write_wide(path, *PLANNED_BLOCKS[0])
+        indexes = [write_wide(Path(folder, f"{rows}.parquet"), RESUMED_BLOCKS, rows) for rows in RESUMED_ROWS]
         for before, after in CHANGES:
-            decoded, delivered = counted_reads(index, path, after, state=state_at_half(index, path, before))
-            blocks = len(index.rows) * delivered / index.total_rows
-            lines.append((f"{before} → {after}", f"{blocks:.0f}", f"{decoded:,}", f"{decoded / blocks:.2f}"))
-    heads = ("ranks", "blocks that the rows left fill", "blocks decoded", "times")
-    yield Table("resume", f"The second half of an epoch of {READ_BLOCKS:,} blocks, on other ranks", heads, lines)
+            cells = []
+            for rows, index in zip(RESUMED_ROWS, indexes, strict=True):
+                path = Path(folder, f"{rows}.parquet")
+                decoded, delivered = counted_reads(index, path, after, state=state_at_half(index, path, before))
+                cells.append(f"{decoded * index.total_rows / (len(index.rows) * delivered):.2f}")
+            for blocks, rows in PLANNED_BLOCKS[1:]:
+                cells.append(f"{planned_again(wide_index([rows] * blocks), before, after):.2f}")
+            lines.append((f"{before} → {after}", *cells))
+    heads = (
+        "ranks",
+        *(f"counted, {RESUMED_BLOCKS:,} blocks of {rows:,} rows" for rows in RESUMED_ROWS),
+        *(f"planned, at most: {blocks:,} blocks of {rows:,} rows" for blocks, rows in PLANNED_BLOCKS[1:]),
+    )
+    title = "The second half of an epoch on other ranks: decoded blocks, of the blocks that the rows left fill"
+    yield Table("resume", title, heads, lines)
+
+
+def planned_again(index: SplitIndex, before: int, after: int) -> float:
+    """What the plan says of the second half: blocks decoded, of those that the rows left fill."""
+    begun = passes(index, before, BATCH_ROWS).begin(0)
+    plan = passes(index, after, BATCH_ROWS).resume(begun.state_after(begun.steps // 2)).plan()
+    decoded = float(plan.bytes_per_rank.sum()) / float(plan.block_bytes[0])
+    return decoded * index.total_rows / (len(index.rows) * plan.remaining.total)
 
 
 def state_at_half(index: SplitIndex, path: Path, world_size: int) -> dict[str, Any]:

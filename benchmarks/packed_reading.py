@@ -32,7 +32,7 @@ from reporting import parser, publish
 import headrace
 from headrace.bins.pack import pack
 from headrace.bins.rows import PackedRows
-from headrace.packing.storage.parquet_writer import ParquetShardWriter
+from headrace.packing.storage.packed_parquet import ParquetShardWriter
 
 COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
 IN_ORDER, RANDOM = "lists, in order", "lists, random"

@@ -35,10 +35,8 @@ from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.bins.rows import PackedRows
 from headrace.packing.storage.legacy import LegacyPickleWriter, read_legacy
-from headrace.packing.storage.materialise import gather, materialise_bin_arrays
-from headrace.packing.storage.packed_parquet import Declared, packed_rows
-from headrace.packing.storage.parquet_writer import ParquetShardWriter
-from headrace.packing.storage.spool import Spool, SpoolWriter
+from headrace.packing.storage.packed_parquet import Declared, ParquetShardWriter, packed_rows
+from headrace.packing.storage.spool import Spool, SpoolWriter, gather, materialise_bin_arrays
 
 CAPACITY = 4096
 GROUP = 1000

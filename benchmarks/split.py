@@ -65,9 +65,7 @@ def run_headrace(source: Path, out: Path, workers: int, _format: str) -> dict[st
     """The split as a user runs it, then the same command again."""
     import headrace
 
-    recipe = headrace.TemporalSplit(
-        source=source, date_column="transaction_date", group_column="customer_id", split_date=SPLIT_DATE
-    )
+    recipe = headrace.TemporalSplit(source=source, time="transaction_date", entity="customer_id", split_date=SPLIT_DATE)
     started = time.perf_counter()
     prepared = headrace.prepare(recipe, out, workers=workers)
     seconds = time.perf_counter() - started

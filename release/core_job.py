@@ -56,7 +56,7 @@ def with_library() -> None:
     import headrace
 
     split = headrace.TemporalSplit(
-        source="raw", date_column="time", group_column="customer", split_date=CUTOFF, types={"event": "int64"}
+        source="raw", time="time", entity="customer", split_date=CUTOFF, types={"event": "int64"}
     )
     manifest = headrace.prepare(split, "out").manifest
     assert headrace.verify("out").problems == []
@@ -76,7 +76,7 @@ def with_library() -> None:
 
 def with_commands(command: str) -> None:
     """The same by the command line, which finds the library's rows again in a run of its own."""
-    asked = ["--date-column", "time", "--group-column", "customer", "--split-date", CUTOFF]
+    asked = ["--time", "time", "--entity", "customer", "--split-date", CUTOFF]
     for arguments in (["split", "raw", "--out", "out2", *asked], ["verify", "out2"], ["inspect", "out2"]):
         done = subprocess.run([command, *arguments, "--json"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from headrace.formats.detect import Kind, kind_of_name
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Prepared, prepare
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 
 Row = Sequence[Any]
 
@@ -131,7 +131,7 @@ def split(
     **settings: Any,
 ) -> Prepared:
     """`prepare` of a temporal split with the columns these tests use: id, date."""
-    asked = {"date_column": "date", "group_column": "id", "split_date": "2025-01-01", "train_ratio": 0.5} | settings
+    asked = {"time": "date", "entity": "id", "split_date": "2025-01-01", "train_ratio": 0.5} | settings
     recipe = TemporalSplit(source=source, **asked)
     return prepare(recipe, out, workers=workers, on_event=on_event, fingerprint_by=fingerprint_by)
 

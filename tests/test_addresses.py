@@ -18,7 +18,7 @@ from headrace.storage.places import path_of
 from tables import small_source, split
 
 CANARY = "c4nary-0f-a-secret"
-NEEDED = ("--date-column", "date", "--group-column", "id", "--split-date", "2025-01-01")
+NEEDED = ("--time", "date", "--entity", "id", "--split-date", "2025-01-01")
 ELSEWHERE = (
     "hdfs://host/x",
     "abfss://c@host/x",
@@ -80,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     Path("run.yaml").write_text(
-        f"recipe: temporal_split\nsource: {tmp_path / 'in'}\ndate_column: date\ngroup_column: id\nsplit_date: 2025-01-01\n"
+        f"recipe: temporal_split\nsource: {tmp_path / 'in'}\ntime: date\nentity: id\nsplit_date: 2025-01-01\n"
     )
     return tmp_path / "here"
 
@@ -160,7 +160,7 @@ def test_errors_are_ours() -> None:
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_no_setting_that_names_a_file_takes_a_secret(secret: str) -> None:
-    split_settings = {"source": "x", "date_column": "d", "group_column": "g", "split_date": "2025-01-01"}
+    split_settings = {"source": "x", "time": "d", "entity": "g", "split_date": "2025-01-01"}
     for make in (
         lambda: headrace.TemporalSplit(**{**split_settings, "source": secret}),
         lambda: headrace.TemporalSplit(**split_settings, signature=secret),

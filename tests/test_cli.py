@@ -13,7 +13,7 @@ from commands import headrace
 from tables import small_rows, write_rows
 
 HEADRACE = Path(sys.executable).parent / "headrace"
-NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
+NEEDED = ("--time", "time", "--entity", "customer", "--split-date", "2025-01-01")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
     config = tmp_path / "config.yaml"
     config.write_text(
         f"recipe: temporal_split\nsource: {raw}\nout: {tmp_path / 'out'}\n"
-        "date_column: time\ngroup_column: customer\nsplit_date: 2025-01-01\nworkers: 1\n"
+        "time: time\nentity: customer\nsplit_date: 2025-01-01\nworkers: 1\n"
     )
     by_file = json.loads(headrace("run", config, "--json").stdout)
     by_flags = json.loads(headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--json").stdout)
@@ -95,7 +95,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
     [
         (("split",), "no source"),
         (("split", "raw"), "--out"),
-        (("split", "raw", "--out", "out"), "--date-column, --group-column, --split-date"),
+        (("split", "raw", "--out", "out"), "--time, --entity, --split-date"),
         (("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "soon"), "split_date is 'soon'"),
         (("split", "raw", "--out", "out", *NEEDED, "--train-ratio", "1.5"), "train_ratio"),
         (("split", "raw", "--out", "out", *NEEDED, "--layout", "flat"), "layout"),
@@ -115,20 +115,18 @@ def test_a_wrong_command_exits_2_and_says_what_is_wrong(arguments: tuple[str, ..
 
 def test_an_unknown_setting_is_answered_with_the_nearest_one(raw: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(
-        f"recipe: temporal_split\nsource: {raw}\nout: o\ndate_colum: time\ngroup_column: c\nsplit_date: 2025-01-01\n"
-    )
+    config.write_text(f"recipe: temporal_split\nsource: {raw}\nout: o\ntme: time\nentity: c\nsplit_date: 2025-01-01\n")
     done = headrace("run", config)
 
     assert done.returncode == 2
-    assert "'date_column'" in done.stderr
+    assert "'time'" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("split", "nowhere", "--out", "out", *NEEDED), "nowhere"),
-        (("split", "raw", "--out", "out", "--date-column", "when", *NEEDED[2:]), "no column 'when'"),
+        (("split", "raw", "--out", "out", "--time", "when", *NEEDED[2:]), "no column 'when'"),
         (("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "2020-01-01"), "train has no rows"),
         (("verify", "raw"), "no finished run"),
         (("inspect", "nowhere"), "no such directory"),

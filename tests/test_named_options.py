@@ -17,7 +17,12 @@ from headrace.recipe import load, registrations
 SOURCE = Path(headrace.__file__).parent
 RECIPES = sorted(registrations())
 SHARED = ("bins", "dataset", "engine", "formats", "run", "storage")
-READERS = ("contexts", "windows")  # of what a capability prepares; their options are not its settings
+READERS = (
+    "contexts",
+    "windows",
+    "read",
+    "on_the_fly",
+)  # of what a capability prepares; their options are not its settings
 # What is advised to be set where data is prepared, by readers of data that was prepared otherwise.
 FOR_PREPARING = {"format", "packed_storage", "null_values", "types"}
 RUN = set(inspect.signature(headrace.prepare).parameters)

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.cli.text_columns import null_values_of, types_of
+from headrace.cli.flags import null_values_of, types_of
 from headrace.errors import SettingsError
 
 
@@ -47,7 +47,10 @@ def test_every_command_takes_them(command: list, shard: Path, tmp_path: Path) ->
 
 
 def test_a_type_that_is_none_ends_in_one_message(shard: Path) -> None:
-    for words, message in ((["n"], "is no NAME=TYPE"), (["n=int8", "n=int16"], "is int8 and int16; give one")):
+    for words, message in (
+        (["n"], "expected NAME=TYPE, got 'n'"),
+        (["n=int8", "n=int16"], "is int8 and int16; give one"),
+    ):
         with pytest.raises(SettingsError, match=message):
             types_of(words)
     done = CliRunner().invoke(app, ["peek", str(shard), "--types", "n=int65"])

@@ -13,9 +13,9 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from headrace.report.build import page_of
-from headrace.report.draw import draw
 from headrace.report.facts import read_run
+from headrace.report.page import draw
+from headrace.report.write import page_of
 
 
 def picture(out: str, figure: str) -> str:

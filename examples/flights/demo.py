@@ -69,13 +69,13 @@ def split_flights(raw: Path, out: Path, console: Console) -> headrace.Prepared:
     """Until September: train or validate, by aircraft. From October: test, aircraft that did not train."""
     recipe = headrace.TemporalSplit(
         source=raw,
-        date_column="time_hour",
-        group_column="tailnum",
+        time="time_hour",
+        entity="tailnum",
         split_date="2013-10-01",
         timezone="America/New_York",
         label="late",
         null_values=["NA"],
-        null_group="drop",
+        null_entity="drop",
         format="parquet",
         types=TYPES,
     )

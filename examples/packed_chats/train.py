@@ -145,7 +145,7 @@ def prepare(data: Path | None, tokenizer: Path | None, base: Path, *, limit: int
     chats = write_if_new(base / "chats.jsonl", "".join(f"{row}\n" for row in rows))
     tokenizer = tokenizer or train_tokenizer(rows, base / "tokenizer")
     recipe = headrace.PackedSequences(
-        blend=str(chats), tokenizer=tokenizer, pack_size=pack_size, train_ratio=0.9, valid_ratio=0.1, test_ratio=0
+        blend=str(chats), tokenizer=tokenizer, pack_size=pack_size, train_ratio=0.9, val_ratio=0.1, test_ratio=0
     )
     out = base / f"bins-{pack_size}"
     packed = headrace.prepare(recipe, out).manifest.facts["packed"]

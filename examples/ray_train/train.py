@@ -149,8 +149,8 @@ def main() -> None:
     ray.init(address=asked.address, log_to_driver=False, logging_level="ERROR", **own)
     split = headrace.TemporalSplit(
         source=str(out / "raw"),
-        date_column="date",
-        group_column="customer",
+        time="date",
+        entity="customer",
         split_date="1997-06-01",
         types={"discs": "float32", "dollars": "float32", "row_id": "int64"},
     )

@@ -80,13 +80,13 @@ def split_reports(raw: Path, out: Path) -> headrace.Prepared:
     """Until 1995: train or validate, by operator. From 1996: test, operators that did not train."""
     recipe = headrace.TemporalSplit(
         source=raw,
-        date_column="date",
-        date_format="%m/%d/%Y %H:%M:%S",
-        group_column="opid",
+        time="date",
+        time_format="%m/%d/%Y %H:%M:%S",
+        entity="opid",
         split_date="1996-01-01",
         train_ratio=0.7,
         null_values=NO_OPERATOR,
-        null_group="own",
+        null_entity="own",
         label="had_effect",
         format="parquet",
         types={**dict.fromkeys(MEASURED, "float32"), "row_id": "int64"},

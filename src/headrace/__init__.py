@@ -2,7 +2,7 @@
 
     import headrace
 
-    split = headrace.TemporalSplit(source="raw", date_column="time", group_column="customer", split_date="2025-01-01")
+    split = headrace.TemporalSplit(source="raw", time="time", entity="customer", split_date="2025-01-01")
     headrace.prepare(split, "out")
     for batch in headrace.open("out").stream("train", batch_size=1024, shuffle=True, seed=0):
         ...
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     )
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
-    from headrace.packing.storage.parquet_writer import ParquetShardWriter
-    from headrace.rewriting.config import Rewrite, rewrite
+    from headrace.packing.on_the_fly.plan import PackRows
+    from headrace.packing.read.batches import PackedBatches
+    from headrace.packing.storage.packed_parquet import ParquetShardWriter
+    from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
     from headrace.series.builder import SeriesBuilder
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
-    from headrace.split.config import TemporalSplit
+    from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.rows import Audit, AuditReport, audit
     from headrace.stream.loader.blend import Blend, blend
     from headrace.stream.loader.dataset import Dataset
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from headrace.stream.loader.stateful import stream_state
     from headrace.stream.loader.stream_loader import StreamLoader
     from headrace.stream.loader.torch_dataset import StreamingDataset
-    from headrace.stream.packed.batches import PackedBatches, PackRows
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -58,54 +59,40 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "Audit": "headrace.stream.audit.rows",
-    "AuditReport": "headrace.stream.audit.rows",
-    "Blend": "headrace.stream.loader.blend",
-    "ColumnProcessor": "headrace.tabular.processors",
-    "CorruptShard": "headrace.errors",
-    "Dataset": "headrace.stream.loader.dataset",
-    "EngineError": "headrace.errors",
-    "FunctionProcessor": "headrace.tabular.processors",
-    "GroupedPipeline": "headrace.series.pipelines.grouped",
-    "HeadraceError": "headrace.errors",
-    "Histories": "headrace.histories.config",
-    "InputError": "headrace.errors",
-    "Manifest": "headrace.dataset.manifest",
-    "MissingExtra": "headrace.errors",
-    "OnlinePacker": "headrace.bins.online",
-    "PackRows": "headrace.stream.packed.batches",
-    "PackedBatches": "headrace.stream.packed.batches",
-    "PackedSequences": "headrace.packing.config",
-    "ParquetShardWriter": "headrace.packing.storage.parquet_writer",
-    "PipelineIterableDataset": "headrace.tabular.dataset",
-    "Prepared": "headrace.run.prepare",
-    "Processor": "headrace.tabular.processors",
-    "Rewrite": "headrace.rewriting.config",
-    "RunBusy": "headrace.errors",
-    "Series": "headrace.series.config",
-    "SeriesBuilder": "headrace.series.builder",
-    "SettingsError": "headrace.errors",
-    "StoreError": "headrace.errors",
-    "StreamError": "headrace.errors",
-    "StreamLoader": "headrace.stream.loader.stream_loader",
-    "StreamOptions": "headrace.stream.loader.options",
-    "StreamingDataset": "headrace.stream.loader.torch_dataset",
-    "TemporalSplit": "headrace.split.config",
-    "Topology": "headrace.stream.ranks.topology",
-    "UnifiedPipeline": "headrace.series.pipelines.unified",
-    "Verdict": "headrace.dataset.verify",
-    "audit": "headrace.stream.audit.rows",
-    "blend": "headrace.stream.loader.blend",
-    "collect": "headrace.run.collect",
-    "load_pipelines": "headrace.series.pipelines.save",
-    "open": "headrace.stream.loader.dataset:open_dataset",
-    "prepare": "headrace.run.prepare",
-    "rewrite": "headrace.rewriting.config",
-    "stream_state": "headrace.stream.loader.stateful",
-    "verify": "headrace.dataset.verify",
-    "verify_no_shard_overlap": "headrace.tabular.distribution",
+_NAMES = {
+    "bins.online": "OnlinePacker",
+    "dataset.manifest": "Manifest",
+    "dataset.verify": "Verdict verify",
+    "errors": "CorruptShard EngineError HeadraceError InputError MissingExtra RunBusy SettingsError"
+    " StoreError StreamError",
+    "histories.config": "Histories",
+    "packing.config": "PackedSequences",
+    "packing.on_the_fly.plan": "PackRows",
+    "packing.read.batches": "PackedBatches",
+    "packing.storage.packed_parquet": "ParquetShardWriter",
+    "rewriting.settings": "Rewrite rewrite",
+    "run.collect": "collect",
+    "run.prepare": "Prepared prepare",
+    "series.builder": "SeriesBuilder",
+    "series.config": "Series",
+    "series.pipelines.grouped": "GroupedPipeline",
+    "series.pipelines.save": "load_pipelines",
+    "series.pipelines.unified": "UnifiedPipeline",
+    "split.settings": "TemporalSplit",
+    "stream.audit.rows": "Audit AuditReport audit",
+    "stream.loader.blend": "Blend blend",
+    "stream.loader.dataset": "Dataset",
+    "stream.loader.options": "StreamOptions",
+    "stream.loader.stateful": "stream_state",
+    "stream.loader.stream_loader": "StreamLoader",
+    "stream.loader.torch_dataset": "StreamingDataset",
+    "stream.ranks.topology": "Topology",
+    "tabular.dataset": "PipelineIterableDataset",
+    "tabular.distribution": "verify_no_shard_overlap",
+    "tabular.processors": "ColumnProcessor FunctionProcessor Processor",
 }
+_WHERE = {name: f"headrace.{module}" for module, names in _NAMES.items() for name in names.split()}
+_WHERE["open"] = "headrace.stream.loader.dataset:open_dataset"
 
 __all__ = [
     "Audit",

@@ -20,7 +20,7 @@ __all__ = ["compiled", "read_only"]
 
 
 def read_only(array: np.ndarray[Any, Any]) -> Any:
-    """The same values as what every input of a kernel is, so that it is compiled once: contiguous and not writable."""
+    """View an array as every input of a kernel is, contiguous and read-only, so that it is compiled once."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view

@@ -74,7 +74,7 @@ def log_uniform(words: U64, low: I64, high: I64) -> I64:
 
 
 def permuted(keys: U64, sizes: I64, places: I64) -> I64:
-    """Where a pseudorandom permutation of 0..size-1 puts each place; arrays broadcast; one permutation for each key.
+    """Place each of 0..size-1 by a pseudorandom permutation, one for each key; arrays broadcast.
 
     A Feistel network whose halves are residues modulo ⌈√size⌉ and size / ⌈√size⌉, so that its domain is hardly larger
     than the size; what falls outside walks on. Any prefix of 0, 1, 2, … is a sample without replacement in random
@@ -120,7 +120,7 @@ LN2 = 0.6931471805599453
 
 
 def _log2(x: F64) -> F64:
-    """Of positive floats, by exactly rounded operations alone, where libraries differ in the last bit."""
+    """Logarithm of positive floats by exactly rounded operations alone; libraries differ in the last bit."""
     part, power = np.frexp(x)
     low = part < 0.7071067811865476
     part, power = np.where(low, part * 2, part), power - low

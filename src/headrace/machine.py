@@ -15,7 +15,7 @@ def boot_id() -> str:
 
 
 def began(process: int) -> int | None:
-    """When a process began, in clock ticks since the kernel did. None: there is no such process, or only its remains,
+    """Start of a process, in clock ticks since the kernel's. None: there is no such process, or only its remains,
     or nothing that says it.
     """
     try:

@@ -27,7 +27,7 @@ def printable(text: str, most: int = MOST) -> str:
 
 
 def printable_lines(text: str, most: int = MOST) -> str:
-    """The same of a text whose line ends are meant: each line by itself."""
+    """Make each line of a text printable; its line ends are meant."""
     return "\n".join(printable(line, most) for line in text.split("\n"))
 
 

@@ -44,13 +44,13 @@ class Recipe(Protocol):
         """Every setting that can change a byte of output, as JSON."""
 
     def config(self) -> dict[str, Any]:
-        """Everything that was asked, as JSON; never a credential."""
+        """All settings, as JSON; never a credential."""
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The files of the source and their names relative to its root."""
 
     def source_places(self) -> Sequence[str | Path]:
-        """Where the source is, as it was given: files, directories, patterns."""
+        """Places of the source, as they were given: files, directories, patterns."""
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work."""
@@ -71,7 +71,7 @@ class Init:
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """Everything that headrace knows of a recipe. Texts "module:attribute" refer to code that is imported on use.
+    """One recipe, as headrace knows it. Texts "module:attribute" refer to code that is imported on use.
 
     settings: the settings model, which is a `Recipe`.
     commands: words of the command line and what each does: the settings model, whose fields then are the flags; a
@@ -84,6 +84,7 @@ class Registration:
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
     readers: shard formats that are no table to stream, and how they are read.
+    streams: what a stream asks of a recipe whose rows are more than their columns, by name.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Registration:
     figures: str | None = None
     summary: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
+    streams: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(reference: str) -> Any:

@@ -87,13 +87,13 @@ def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
 
 
 def kind_of(state: Any) -> str | None:
-    """What kind of state this says it is; None: it is none of ours."""
+    """Kind that a state says it is of; None: it is none of ours."""
     kind = state.get(_KIND) if isinstance(state, Mapping) and _DIGEST in state else None
     return kind if isinstance(kind, str) else None
 
 
 def is_marked(values: Mapping[str, Any]) -> bool:
-    """Whether these were sealed once, as far as any one of the marks says: what is inside is then not to be believed
+    """Tell whether these were sealed once, by any one of the marks: what is inside is then not to be believed
     alone.
     """
     return any(name in values for name in _OWN)

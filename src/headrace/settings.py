@@ -44,7 +44,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
 
     def __init__(self, **values: Any) -> None:
-        values = _renamed(type(self), values)
+        values = renamed(type(self), values)
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -62,12 +62,16 @@ def former_names(model: type[BaseModel]) -> dict[str, str]:
     }
 
 
-def _renamed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put old names and words in their new form, with a `FutureWarning` for each.
+
+    Raises `SettingsError` if a setting is given under both names.
+    """
     former = former_names(model)
-    renamed: dict[str, Any] = {}
+    current: dict[str, Any] = {}
     for given, value in values.items():
         name = former.get(given, given)
-        if name in renamed or (name != given and name in values):
+        if name in current or (name != given and name in values):
             raise SettingsError(f"{model.__name__}: {given!r} is the old name of {name!r}; give only {name!r}")
         if name != given:
             message = f"{model.__name__}: {given!r} is now {name!r}; the next release no longer takes the old name"
@@ -79,8 +83,8 @@ def _renamed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any
             message = f"{model.__name__}: {name}={value!r} is now {words[value]!r}; the next release no longer takes it"
             warnings.warn(message, FutureWarning, stacklevel=3)
             value = words[value]
-        renamed[name] = value
-    return renamed
+        current[name] = value
+    return current
 
 
 def load_yaml(text: str) -> Any:

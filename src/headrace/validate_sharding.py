@@ -52,7 +52,7 @@ class NumberedBlocks:
 
 @dataclass(frozen=True)
 class Launched:
-    """What a launcher says of this process: its rank of world_size, its device, and the ranks on its machine."""
+    """This process as its launcher describes it: rank of world_size, device, and the ranks on its machine."""
 
     rank: int
     world_size: int
@@ -61,7 +61,7 @@ class Launched:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Launched | None:
-        """From torchrun's variables; None: this process is alone. Raises `SettingsError` for one that is no integer."""
+        """Read torchrun's variables; None: this process is alone. Raises `SettingsError` for one that is no integer."""
         if "WORLD_SIZE" not in environ:
             return None
         found = []
@@ -151,19 +151,21 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
     except Exception as error:  # noqa: BLE001 - said by every rank, whatever it is; the others would wait for this one
         problem = f"rank {rank}: {type(error).__name__}: {error}"
     problems = [each for each in _gather(problem, world_size) if each is not None]
-    place = f"rank {rank} of {world_size}"
-    if problems or watched is None:
-        _say(rank, {"ok": False, "problems": problems})
-        return _judge(place, problems)
-    report = watched.report()
-    problems = _problems(report, total)
-    counts = {"expected_rows": total, "equal_steps": report.equal_steps, **asdict(report)}
-    _say(rank, {"ok": not problems, **counts, "problems": problems})
-    return _judge(place, problems)
+    counts: dict[str, Any] = {}
+    if watched is not None and not problems:
+        report = watched.report()
+        counts = {"expected_rows": total, "equal_steps": report.equal_steps, **asdict(report)}
+        problems = _problems(report, total)
+    if rank == 0:
+        print(json.dumps({"ok": not problems, **counts, "problems": problems}), flush=True)  # noqa: T201 - a command
+    for each in problems:
+        text = f"rank {rank} of {world_size}: validation failed: {printable(each)}"
+        print(text, file=sys.stderr)  # noqa: T201 - a command prints
+    return 1 if problems else 0
 
 
 def _problems(report: AuditReport, total: int) -> list[str]:
-    """What is not in order, in words."""
+    """List what is not in order, in words."""
     found = []
     if report.duplicates:
         examples = f", for example rows {list(report.examples)}" if report.examples else ""
@@ -175,12 +177,6 @@ def _problems(report: AuditReport, total: int) -> list[str]:
     if not report.equal_steps:
         found.append(f"ranks took different numbers of steps: {list(report.batches_per_rank)}")
     return found
-
-
-def _judge(place: str, problems: Sequence[str]) -> int:
-    for problem in problems:
-        print(f"{place}: validation failed: {printable(problem)}", file=sys.stderr)  # noqa: T201 - a command prints
-    return 1 if problems else 0
 
 
 def _refuse(error: HeadraceError) -> int:
@@ -217,11 +213,6 @@ def _gather(value: Any, world_size: int) -> list[Any]:
     values: list[Any] = [None] * world_size
     torch.distributed.all_gather_object(values, value)
     return values
-
-
-def _say(rank: int, record: dict[str, Any]) -> None:
-    if rank == 0:
-        print(json.dumps(record), flush=True)  # noqa: T201 - a command prints
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ import pytest
 from context_cases import measurement_of, row_of, segments_of
 
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.batch import batch_of
-from headrace.histories.contexts.tokens import Tokens
+from headrace.histories.contexts.tokens import Tokens, batch_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

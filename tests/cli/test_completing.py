@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import typer
 import typer.main
 from all_commands import COMMANDS
 
@@ -65,13 +66,14 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_process_answers_bash() -> None:
     assert ["histories"] == offered("headrace his")
-    assert ["--null-group", "--null-date", "--null-values"] == offered("headrace split raw --null")
-    assert ["drop", "error", "own"] == offered("headrace split raw --null-group ")
+    assert ["--null-entity", "--null-values"] == offered("headrace split raw --null")
+    assert ["drop", "error", "own"] == offered("headrace split raw --null-entity ")
 
 
 @pytest.mark.slow
 def test_a_process_answers_zsh_and_fish() -> None:
-    for shell, words in (("zsh", "headrace rewrite raw --codec l"), ("fish", "headrace rewrite raw --codec l")):
+    words = "headrace rewrite raw --compression l"
+    for shell in ("zsh", "fish"):
         asked = {"_HEADRACE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip
         done = subprocess.run([sys.executable, "-c", HEADRACE], env={**os.environ, **asked}, capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
 
@@ -106,7 +108,7 @@ def test_a_real_shell_completes(tmp_path: Path) -> None:
         ("headrace\nhis", "histories", set()),
         ("headrace\nverify\n--wor", "--workers", set()),
         ("headrace\nschema\nrew", "rewrite", set()),
-        ("headrace\nsplit\n--null-group\n", "drop error own", {"pydantic"}),  # the words are those of the settings
+        ("headrace\nsplit\n--null-entity\n", "drop error own", {"pydantic"}),  # the words are those of the settings
     ],
 )
 def test_a_tab_loads_nothing_that_it_could_do_without(words: str, offers: str, loads: set[str]) -> None:
@@ -143,6 +145,12 @@ def test_the_command_that_may_be_left_out_completes(tab: Callable[[str], list[st
     assert ["address", "number"] == tab("headrace histories pings --peer-kind ")
 
 
+def test_a_setting_of_any_text_offers_its_words(tab: Callable[[str], list[str]]) -> None:
+    assert ["epoch_days", "epoch_ms", "epoch_ns", "epoch_s", "epoch_us", "excel_days"] == tab(
+        "headrace split raw --time-format e"
+    )
+
+
 def words_in(annotation: Any) -> set[str]:
     """Of a Literal, or of what one stands in."""
     if typing.get_origin(annotation) is typing.Literal:
@@ -152,11 +160,13 @@ def words_in(annotation: Any) -> set[str]:
 
 def test_the_words_are_those_that_settings_take() -> None:
     recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
-    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(remaining.Remainder), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "date_format": {"auto", *DATE_WORDS}, "time_format": set(DATE_WORDS), "recipe": set(registrations()), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
+    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(remaining.Remainder), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "time_format": set(DATE_WORDS), "recipe": set(registrations()), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
     for words, command in COMMANDS.items():
         fields = load(registrations()[recipes[words]].settings).model_fields if words in recipes else {}
         names = {str(each.name) for each in command.params}
         known = {name: found for name in names if (found := completing.words_of(words, name))}
+        own = {str(each.name): tuple(item.value for item in each.shell_complete(typer.Context(command), "")) for each in command.params if each.name in others}  # fmt: skip
+        known |= {name: found for name, found in own.items() if found and type(command).__name__ != "Derived"}
         of_settings = {name: words_in(fields[name.rstrip("_")].annotation) for name in names if name.rstrip("_") in fields}  # fmt: skip
         of_settings = {name: found for name, found in of_settings.items() if found and name != "lineage"}
         of_settings = {} if type(command).__name__ == "Derived" else of_settings  # flags of settings bring their words

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.doctor.finding import Finding
-from headrace.cli.doctor.installed import extras
-from headrace.cli.doctor.job import launcher, mistakes, topology
-from headrace.cli.doctor.machine import limits
-from headrace.cli.doctor.places import directory, file_system, within
+from headrace.cli.doctor import Finding, extras, launcher, limits, mistakes, topology
+from headrace.cli.doctor_places import directory, file_system, within
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.cli.estimate import estimate
+from headrace.cli.dry_run import estimate
 
 
 def table(rows: int) -> pl.DataFrame:
@@ -39,7 +39,7 @@ def splits(root: Path, kind: str) -> headrace.TemporalSplit:
                 file.write(frame.write_csv().encode())
         else:
             frame.write_csv(path)
-    return headrace.TemporalSplit(source=root, date_column="time", group_column="customer", split_date="2024-09-01")
+    return headrace.TemporalSplit(source=root, time="time", entity="customer", split_date="2024-09-01")
 
 
 def histories(root: Path, kind: str) -> headrace.Histories:
@@ -65,7 +65,7 @@ def chats(root: Path, kind: str) -> headrace.PackedSequences:
 
 def shards(root: Path, kind: str) -> headrace.Rewrite:
     splits(root, kind)
-    return headrace.Rewrite(source=root, codec="lz4", cache_dir=root.parent / "cache")
+    return headrace.Rewrite(source=root, compression="lz4", cache_dir=root.parent / "cache")
 
 
 def basins(root: Path, kind: str) -> headrace.Series:
@@ -107,8 +107,8 @@ def test_the_output_is_no_larger_than_estimated(made_by: Any, kind: str, tmp_pat
     run = headrace.prepare(recipe, tmp_path / "out")
 
     real = sum(each.bytes for each in run.manifest.splits.values())
-    assert real <= found.out_bytes <= 16 * real
-    assert found.memory_bytes > 0
+    assert real <= found["out_bytes"] <= 16 * real
+    assert found["memory_bytes"] > 0
 
 
 def test_the_command_tells_it_and_a_finished_run_needs_no_estimate(

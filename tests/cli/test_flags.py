@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.flags import given_in, with_groups
+from headrace.cli.flags import with_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,3 @@ def test_two_flags_of_one_name_are_refused_when_the_command_is_made() -> None:
 
     with pytest.raises(ValueError, match="height"):
         with_groups(twice)
-
-
-def test_given_is_what_is_not_none() -> None:
-    assert given_in(Shape(width=0), Paint()) == {"width": 0, "height": 2}
-    assert given_in(Paint(colour="")) == {"colour": ""}

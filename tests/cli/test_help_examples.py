@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.cli.help_text import flowing
+from headrace.cli.application import flowing
 
 EXAMPLE = re.compile(r"^Example:  (headrace .*)$", re.MULTILINE)
 OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "report", "rewrite", "peek", "plan", "stream", "where", "seen", "init split", "init rewrite", "schema")  # fmt: skip
@@ -49,7 +49,7 @@ def test_examples_about_a_split_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         rows = [{"customer": f"c{row % 40}", "time": f"202{3 + row % 3}-03-01", "amount": row} for row in range(60)]
         pl.DataFrame(rows).write_parquet(tmp_path / f"raw/part-{shard:05d}.parquet")
     (tmp_path / "config.yaml").write_text(
-        "recipe: temporal_split\nsource: raw\nout: out\ndate_column: time\ngroup_column: customer\nsplit_date: 2025-01-01\n"
+        "recipe: temporal_split\nsource: raw\nout: out\ntime: time\nentity: customer\nsplit_date: 2025-01-01\n"
     )
     ran = []
     for name in OF_A_SPLIT:

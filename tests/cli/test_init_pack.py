@@ -106,15 +106,6 @@ def test_without_a_tokenizer_lengths_are_estimated_and_one_is_asked_for(tokenize
     assert 120 == rows_in(prepare(record, tokenizer=tokenizer))
 
 
-def test_a_tokenizer_beside_the_data_is_found(tmp_path: Path) -> None:
-    (tmp_path / "raw" / "tokenizer").mkdir(parents=True)
-    small_tokenizer(tmp_path / "raw" / "tokenizer")
-    source = written(tmp_path / "raw" / "a.jsonl", [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)])  # fmt: skip
-    record, _ = configured(source, tmp_path / "out", None)
-
-    assert 120 == rows_in(prepare(record))
-
-
 def test_files_and_columns_that_name_splits_are_kept_apart(tokenizer: Path, tmp_path: Path) -> None:
     rows = [{"question": a, "answer": b, "split": "test" if n % 4 == 0 else "train"} for n, (a, b) in enumerate(zip(ASKED, SAID, strict=True))]  # fmt: skip
     written(tmp_path / "files" / "train.jsonl", rows[:100])
@@ -134,15 +125,6 @@ def test_splits_of_names_that_cannot_be_kept_apart_are_refused(tokenizer: Path, 
 
     with pytest.raises(InputError, match="holds several splits, val, test"):
         configured(tmp_path / "raw", tmp_path / "out", tokenizer)
-
-
-def test_a_field_that_several_rows_share_is_in_one_split(tokenizer: Path, tmp_path: Path) -> None:
-    rows = [{"question": a, "answer": b, "task": f"t{n % 30}"} for n, (a, b) in enumerate(zip(ASKED, SAID, strict=True))]  # fmt: skip
-    record, text = configured(written(tmp_path / "a.jsonl", rows), tmp_path / "out", tokenizer)
-
-    assert "task" == record["split_key"]
-    assert "task has 30 values in 120 rows" in text
-    assert 120 == rows_in(prepare(record))
 
 
 def test_bad_rows_are_told_and_do_not_end_the_run(tokenizer: Path, tmp_path: Path) -> None:

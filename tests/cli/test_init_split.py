@@ -58,7 +58,7 @@ def test_the_configuration_runs_and_splits_by_what_it_found(kind: str, tmp_path:
     record, text = configured(write(tmp_path / "raw", table(), kind), tmp_path / "out")
     run = prepare(record)
 
-    assert ("booked", "customer") == (record["date_column"], record["group_column"])
+    assert ("booked", "customer") == (record["time"], record["entity"])
     assert 400 == sum(each.rows for each in run.manifest.splits.values()) + sum(run.manifest.dropped.values())
     assert run.manifest.splits["test"].rows + run.manifest.dropped["train_entity_after_cutoff"] < 200
     assert "customer (37 values, 10.8 rows each)" in text
@@ -77,8 +77,8 @@ def test_missing_dates_and_entities_and_other_forms_of_dates_run_too(tmp_path: P
     record, _ = configured(write(tmp_path / "raw", frame, "csv"), tmp_path / "out")
     run = prepare(record)
 
-    assert ("%d/%m/%Y", "drop", "drop") == (record["date_format"], record["null_date"], record["null_group"])
-    assert run.manifest.dropped["null_group"] > 0 < run.manifest.dropped["null_date"]
+    assert ("%d/%m/%Y", "drop", "drop") == (record["time_format"], record["bad_rows"], record["null_entity"])
+    assert run.manifest.dropped["null_entity"] > 0 < run.manifest.dropped["null_time"]
 
 
 def test_days_that_could_be_months_are_told_and_one_value_settles_it(tmp_path: Path) -> None:
@@ -94,22 +94,14 @@ def test_days_that_could_be_months_are_told_and_one_value_settles_it(tmp_path: P
 
 def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", table(), "csv")
-    record, _ = configured(raw, tmp_path / "out", group_column="shop", date_column="booked", split_date="2024-06-01")
+    record, _ = configured(raw, tmp_path / "out", entity="shop", time="booked", split_date="2024-06-01")
 
-    assert ("shop", "2024-06-01") == (record["group_column"], record["split_date"])
+    assert ("shop", "2024-06-01") == (record["entity"], record["split_date"])
     with pytest.raises(SettingsError, match="did you mean 'customer'"):
-        configured(raw, tmp_path / "out", group_column="custommer")
+        configured(raw, tmp_path / "out", entity="custommer")
 
 
-def test_copies_and_ties_are_counted(tmp_path: Path) -> None:
-    frame = pl.concat([table(100), table(100)[:7]])
-    _, text = configured(write(tmp_path / "raw", frame, "csv"), tmp_path / "out")
-    keys = frame.select("customer", "booked")
-
-    assert f"7 are exact copies of others, and {len(keys) - keys.n_unique()} share entity and time" in text.replace("\n# ", " ")  # fmt: skip
-
-
-@pytest.mark.parametrize(("drop", "words"), [("booked", "--date-column"), ("customer", "--group-column")])
+@pytest.mark.parametrize(("drop", "words"), [("booked", "--time"), ("customer", "--entity")])
 def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str, tmp_path: Path) -> None:
     frame = table().drop(drop, "shop") if drop == "customer" else table().drop(drop)
     root = tmp_path / "raw"
@@ -124,5 +116,5 @@ def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str,
 def test_real_sales_run_as_they_are(tmp_path: Path) -> None:
     record, _ = configured(DATA / "job1-online-retail" / "by-day", tmp_path / "out")
 
-    assert ("InvoiceDate", "CustomerID", "drop") == tuple(record[name] for name in ("date_column", "group_column", "null_group"))  # fmt: skip
+    assert ("InvoiceDate", "CustomerID", "drop") == tuple(record[name] for name in ("time", "entity", "null_entity"))  # fmt: skip
     assert all(each.rows for each in prepare(record).manifest.splits.values())

@@ -7,7 +7,7 @@ import pytest
 
 LOST = """
 import signal, sys, time, weakref
-from headrace.cli.interrupt import heard
+from headrace.cli.outermost import resend_sigint
 
 class Thing: pass
 
@@ -16,7 +16,7 @@ def lose(_):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    with heard():
+    with resend_sigint():
         things = [Thing() for _ in range(3)]
         callbacks = [weakref.ref(thing, lose) for thing in things[:1]]
         things.clear()
@@ -39,7 +39,7 @@ cli.main()
 
 LATE = """
 import signal, threading, time
-from headrace.cli.interrupt import heard
+from headrace.cli.outermost import resend_sigint
 
 kill, about_to = signal.pthread_kill, threading.Event()
 
@@ -51,7 +51,7 @@ def late(*arguments):
 signal.pthread_kill = late
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    with heard():
+    with resend_sigint():
         try:
             signal.raise_signal(signal.SIGINT)
         finally:

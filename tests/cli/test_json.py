@@ -16,9 +16,9 @@ from chats import small_tokenizer
 
 import headrace
 from headrace.cli import main
-from headrace.cli.for_machines import as_json
+from headrace.cli.output import json_text
 
-NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
+NEEDED = ("--time", "time", "--entity", "customer", "--split-date", "2025-01-01")
 LINES = {("histories", "decode")}  # an object a line
 
 
@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         pl.DataFrame({"date": days.dt.strftime("%Y-%m-%d"), "rain": range(len(days)), "flow": range(len(days))}).write_csv(path)  # fmt: skip
     small_tokenizer(root / "tokenizer")
-    (root / "split.yaml").write_text("recipe: temporal_split\nsource: raw\nout: split\ndate_column: time\ngroup_column: customer\nsplit_date: 2025-01-01\n")  # fmt: skip
+    (root / "split.yaml").write_text("recipe: temporal_split\nsource: raw\nout: split\ntime: time\nentity: customer\nsplit_date: 2025-01-01\n")  # fmt: skip
     return root
 
 
@@ -208,7 +208,7 @@ def test_progress_on_a_terminal_stays_off_stdout(place: Path) -> None:
 def test_what_json_has_no_word_for_is_null_or_text() -> None:
     record = {"a": [1.5, float("nan"), (float("inf"), {"b": -float("inf")})], "path": Path("x"), "n": None}
 
-    assert {"a": [1.5, None, [None, {"b": None}]], "path": "x", "n": None} == parsed(as_json(record))
+    assert {"a": [1.5, None, [None, {"b": None}]], "path": "x", "n": None} == parsed(json_text(record))
 
 
 def test_the_kind_of_an_error_is_one_of_the_documented_classes(run_main: Callable[..., Any]) -> None:

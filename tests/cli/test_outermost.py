@@ -130,3 +130,13 @@ def test_an_interrupt_while_libraries_are_imported_is_told_as_json() -> None:
 
     assert 130 == done.returncode
     assert {"error": {"kind": "Interrupted", "message": "interrupted"}, "exit_code": 130} == json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_warning_is_one_line_without_secrets_and_not_part_of_the_record(flags: tuple[str, ...]) -> None:
+    warning = "__import__('warnings').warn('two\\nlines https://me:PASSWORD@host/x', FutureWarning) or SystemExit(0)"
+    done = ended(FAILING.format(error=warning), "run", "config.yaml", *flags)
+
+    assert (0, "") == (done.returncode, done.stdout)
+    assert done.stderr.startswith(r"warning: two\nlines https://…@host")
+    assert 1 == len(done.stderr.splitlines())

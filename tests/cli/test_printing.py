@@ -95,7 +95,7 @@ def test_a_run_over_nasty_names_prints_and_draws_them_safely(
     more = {"id": list("abcdefgh"), NASTY: ["v"] * 8, "<script>alert(1)</script>": ["1"] * 8, "day": ["2024-01-01"] * 8}
     pl.DataFrame(more).write_csv(tmp_path / "raw" / "more.csv")
     out = tmp_path / NASTY
-    asked = ("--date-column", "day", "--group-column", "id", "--split-date", "2024-06-01", "--out", out)
+    asked = ("--time", "day", "--entity", "id", "--split-date", "2024-06-01", "--out", out)
     shown = said(monkeypatch, capfd, "split", tmp_path / "raw", *asked)
     assert "run" in shown
     for command in (("inspect", out), ("verify", out), ("plan", out, "--split", "train", "--ranks", 1, "--batch-size", 1), ("gc", out)):  # fmt: skip
@@ -120,7 +120,7 @@ def test_a_run_over_nasty_names_prints_and_draws_them_safely(
         ("inspect", NASTY),
         ("verify", NASTY),
         ("convert", NASTY, NASTY),
-        ("split", NASTY, "--out", NASTY, "--date-column", NASTY, "--group-column", NASTY, "--split-date", NASTY),
+        ("split", NASTY, "--out", NASTY, "--time", NASTY, "--entity", NASTY, "--split-date", NASTY),
         ("doctor", NASTY),
         ("plan", NASTY, "--ranks", "1", "--batch-size", "1", "--split", NASTY),
     ],

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.asked import one_setting
-from headrace.cli.commands import read_config
+from headrace.cli.commands import one_setting, read_config
 from headrace.errors import InputError, SettingsError
 from headrace.packing.blend import blend_of
 from headrace.packing.chats.layouts import sample_of
 from headrace.packing.chats.reader import BrokenRow, read_rows
-from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.words import RowRejected
 from headrace.series.windows.datamodule import SeriesDataModule
 from tables import write_bytes
 

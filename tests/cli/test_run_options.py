@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from commands import headrace
-from headrace.cli.asked import check_names, with_settings
-from headrace.cli.commands import read_config
+from headrace.cli.commands import check_names, read_config, with_settings
 from headrace.errors import SettingsError
 
 
@@ -23,8 +22,8 @@ def config(tmp_path: Path) -> Path:
         "recipe": "temporal_split",
         "source": str(raw),
         "out": str(tmp_path / "out"),
-        "date_column": "time",
-        "group_column": "customer",
+        "time": "time",
+        "entity": "customer",
         "split_date": "2025-01-01",
         "train_ratio": 0.5,
     }

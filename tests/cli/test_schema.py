@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.cli.asked import OF_THE_RUN
+from headrace.cli.commands import OF_THE_RUN
 from headrace.cli.schema_command import schema_of
 from headrace.recipe import load, registrations
 
@@ -19,14 +19,14 @@ SPLIT = {
     "recipe": "temporal_split",
     "source": "raw",
     "out": "out",
-    "date_column": "time",
-    "group_column": "customer",
+    "time": "time",
+    "entity": "customer",
     "split_date": "2025-01-01",
 }
 SOUND: list[dict[str, Any]] = [
     SPLIT,
     {**SPLIT, "source": ["a", "b"], "null_values": "NA", "targets": ["x"], "types": {"x": "float32"}, "workers": 2},
-    {"recipe": "rewrite", "source": "raw", "columns": None, "codec": "zstd", "engine": "ray", "address": "auto"},
+    {"recipe": "rewrite", "source": "raw", "columns": None, "compression": "zstd", "engine": "ray", "address": "auto"},
     {"recipe": "histories", "source": "pings", "max_row_bytes": "8MiB", "time_format": "iso", "memory_limit": 1 << 30},
     {"recipe": "packed_sequences", "blend": "chats.jsonl", "pack_size": 4096},
     {"recipe": "packed_sequences", "blend": [{"name": "a", "path": "a.jsonl", "weight": 2}]},
@@ -93,4 +93,4 @@ def test_what_a_run_refuses_is_refused(change: dict[str, Any], words: str) -> No
 
 def test_every_setting_of_every_recipe_and_of_the_run_is_known() -> None:
     for name, recipe in registrations().items():
-        assert {*load(recipe.settings).model_fields, *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])
+        assert {*load(recipe.settings).model_fields, "recipe", *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard, SettingsError
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.batch import batch_of, numbered
-from headrace.histories.contexts.builder import build, index_rows
+from headrace.histories.contexts.contexts import build, index_rows
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL
+from headrace.histories.contexts.tokens import batch_of, numbered
 from laws import examples
 
 PROBES = Memory([row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(600)])

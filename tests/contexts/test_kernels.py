@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.contexts import ContextOptions, Contexts
+from headrace.draws import context_keys
 from headrace.errors import CorruptShard
-from headrace.histories.contexts.batch import batch_of
-from headrace.histories.contexts.builder import build, chosen_kernels, index_rows
+from headrace.histories.contexts.contexts import build, chosen_kernels, index_rows
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
+from headrace.histories.contexts.tokens import batch_of
 from laws import examples
 
 NUMPY, NUMBA = chosen_kernels("numpy"), chosen_kernels("numba")
@@ -41,7 +42,7 @@ def same(left, right):
 @settings(max_examples=examples(25))
 @given(st.integers(0, 2**31), st.integers(-1, 99), st.lists(st.integers(0, 2**50), max_size=30))
 def test_what_is_dealt_by_keys(seed, epoch, ids):
-    keys = NUMPY.sampling.context_keys(seed, epoch, np.array(ids, np.int64))
+    keys = context_keys(seed, epoch, np.array(ids, np.int64))
 
     assert all(same(*pair) for pair in zip(NUMPY.sampling.dealt(keys), NUMBA.sampling.dealt(keys), strict=True))
 
@@ -81,8 +82,8 @@ def test_arrays_of_any_segments(keys, vocab, context_tokens):
     store = Memory([row_of(1 + 3 * number % 100, seed=number, gap=400) for number in range(150)])
     index = index_rows(store, ContextOptions(context_tokens=context_tokens))
     built = build(index, store, np.arange(len(index)))
-    made = NUMBA.batch(built.tokens, built.segments, vocab=vocab, keys=keys)
-    expected = batch_of(built.tokens, built.segments, vocab=vocab, keys=keys)
+    made = NUMBA.batch(built.tokens, built.segments, vocab, keys)
+    expected = batch_of(built.tokens, built.segments, vocab, keys)
 
     assert np.bincount(built.segments.context).max() > 1
     assert list(expected) == list(made)

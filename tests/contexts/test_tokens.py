@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from headrace.draws import permuted_prefixes
 from headrace.errors import InputError
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.draw_kernels import prefixes_in_numba
-from headrace.histories.contexts.kernels import tokens_in_numba
+from headrace.histories.contexts.draw_kernels import _prefixes
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
-from headrace.histories.contexts.tokens import tokens_in_numpy
+from headrace.histories.contexts.token_kernels import tokens_in_numba
+from headrace.histories.contexts.tokens import tokens_in_python
 from laws import examples
 
-BUILDERS = [tokens_in_numpy, tokens_in_numba]
+BUILDERS = [tokens_in_python, tokens_in_numba]
 ROOM = 1025
 
 KINDS = st.fixed_dictionaries(
@@ -103,7 +103,7 @@ def test_every_field_order_and_every_place_are_as_likely():
 
 
 def test_damaged_tokens_are_refused_with_their_place():
-    _, _, made, _ = built(tokens_in_numpy, [row_of(3)], [FULL])
+    _, _, made, _ = built(tokens_in_python, [row_of(3)], [FULL])
     tokens = made.tokens_BT[0].copy()
 
     for position, value in ((0, 5), (1, 10), (2, 3)):
@@ -116,7 +116,7 @@ def test_damaged_tokens_are_refused_with_their_place():
 
 
 def test_the_older_vocabulary_is_the_same_one_lower():
-    _, _, made, _ = built(tokens_in_numpy, [row_of(100)], [FULL])
+    _, _, made, _ = built(tokens_in_python, [row_of(100)], [FULL])
     compat = vocabulary.in_vocabulary(made.tokens_BT, "compat")
     used = int((made.tokens_BT > 0).sum())
 
@@ -132,4 +132,6 @@ def test_compiled_permutations_are_the_same(asked):
     sizes = np.array([size for _, size, _ in asked])
     offsets = np.concatenate([[0], np.cumsum([min(size, count) for _, size, count in asked])])
 
-    assert permuted_prefixes(keys, sizes, offsets).tolist() == prefixes_in_numba(keys, sizes, offsets).tolist()
+    found = np.empty(int(offsets[-1]), np.int64)
+    _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets, found)
+    assert permuted_prefixes(keys, sizes, offsets).tolist() == found.tolist()

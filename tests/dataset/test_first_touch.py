@@ -17,8 +17,8 @@ def prepared(tmp_path: Path, kind: str, compression: str) -> Path:
     source.write_text("id,date,x\n" + "\n".join(rows) + "\n")
     recipe = headrace.TemporalSplit(
         source=source,
-        date_column="date",
-        group_column="id",
+        time="date",
+        entity="id",
         split_date="2025-01-01",
         format=kind,
         compression=compression,

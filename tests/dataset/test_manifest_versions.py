@@ -16,7 +16,7 @@ from tables import small_source
 )  # fmt: skip
 def test_a_run_of_another_format_says_what_to_do(tmp_path: Path, version: int | None, remedy: str) -> None:
     recipe = headrace.TemporalSplit(
-        source=small_source(tmp_path / "raw"), date_column="date", group_column="id", split_date="2025-01-01"
+        source=small_source(tmp_path / "raw"), time="date", entity="id", split_date="2025-01-01"
     )
     path = headrace.prepare(recipe, tmp_path / "out", workers=1).run / manifest.MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": version}))

@@ -101,7 +101,7 @@ def test_a_pattern_over_splits_and_other_data_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize("pattern", ["", "**/*.csv"])
 def test_recipes_never_merge_splits_by_accident(tmp_path: Path, names: list[str], pattern: str) -> None:
     own = write(tmp_path / "own", *names)
-    recipe = headrace.TemporalSplit(source=own / pattern, date_column="t", group_column="id", split_date="2024-01-01")
+    recipe = headrace.TemporalSplit(source=own / pattern, time="t", entity="id", split_date="2024-01-01")
     with pytest.raises(InputError, match="holds several splits, train, (val|test).* are not merged"):
         headrace.prepare(recipe, tmp_path / "out")
 

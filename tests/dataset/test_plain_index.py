@@ -38,10 +38,7 @@ def test_blocks_are_the_row_groups_that_hold_rows(tmp_path_factory, sizes: list[
     assert {"all": sum(map(sum, sizes))} == dataset.split_rows
     assert ("parquet",) * len(index.shards) == index.formats
     assert list(index.shards) == sorted({name for name, _, _ in expected})
-    rows = dataset.index.table.to_pylist()
-    for row in rows:
-        before = [each["rows"] for each in rows if each["shard"] == row["shard"] and each["block"] < row["block"]]
-        assert sum(before) == row["first_row"]
+    assert [sum(index.rows[:block].tolist()) for block in range(len(expected))] == index.first_row.tolist()
 
 
 def test_files_of_all_kinds_are_indexed_together(tmp_path: Path) -> None:
@@ -79,7 +76,7 @@ def test_the_index_is_the_same_for_any_number_of_threads(tmp_path: Path) -> None
     indexes = [plain.open_plain(tmp_path, workers=n, cache_dir=tmp_path / f"c{n}") for n in (1, 2, 7)]
 
     assert 1 == len({each.contents for each in indexes})
-    assert all(indexes[0].index.table.equals(each.index.table) for each in indexes)
+    assert all(indexes[0].index.data.equals(each.index.data) for each in indexes)
 
 
 @pytest.mark.parametrize("odd", [0, 130, 199])

@@ -79,7 +79,6 @@ def test_a_published_index_is_that_of_the_shards(tmp_path_factory, sizes: list[l
 
     assert ("beside", raw / ".headrace") == (published.place, published.path.parent)
     assert plainly.splits == dataset.splits
-    assert plainly.index.table.equals(dataset.index.table)
     for split in plainly.splits:
         assert as_values(plainly.split_index(split)) == as_values(dataset.split_index(split))
         assert plainly.split_index(split).schema.equals(dataset.split_index(split).schema)

@@ -23,9 +23,7 @@ def prepared(tmp_path: Path, **settings: object) -> headrace.Prepared:
             number = shard * 50 + n
             rows.append(f"e{number % 60:02d},{2025 if number % 60 >= 40 else 2024}-05-{n % 28 + 1:02d},{number}")
         (source / f"part-{shard}.csv").write_text("\n".join(rows) + "\n")
-    recipe = headrace.TemporalSplit(
-        source=source, date_column="date", group_column="id", split_date="2025-01-01", **settings
-    )
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", **settings)
     return headrace.prepare(recipe, tmp_path / "out", workers=1)
 
 
@@ -73,9 +71,7 @@ def test_a_run_with_rows_of_no_entity_has_no_problem(tmp_path: Path) -> None:
     source = tmp_path / "raw.csv"
     rows = [f"{'' if n % 3 == 0 else f'e{n % 20}'},{2024 + n % 2}-02-03,{n}" for n in range(200)]
     source.write_text("id,date,x\n" + "\n".join(rows) + "\n")
-    recipe = headrace.TemporalSplit(
-        source=source, date_column="date", group_column="id", split_date="2025-01-01", null_group="own"
-    )
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", null_entity="own")
     headrace.prepare(recipe, tmp_path / "out")
 
     assert problems(tmp_path) == []
@@ -125,7 +121,7 @@ def test_a_file_that_is_not_of_the_run_is_found(tmp_path: Path) -> None:
 def test_changed_counts_are_found(tmp_path: Path) -> None:
     path = prepared(tmp_path).run / MANIFEST
     manifest = json.loads(path.read_text())
-    manifest["dropped"]["null_group"] += 1
+    manifest["dropped"]["null_entity"] += 1
     del manifest["digest"]
     path.write_text(json.dumps(manifest))
 

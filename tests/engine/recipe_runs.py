@@ -45,7 +45,7 @@ def recipes_over(directory: Path, *, rows: int = 1500, shards: int = 6) -> Mappi
     days = series_source(directory / "series", entities=2 * shards, days=max(300, rows // 4))
     return {
         "temporal_split": lambda: headrace.TemporalSplit(
-            source=table, date_column="date", group_column="id", split_date="2025-01-01", train_ratio=0.5
+            source=table, time="date", entity="id", split_date="2025-01-01", train_ratio=0.5
         ),
         "rewrite": lambda: headrace.Rewrite(source=[table], cache_dir=directory / "cache"),
         "packed_sequences": lambda: headrace.PackedSequences(
@@ -53,7 +53,7 @@ def recipes_over(directory: Path, *, rows: int = 1500, shards: int = 6) -> Mappi
             pack_size=512,
             num_shards=shards,
             train_ratio=0.8,
-            valid_ratio=0.1,
+            val_ratio=0.1,
             test_ratio=0.1,
         ),
         "series": lambda: headrace.Series(

@@ -111,7 +111,7 @@ def test_the_error_of_the_first_failing_task_comes_back_as_it_was_raised(tmp_pat
     source = small_source(tmp_path / "in", count=5)
     for number in (3, 1):
         write_rows(source / f"part-{number:05d}.csv", ("id", "date", "row"), [("1", "no date", "1")])
-    recipe = headrace.TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
     with pytest.raises(InputError) as alone:
         prepare(recipe, tmp_path / "local")
     with pytest.raises(InputError) as spread:
@@ -225,17 +225,17 @@ def test_a_process_that_ray_keeps_lets_go_of_what_tasks_shared(cluster: Nodes, m
     values = np.arange(50_000)
 
     def holding(tell: Any) -> tuple[str, int]:
-        from headrace.engine import ray_task
+        from headrace.engine import ray as engine_ray
 
-        ray_task._KEEP_S = 0.05
+        engine_ray._KEEP_S = 0.05
         return ray.get_runtime_context().get_worker_id(), int(values[-1])
 
     def looks(worker: str) -> Callable[[], bool]:
         @ray.remote(num_cpus=1)
         def held() -> tuple[str, int]:
-            from headrace.engine import ray_task
+            from headrace.engine import ray as engine_ray
 
-            return ray.get_runtime_context().get_worker_id(), len(ray_task._loaded[1])
+            return ray.get_runtime_context().get_worker_id(), len(engine_ray._loaded[1])
 
         return lambda: (worker, 0) in ray.get([held.remote() for _ in range(6)])
 
@@ -257,10 +257,10 @@ def test_an_error_that_is_not_ours_keeps_the_traceback_of_its_worker(cluster: No
 
 
 def test_other_versions_on_a_node_are_refused(cluster: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.engine import ray_task
+    from headrace.engine import ray as engine_ray
 
-    own = ray_task.library_versions()
-    monkeypatch.setattr(ray_task, "library_versions", lambda: own | {"pyarrow": "1.0"})
+    own = engine_ray.library_versions()
+    monkeypatch.setattr(engine_ray, "library_versions", lambda: own | {"pyarrow": "1.0"})
     with (
         ray_engine(cluster.address) as engine,
         pytest.raises(EngineError, match=r"has pyarrow \S+, the driver has 1\.0"),

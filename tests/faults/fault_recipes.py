@@ -74,8 +74,8 @@ def _split(directory: Path) -> Settings:
     source = small_source(directory, count=6, rows=600, entities=300)
     return {
         "source": str(source),
-        "date_column": "date",
-        "group_column": "id",
+        "time": "date",
+        "entity": "id",
         "split_date": "2025-01-01",
         "train_ratio": 0.5,
         "compression": "gz",
@@ -95,7 +95,7 @@ def _rewrite(directory: Path) -> Settings:
             {"row": range(number * 900, number * 900 + 900), "x": values, "text": [f"é{v}" for v in values]}
         )
         pq.write_table(table, directory / "in" / f"part-{number:05d}.parquet", row_group_size=300)
-    return {"source": str(directory / "in"), "codec": "lz4", "cache_dir": str(directory / "cache")}
+    return {"source": str(directory / "in"), "compression": "lz4", "cache_dir": str(directory / "cache")}
 
 
 def _packed(directory: Path) -> Settings:
@@ -104,7 +104,7 @@ def _packed(directory: Path) -> Settings:
         "blend": {"datasets": [{"name": "one", "path": one}, {"name": "two", "path": others, "weight": 0.5}]},
         "pack_size": 256,
         "train_ratio": 0.8,
-        "valid_ratio": 0.1,
+        "val_ratio": 0.1,
         "test_ratio": 0.1,
         "num_shards": 3,
         "sample": 120,

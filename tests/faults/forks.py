@@ -42,7 +42,7 @@ PRELOADED += (
     "headrace.stream.loader.stream_loader",
     "headrace.stream.loader.dataset",
     "headrace.stream.loader.torch_dataset",
-    "headrace.stream.packed.packed_rows",
+    "headrace.packing.read.packed_rows",
     "headrace.cli",
     "hostile_files",
     "pyarrow.dataset",

@@ -19,13 +19,13 @@ from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.sound import index_problem
 from headrace.digest import canonical_json, sha256_hex
-from headrace.histories.codec.rows import decode_row
+from headrace.histories.codec.decoding import decode_row
 from headrace.histories.config import Histories
 from headrace.histories.shard_file import read_blobs
 from headrace.packing.blend import SourceBlend, blend_of
 from headrace.packing.chats.layouts import sample_of
 from headrace.packing.chats.reader import BrokenRow, row_of_line
-from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.words import RowRejected
 
 Parser = Callable[[bytes, Path], object]
 HANG_S = 5

@@ -32,7 +32,7 @@ def prepare_again(path: Path) -> None:
 
 
 def split(source: Path) -> None:
-    recipe = headrace.TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
     headrace.prepare(recipe, source.parent / "made", workers=2)
 
 

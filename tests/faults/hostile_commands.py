@@ -19,7 +19,7 @@ from typing import Any
 PASSWORD = "PASSWORD-a1b2c3"
 LIMIT_S = 60
 _IMPORTED = ("polars", "pyarrow.parquet", "pyarrow.csv", "pyarrow.compute", "headrace.stream.loader.dataset", "headrace.stream.order.plan", "headrace.dataset.verify", "headrace.run.prepare", "headrace.split.recipe", "rich.table")  # fmt: skip
-_SPLIT = ("--date-column", "day", "--group-column", "id", "--split-date", "2024-06-01", "--out", "made")
+_SPLIT = ("--time", "day", "--entity", "id", "--split-date", "2024-06-01", "--out", "made")
 _EPOCH = ("--ranks", "1", "--batch-size", "2", "--cache-dir", "cache")
 WITH_A_PATH: dict[str, tuple[str, ...]] = {
     "peek": ("peek", "{}", "--cache-dir", "cache"),
@@ -79,7 +79,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("peek", "raw", "--cache-dir", "notes.txt"), ("peek", "raw", "--cache-dir", "/proc/nope"), ("x" * 100_000,),
     ("peek", "x" * 100_000), ("report", "out", "--to", "/proc/nope/page.html"), ("report", "out", "--to", "empty"),
     ("split", "raw", *_SPLIT[:-1], "/proc/nope"), ("split", "raw", *_SPLIT[:-1], "notes.txt"),
-    ("split", "raw", *_SPLIT, "--date-format", "%"), ("split", "raw", *_SPLIT, "--date-format", "%Q\x1b"),
+    ("split", "raw", *_SPLIT, "--time-format", "%"), ("split", "raw", *_SPLIT, "--time-format", "%Q\x1b"),
     ("split", "--from-env",), ("init", "series", "raw", "--config", "/proc/nope/c.yaml"), ("convert", "out", "out"),
 )  # fmt: skip
 SURROUNDINGS: dict[str, dict[str, str | None]] = {
@@ -141,7 +141,7 @@ def lay_out(place: Path) -> None:
     (place / "deep.json").write_text("[" * 100_000)
     (place / "utf16.csv").write_bytes("id,day\n1,2\n".encode("utf-16"))
     (place / "pointer.csv").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
-    (place / "config.yaml").write_text("recipe: temporal_split\nsource: raw\ndate_column: day\ngroup_column: id\nsplit_date: 2024-06-01\n")  # fmt: skip
+    (place / "config.yaml").write_text("recipe: temporal_split\nsource: raw\ntime: day\nentity: id\nsplit_date: 2024-06-01\n")  # fmt: skip
     (place / "bomb.yaml").write_text("a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nrecipe: [*c,*c,*c,*c,*c,*c]\n")  # fmt: skip
     (place / "state.json").write_text('{"chain": [' * 3_000 + "0" + "]}" * 3_000)
     (place / "manifest" / "receipts").mkdir(parents=True)

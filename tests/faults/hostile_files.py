@@ -505,7 +505,7 @@ CONFIGS = {
     "laughs": f"{LAUGHS}\nrecipe: temporal_split\nout: x\nsource: *l10\n",
     "laughs for a recipe": f"{LAUGHS}\nrecipe: *l10\nout: x\n",
     "laughs in a setting": f"x: &x 1\n{LAUGHS}\n".replace(
-        "l0:", "recipe: temporal_split\nout: x\nsource: a\ndate_column: d\ngroup_column: g\nl0:"
+        "l0:", "recipe: temporal_split\nout: x\nsource: a\ntime: d\nentity: g\nl0:"
     ),
     "deep": "recipe: " + "[" * 20_000,
     "a list": "- 1\n",
@@ -514,7 +514,7 @@ CONFIGS = {
     "keys that are lists": "recipe: temporal_split\n? [1, 2]\n: 3\n",
     "keys that are numbers": "recipe: temporal_split\nout: x\n5: 3\n",
     "out a list": "recipe: temporal_split\nout: [1]\nsource: a\n",
-    "workers text": "recipe: temporal_split\nout: x\nworkers: many\nsource: a\ndate_column: d\ngroup_column: g\nsplit_date: 2025-01-01\n",
+    "workers text": "recipe: temporal_split\nout: x\nworkers: many\nsource: a\ntime: d\nentity: g\nsplit_date: 2025-01-01\n",
 }
 for _word, _text in CONFIGS.items():
     CASES[f"config: {_word}"] = Hostile("command", functools.partial(lambda t, place: _config(place, t), _text))

@@ -229,7 +229,7 @@ def in_quarantine(directory: str) -> None:
 
     def begun(limit: float) -> tuple[Any, Any]:
         options = dataclasses.replace(whole.options, quarantine_limit=limit)
-        read_block = Damaged(whole.stream.passes.read_block, bad)
+        read_block = Damaged(whole.passes.read_block, bad)
         dataset = StreamingDataset(whole.index, read_block, options, num_workers=WORKERS)
         return dataset, (batch["valid"].tolist() for batch in dataset.data_loader(method="fork"))
 

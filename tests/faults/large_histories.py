@@ -67,7 +67,7 @@ def hear_kernels(say: Callable[[str], None]) -> None:
     shard, and once for a partition that is sorted in memory, or else for each run and each slab of it."""
     if find_spec("numba") is None:
         return
-    from headrace.histories.codec import gather_kernels, order_kernels
+    from headrace.histories.codec import kernels, partition_kernels
 
     def heard(module: Any, name: str, of_pass: str) -> None:
         kernel = getattr(module, name)
@@ -78,5 +78,5 @@ def hear_kernels(say: Callable[[str], None]) -> None:
 
         setattr(module, name, call)
 
-    heard(gather_kernels, "grouped", "gather")
-    heard(order_kernels, "dealt", "order")
+    heard(kernels, "grouped", "gather")
+    heard(partition_kernels, "in_order", "order")

@@ -21,9 +21,7 @@ PARTS = 24
 def ended(place: Path, names: list[str]) -> dict[str, Any]:
     """How the cases of these names ended, in a directory of their own."""
     hostile_commands.lay_out(place / "inner")
-    split = headrace.TemporalSplit(
-        source=place / "inner" / "raw", date_column="day", group_column="id", split_date="2024-06-01"
-    )
+    split = headrace.TemporalSplit(source=place / "inner" / "raw", time="day", entity="id", split_date="2024-06-01")
     headrace.prepare(split, place / "inner" / "out")
     wanted, results = place / "wanted.json", place / "results.json"
     wanted.write_text(json.dumps({name: CASES[name] for name in names}))

@@ -26,25 +26,9 @@ def both(out: Path, now: str, then: str) -> dict[str, str]:
     return found
 
 
-def single_links(out: Path) -> None:
-    """Lay the links as earlier versions did: a directory with a link a split, and links beside it into the run."""
-    run = out / "runs" / Path(os.readlink(out / "splits")).parent.name
-    places = json.loads((run / "manifest.json").read_bytes())["facts"]
-    for name in places.get("published", {}):
-        (out / name).unlink()
-        (out / name).symlink_to(f"runs/{run.name}/{name}")
-    (out / "splits").unlink()
-    (out / "splits").mkdir()
-    for name, place in places["directories"].items():
-        (out / "splits" / name).symlink_to(f"../runs/{run.name}/{place}")
-    shutil.rmtree(run / "splits", ignore_errors=not (run / "splits" / "train").is_symlink())
-
-
-def kill_at_every_call(directory: Path, now: str, then: str, layout: str) -> None:
+def kill_at_every_call(directory: Path, now: str, then: str) -> None:
     before = directory / "before"
     runs = both(before, now, then)
-    if layout == "single links":
-        single_links(before)
     call, trials = 1, 0
     while True:
         out = directory / "out"
@@ -70,7 +54,7 @@ def kill_at_every_call(directory: Path, now: str, then: str, layout: str) -> Non
         assert not [each for each in os.listdir(out) if each.startswith(".tmp-")]
         shutil.rmtree(out)
         call, trials = call + 1, trials + 1
-    note("SIGKILL at every call that moves the pointer", f"{now} → {then}, {layout}", trials=trials)
+    note("SIGKILL at every call that moves the pointer", f"{now} → {then}", trials=trials)
     assert trials >= 4
 
 
@@ -100,10 +84,8 @@ def kill_at_random(directory: Path, now: str, then: str, trials: int) -> None:
     note("SIGKILL while the pointer moves, a reader beside", f"{now}, {then}", trials=trials, looks=told["looks"])
 
 
-@pytest.mark.smoke("pointer")
-@pytest.mark.parametrize("layout", ["pointer", "single links"])
-def test_a_kill_at_any_call_shows_one_run(tmp_path: Path, layout: str) -> None:
-    kill_at_every_call(tmp_path, "packed", "split csv.gz", layout)
+def test_a_kill_at_any_call_shows_one_run(tmp_path: Path) -> None:
+    kill_at_every_call(tmp_path, "packed", "split csv.gz")
 
 
 def test_a_reader_of_paths_never_sees_two_runs(tmp_path: Path) -> None:
@@ -113,9 +95,8 @@ def test_a_reader_of_paths_never_sees_two_runs(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("now", "then"), EVERY)
-@pytest.mark.parametrize("layout", ["pointer", "single links"])
-def test_a_kill_at_any_call_shows_one_run_of_any_two_recipes(tmp_path: Path, now: str, then: str, layout: str) -> None:
-    kill_at_every_call(tmp_path, now, then, layout)
+def test_a_kill_at_any_call_shows_one_run_of_any_two_recipes(tmp_path: Path, now: str, then: str) -> None:
+    kill_at_every_call(tmp_path, now, then)
 
 
 @pytest.mark.faults

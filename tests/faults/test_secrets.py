@@ -60,7 +60,7 @@ def test_no_error_of_200_tells_a_secret(tmp_path: Path) -> None:
 )
 def test_credentials_in_a_source_are_refused_and_not_repeated(source: str) -> None:
     for make in (
-        lambda: headrace.TemporalSplit(source=source, date_column="d", group_column="g", split_date="2025-01-01"),
+        lambda: headrace.TemporalSplit(source=source, time="d", entity="g", split_date="2025-01-01"),
         lambda: headrace.Histories(source=[source]),
         lambda: headrace.Rewrite(source=source),
         lambda: headrace.PackedSequences(blend=source),

@@ -161,7 +161,7 @@ def test_json_rows_without_keys_are_not_nothing(tmp_path: Path) -> None:
     write_bytes(tmp_path / "in" / "part-1.jsonl", b"{}\n{}\n")
 
     with pytest.raises(InputError, match=r"part-1\.jsonl: none of its 2 rows has a key"):
-        split(tmp_path / "in", tmp_path / "out", null_date="drop", null_group="drop")
+        split(tmp_path / "in", tmp_path / "out", bad_rows="drop", null_entity="drop")
     with pytest.raises(InputError, match=r"part-1\.jsonl: none of its 2 rows has a key"):
         headrace.open(tmp_path / "in", cache_dir=tmp_path / "cache")
 

@@ -62,7 +62,7 @@ def test_single_files_of_a_table_are_read_with_a_warning(tmp_path: Path) -> None
 def test_every_recipe_refuses_a_delta_table(tmp_path: Path) -> None:
     delta(tmp_path / "raw")
     recipes = [
-        headrace.TemporalSplit(source=tmp_path / "raw", date_column="t", group_column="id", split_date="2024-01-01"),
+        headrace.TemporalSplit(source=tmp_path / "raw", time="t", entity="id", split_date="2024-01-01"),
         headrace.Rewrite(source=tmp_path / "raw"),
         headrace.PackedSequences(blend=str(tmp_path / "raw"), pack_size=8),
         headrace.Histories(source=tmp_path / "raw", entity="id", time="t"),

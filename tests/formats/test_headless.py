@@ -41,7 +41,7 @@ def test_other_formats_name_their_columns_as_they_like(tmp_path: Path) -> None:
 
 
 def test_recipes_say_how_to_name_columns(raw: Path, tmp_path: Path) -> None:
-    split = {"source": raw, "date_column": "time", "group_column": "id", "split_date": "2025-01-01"}
+    split = {"source": raw, "time": "time", "entity": "id", "split_date": "2025-01-01"}
     for recipe, advice in (
         (headrace.TemporalSplit(**split), "name its columns in a file, signature="),
         (headrace.Histories(source=raw), "write a line of names"),

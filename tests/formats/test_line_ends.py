@@ -10,7 +10,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.formats import delimited
 from headrace.formats.delimited_rows import parse, parse_numbers
 from headrace.formats.source import read_chunks, survey
-from headrace.series.statics import text_table
+from headrace.series.statics import static_table
 from tables import split, split_rows, write_bytes
 
 CR = {
@@ -69,7 +69,7 @@ def test_a_carriage_return_in_quotes_is_text(tmp_path: Path, newline: bytes) -> 
 
     assert ["i\rd", "date", "x\r\ny"] == survey(path, "x").schema.names
     assert [text for text in texts for _ in range(2)] == [row["x\r\ny"] for row in read(path)]
-    run = split(path.parent, tmp_path / "out", group_column="i\rd").run
+    run = split(path.parent, tmp_path / "out", entity="i\rd").run
     found = [row[2] for name in ("train", "val") for row in split_rows(run, name)]
     assert sorted(texts) == sorted(found)
 
@@ -140,12 +140,12 @@ def test_static_attributes_of_a_text_table_with_old_mac_line_ends_are_refused(tm
     path.write_bytes(b"id;area\r1;2.5\r")
 
     with pytest.raises(InputError, match=r"attributes\.txt: line 1: a carriage return"):
-        text_table(path)
+        static_table(path, path.name)
     path.write_bytes(b"id;area;slope\n1; 2.5 ;3\n2;4\n")
     with pytest.raises(InputError, match=r"attributes\.txt: row 2 has 2 fields"):
-        text_table(path)
+        static_table(path, path.name)
     path.write_bytes(b"id;area\n1; 2.5 \n")
-    assert [{"id": "1", "area": "2.5"}] == text_table(path).to_pylist()
+    assert [{"id": "1", "area": "2.5"}] == static_table(path, path.name).to_pylist()
 
 
 def test_streamed_rows_of_crlf_files_without_a_last_line_end(tmp_path: Path) -> None:

@@ -124,12 +124,12 @@ def _check_rewrite(path: Path, directory: Path, rows: Rows) -> None:
 def _check_split(path: Path, directory: Path, rows: Rows) -> None:
     recipe = headrace.TemporalSplit(
         source=path.parent,
-        date_column="date",
-        group_column="id",
+        time="date",
+        entity="id",
         split_date="2025-01-01",
         train_ratio=0.5,
-        null_date="drop",
-        null_group="drop",
+        bad_rows="drop",
+        null_entity="drop",
     )
     run = headrace.prepare(recipe, directory / "split").run
     manifest = headrace.open(directory / "split").manifest

@@ -1,9 +1,10 @@
-"""What is compiled of pass 1 gives what numpy gives: codes of values, and pieces with their sums."""
+"""Pass 1: codes of values as the rules say, and compiled pieces with the bytes and sums of those that numpy makes."""
 
 from __future__ import annotations
 
 import io
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -11,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.histories.codec.addresses import Addresses, of_words
+from headrace.histories.codec.latency import LARGEST_US, encode
 from headrace.histories.config import Histories
 from headrace.histories.parse import REASONS, Parsed, _codes
 from headrace.histories.piece import PieceWriter
-
-pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
 EDGES = [0.0, -0.0, 0.0005, 0.0015, 2.047, 2.0475, 2.048, 4.095, 4.0955, 2047 * 2.0**31 / 1000, 1e300, -1e300]
 VALUES = st.lists(
@@ -28,25 +28,44 @@ VALUES = st.lists(
 RULES = [*itertools.product(["failed", "drop", "error"], ["failed", "drop"], ["value", "failed", "drop"])]
 
 
-@given(VALUES, st.sampled_from(RULES), st.sampled_from(["us", "ms", "s"]), st.randoms(use_true_random=False))
-def test_values_have_the_codes_and_reasons_that_numpy_finds(
-    values: list[float], rules: tuple[str, str, str], unit: str, draw: object
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+@given(
+    values=VALUES,
+    rules=st.sampled_from(RULES),
+    unit=st.sampled_from(["us", "ms", "s"]),
+    draw=st.randoms(use_true_random=False),
+)
+def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
+    how: str, values: list[float], rules: tuple[str, str, str], unit: str, draw: object
 ) -> None:
+    if how == "compiled":
+        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     missing, negative, zero = rules
     settings = Histories(source="s", missing=missing, negative=negative, zero=zero, value_unit=unit)
-    reasons = [draw.choice([0, 0, 0, REASONS.index("null_peer") + 1]) for _ in values]  # type: ignore[attr-defined]
-    reason, other = np.array(reasons, np.int8), np.array(reasons, np.int8)
-    expected = _codes(np.array(values, np.float64), settings, reason, compiled=False)
-    found = _codes(np.array(values, np.float64), settings, other, compiled=True)
+    before = [draw.choice([0, 0, 0, REASONS.index("null_peer") + 1]) for _ in values]  # type: ignore[attr-defined]
+    reason = np.array(before, np.int8)
+    found = _codes(np.array(values, np.float64), settings, reason, compiled=how == "compiled")
 
-    assert reason.tolist() == other.tolist()
-    assert expected.codes[reason == 0].tolist() == found.codes[reason == 0].tolist()
-    assert expected.clamped == found.clamped
+    factor, clamped = {"us": 1, "ms": 1_000, "s": 1_000_000}[unit], 0
+    for value, had, has, code in zip(values, before, reason.tolist(), found.codes.tolist(), strict=True):
+        word = "missing" if math.isnan(value) else "negative" if value < 0 else "zero" if value == 0 else ""
+        rule = {"missing": missing, "negative": negative, "zero": zero, "": "value"}[word]
+        if had or math.isinf(value) or rule in ("drop", "error"):
+            word = "unreadable_value" if math.isinf(value) else f"{word}_value"
+            assert has == (had or REASONS.index(word) + 1)
+            continue
+        assert has == 0
+        micros = 1 if rule == "failed" else max(round(min(value, 1e13) * factor), 1)
+        clamped += micros > LARGEST_US
+        expected = encode(np.array([min(micros, LARGEST_US)]), np.array([rule == "failed"])).codes
+        assert expected.tolist() == [code]
+    assert clamped == found.clamped
 
 
 @pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("peers", ["peers", "no peers"])
-def test_pieces_have_the_same_bytes_and_the_same_sum(partitions: int, peers: str) -> None:
+def test_compiled_pieces_have_the_same_bytes_and_the_same_sum(partitions: int, peers: str) -> None:
+    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     rng = np.random.default_rng(partitions)
     rows, entities = 5_000, 300
 

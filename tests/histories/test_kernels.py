@@ -16,9 +16,8 @@ from laws import examples
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.codec.kernels import hash_addresses, places_of
-from headrace.histories.codec.parse_kernels import parse_texts
-from headrace.histories.known import KnownAddresses
+from headrace.histories.codec.kernels import hash_addresses
+from headrace.histories.codec.text_kernels import parse_texts
 from headrace.histories.parse import code_addresses
 
 GROUPS = st.sampled_from(["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"])
@@ -66,25 +65,13 @@ def test_addresses_have_the_hash_of_the_digest(rows: list[tuple[int, bytes]], ke
     assert np.array_equal(expected[0], hash_addresses((key, 7), family, data, above, half="high")[0])
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 4, 6]), st.integers(0, 3), st.integers(0, 1)), max_size=60))
-def test_places_are_of_what_comes_first(rows: list[tuple[int, int, int]]) -> None:
-    family = np.array([row[0] for row in rows], np.uint8)
-    words = np.array([row[1:] for row in rows], np.uint64).reshape(-1, 2)
-
-    place, first = places_of(family, words.view(np.uint8).reshape(-1, 16))
-
-    distinct = list(dict.fromkeys(row for row in rows if row[0]))
-    assert distinct == [rows[at] for at in first]
-    assert [distinct.index(row) if row[0] else -2 for row in rows] == place.tolist()
-
-
 @given(st.lists(st.lists(st.none() | TEXT, max_size=12), min_size=1, max_size=3), st.booleans())
 def test_a_column_is_coded_as_without_compiling(chunks: list[list[str | None]], coded: bool) -> None:
     column = pa.chunked_array([pa.array(chunk, pa.string()) for chunk in chunks], pa.string())
     column = column.dictionary_encode() if coded else column
 
-    expected = code_addresses(column, KnownAddresses("address"), "src")
-    found = code_addresses(column, KnownAddresses("address", compiled=True), "src")
+    expected = code_addresses(column, "address", "src")
+    found = code_addresses(column, "address", "src", compiled=True)
 
     assert same(expected.distinct, found.distinct)
     assert np.array_equal(expected.place, found.place)
@@ -95,8 +82,8 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
     kind = pa.large_string() if large else pa.string()
     column = pa.chunked_array([pa.array(chunk, kind) for chunk in chunks], kind)
 
-    expected = code_addresses(column, KnownAddresses("address"), "dst")
-    found = code_addresses(column, KnownAddresses("address", compiled=True), "dst", repeats="stay")
+    expected = code_addresses(column, "address", "dst")
+    found = code_addresses(column, "address", "dst", compiled=True, repeats="stay")
 
     read = expected.place >= 0
     assert np.array_equal(expected.place[~read], found.place[~read])
@@ -113,8 +100,8 @@ def test_addresses_that_hardly_repeat_are_kept_as_they_come(entities: int) -> No
     texts[generator.choice(rows, 300, replace=False)] = "no address"
     column = pa.chunked_array([pa.array(texts, pa.string())])
 
-    expected = code_addresses(column, KnownAddresses("address"), "src")
-    found = code_addresses(column, KnownAddresses("address", compiled=True), "src")
+    expected = code_addresses(column, "address", "src")
+    found = code_addresses(column, "address", "src", compiled=True)
 
     assert np.array_equal(np.minimum(expected.place, 0), np.minimum(found.place, 0))
     rows_read = np.flatnonzero(expected.place >= 0)

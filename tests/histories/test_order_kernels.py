@@ -12,7 +12,8 @@ from headrace.histories.sort import measurement_order
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.codec.order_kernels import dealt, in_order, peers_of_records
+from headrace.histories.codec.kernels import distinct as told_apart
+from headrace.histories.codec.partition_kernels import in_order
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=90)
 
@@ -24,7 +25,7 @@ def check(entity: np.ndarray, micros: np.ndarray, peer: np.ndarray, code: np.nda
     ranks = np.arange(int(peer.max()) + 1 if len(peer) else 0, dtype=np.uint32)[::-1]
     has_peers = kind == WITH_PEER
     places = (peer.astype(np.uint32), ranks) if has_peers else None
-    found = in_order(dealt(words, words.shape[1] - 1, places, 5 if not len(entity) else int(entity.max()) + 2))
+    found = in_order([words], words.shape[1] - 1, places, 5 if not len(entity) else int(entity.max()) + 2)
 
     mine = ranks[peer].astype(np.int64) if has_peers else None
     order = measurement_order(entity.astype(np.uint32), micros, mine, code.astype(np.uint16))
@@ -87,7 +88,8 @@ def test_peers_are_told_apart(rows: int, peers: int) -> None:
     distinct["family"][1::2] = 10 - distinct["family"][1::2]  # but for their family
     records = distinct[rng.integers(0, peers, rows)]
     records["micros"], records["code"] = rng.integers(0, 99, (2, rows))
-    place, found = peers_of_records(records.view(np.uint64).reshape(rows, 4))
+    words = records.view(np.uint64).reshape(rows, 4)
+    place, found = told_apart(words, words, column=1, family_column=3, shift=48)
 
     keys = list(zip(*(records[name].tolist() for name in ("word0", "word1", "family")), strict=True))
     places = {key: number for number, key in enumerate(dict.fromkeys(keys))}

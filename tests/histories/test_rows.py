@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses
+from headrace.histories.codec.decoding import decode_row
 from headrace.histories.codec.rows import (
     HEADER_BYTES,
     LARGEST_SPAN,
     Measurements,
     blob_bytes,
-    decode_row,
     encode_rows,
-    one_blob_bytes,
 )
 
 SIZES = st.builds(
@@ -141,13 +140,6 @@ def test_lengths_are_known_before_encoding() -> None:
     rows = random_rows(np.random.default_rng(2), Sizes([7], 0, 0))
 
     assert [len(encode_rows(rows).row(0))] == blob_bytes(np.array([7]), np.array([0]), np.array([0])).tolist()
-
-
-@given(st.lists(st.tuples(st.integers(1, 1 << 24), *[st.sampled_from([0, 1, 200, 256, 65_536, 70_000])] * 2)))
-def test_one_row_has_the_length_of_many(rows: list[tuple[int, int, int]]) -> None:
-    columns = np.array(rows, np.int64).reshape(-1, 3).T
-
-    assert blob_bytes(*columns).tolist() == [one_blob_bytes(*row) for row in rows]
 
 
 def test_a_span_that_has_no_room_is_refused() -> None:

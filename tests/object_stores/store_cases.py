@@ -83,6 +83,4 @@ def write_raw(directory: Path, shards: int = 4, rows: int = 60, suffix: str = "c
 
 def split_of(source: Any, **settings: Any) -> headrace.TemporalSplit:
     """The temporal split of such shards."""
-    return headrace.TemporalSplit(
-        source=source, date_column="time", group_column="entity", split_date="2025-01-01", **settings
-    )
+    return headrace.TemporalSplit(source=source, time="time", entity="entity", split_date="2025-01-01", **settings)

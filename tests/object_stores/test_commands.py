@@ -32,7 +32,7 @@ def call(*arguments: Any, fails: int = 0) -> str:
 def out(s3: str, tmp_path: Path) -> str:
     """A dataset that the command line has split from a store into a store."""
     upload(write_raw(tmp_path / "raw"), f"{s3}/raw")
-    columns = ["--date-column", "time", "--group-column", "entity", "--split-date", "2025-01-01", "--format", "parquet"]
+    columns = ["--time", "time", "--entity", "entity", "--split-date", "2025-01-01", "--format", "parquet"]
     told = call("split", f"{s3}/raw", "--out", f"{s3}/out", *columns, "--work-dir", tmp_path / "work")
 
     assert f"{s3}/out/splits.json" in told

@@ -19,8 +19,7 @@ import headrace
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
 from headrace.run.members import Members, Patience, Share
-from headrace.run.sharing import RunFinished
-from headrace.run.sharing_in_store import StoreMembers, StoreShared
+from headrace.run.sharing import RunFinished, Shared
 from headrace.storage import bucket as buckets
 from headrace.storage.object_store import ObjectPath
 from headrace.storage.places import path_of, place_of
@@ -191,12 +190,12 @@ def target(s3: str) -> ObjectPath:
     return found
 
 
-def member(target: ObjectPath, index: int, patience: Patience = PATIENCE) -> StoreMembers:
-    return StoreMembers(target / "stage/sharing/members", Share(index, 8), patience)
+def member(target: ObjectPath, index: int, patience: Patience = PATIENCE) -> Members:
+    return Members(target / "stage/sharing/members", Share(index, 8), patience)
 
 
-def part(target: ObjectPath, members: Members, index: int) -> StoreShared:
-    return StoreShared(target, members, Share(index, 8), PATIENCE, lambda event: None)
+def part(target: ObjectPath, members: Members, index: int) -> Shared:
+    return Shared(target, members, Share(index, 8), PATIENCE, lambda event: None)
 
 
 def test_exactly_one_of_many_gets_each_generation_of_a_claim(target: ObjectPath) -> None:

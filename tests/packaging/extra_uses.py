@@ -56,10 +56,6 @@ def lightning_module() -> None:
     import_module("headrace.lightning")
 
 
-def lightning_stream() -> None:
-    import_module("headrace.stream.loader.lightning")
-
-
 def chat_pack() -> None:
     Path("tokenizer").mkdir()
     words = {"type": "WordLevel", "vocab": {"a": 0, "<e>": 1}, "unk_token": "a"}
@@ -81,7 +77,7 @@ def histories_write() -> None:
 
 
 def histories_kernel() -> None:
-    import_module("headrace.histories.contexts.kernels")
+    import_module("headrace.histories.contexts.token_kernels")
 
 
 def grain_module() -> None:
@@ -90,7 +86,7 @@ def grain_module() -> None:
 
 def ray_engine() -> None:
     _table()
-    split = headrace.TemporalSplit(source="raw", date_column="time", group_column="who", split_date="2024-01-05")
+    split = headrace.TemporalSplit(source="raw", time="time", entity="who", split_date="2024-01-05")
     headrace.prepare(split, "out", engine="ray")
 
 
@@ -98,7 +94,7 @@ def report_page() -> None:
     from headrace.report.write import write_report
 
     _table()
-    split = headrace.TemporalSplit(source="raw", date_column="time", group_column="who", split_date="2024-01-05")
+    split = headrace.TemporalSplit(source="raw", time="time", entity="who", split_date="2024-01-05")
     headrace.prepare(split, "out")
     write_report("out")
 

@@ -42,7 +42,6 @@ USES = [
     ("torch", "torch_contexts", ["torch"]),
     ("lightning", "lightning_module", ["lightning"]),
     ("lightning", "lightning_module", ["lightning", "torch"]),
-    ("lightning", "lightning_stream", ["lightning", "torch"]),
     ("chat", "chat_pack", ["tokenizers"]),
     ("chat", "chat_pack", ["jinja2"]),
     ("histories", "histories_write", ["array_record"]),

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from packing_cases import as_lists, problems
 
-from headrace.bins.bins import Bins
-from headrace.bins.metrics import packing_metrics
+from headrace.bins.bins import Bins, packing_metrics
 from headrace.bins.pack import pack
 
-BINS = Bins.from_lists([[3, 1], [0], [2, 4, 5]], 6)
+BINS = Bins.of_lists([[3, 1], [0], [2, 4, 5]])
 
 
 def test_lists_come_back_as_they_were_given():
@@ -41,20 +40,6 @@ def test_a_bin_is_a_view():
 def test_a_bin_that_is_not_there_is_an_index_error(number):
     with pytest.raises(IndexError, match=f"no bin {number}; there are 3"):
         BINS.bin(number)
-
-
-@pytest.mark.parametrize(
-    ("lists", "error", "says"),
-    [
-        ([[0, 1], [6]], IndexError, "bin 1 names sequence 6 of 6"),
-        ([[0, -1]], IndexError, "bin 0 names sequence -1"),
-        ([[0, 1], [1]], ValueError, "sequence 1 stands 2 times"),
-        ([[0], []], ValueError, "bin 1 is empty"),
-    ],
-)
-def test_wrong_lists_are_refused(lists, error, says):
-    with pytest.raises(error, match=says):
-        Bins.from_lists(lists, 6)
 
 
 @pytest.mark.parametrize("offsets", [[], [1, 6], [0, 5], [0, 4, 3, 6]])

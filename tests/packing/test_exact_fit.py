@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from packing_cases import lognormal
 
-from headrace.bins.metrics import packing_metrics
+from headrace.bins.bins import packing_metrics
 from headrace.bins.pack import pack
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.bins.faults import first_fault
-from headrace.bins.rows import PackedRows
+from headrace.bins.rows import PackedRows, first_fault
 
 
 def rows_of(*bins):

@@ -23,7 +23,7 @@ def split_run(root: Path, *, nasty: str = "customer", **settings) -> Path:
             lines.append(f"c{entity:03d},{year}-{rng.randrange(1, 13):02d}-{rng.randrange(1, 28):02d} 10:00:00,{row}")
         (raw / f"part-{shard:05d}.csv").write_text("\n".join(lines) + "\n")
     recipe = headrace.TemporalSplit(
-        source=raw, date_column="time", group_column=nasty, split_date="2025-01-01", **{"train_ratio": 0.7, **settings}
+        source=raw, time="time", entity=nasty, split_date="2025-01-01", **{"train_ratio": 0.7, **settings}
     )
     headrace.prepare(recipe, root / "out")
     return root / "out"
@@ -42,7 +42,7 @@ def packed_run(root: Path, **settings) -> Path:
                 )
     blend = [{"name": name, "path": str(root / f"{name}.jsonl")} for name in ("a", "b")]
     recipe = headrace.PackedSequences(
-        blend=blend, pack_size=128, **{"too_long": "truncate", "pad_id": 0, "train_ratio": 0.8, "valid_ratio": 0.1, "test_ratio": 0.1, **settings}
+        blend=blend, pack_size=128, **{"too_long": "truncate", "pad_id": 0, "train_ratio": 0.8, "val_ratio": 0.1, "test_ratio": 0.1, **settings}
     )  # fmt: skip
     headrace.prepare(recipe, root / "out")
     return root / "out"

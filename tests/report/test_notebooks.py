@@ -49,7 +49,7 @@ def test_a_plan_shows_its_steps(runs: dict[str, Path]) -> None:
 
 def test_what_was_prepared_and_verified_shows_itself(tmp_path: Path) -> None:
     out = split_run(tmp_path / "<b>")
-    split = headrace.TemporalSplit(source=tmp_path / "<b>/raw", date_column="time", group_column="customer", split_date="2025-01-01", train_ratio=0.7)  # fmt: skip
+    split = headrace.TemporalSplit(source=tmp_path / "<b>/raw", time="time", entity="customer", split_date="2025-01-01", train_ratio=0.7)  # fmt: skip
     prepared, verdict = headrace.prepare(split, out), headrace.verify(out)
     shown = Cells(prepared._repr_html_())
 

@@ -9,13 +9,11 @@ from report_cases import RUNS, histories_run, packed_run, series_run, split_run
 
 import headrace
 from headrace.errors import InputError, MissingExtra
-from headrace.report import charts, draw
-from headrace.report.build import page_of
-from headrace.report.compare import differences
-from headrace.report.facts import read_run
+from headrace.report import charts
+from headrace.report.facts import differences, read_run
 from headrace.report.figure import Figure, Page, Table
 from headrace.report.page import html_of
-from headrace.report.write import REPORT, write_report
+from headrace.report.write import REPORT, page_of, write_report
 
 
 def figure(page: Page, key: str) -> Figure:
@@ -187,7 +185,6 @@ def test_without_the_extra_the_error_names_it(
     with pytest.raises(MissingExtra, match=r"headrace\[report\]"):
         write_report(runs["temporal_split"], to=tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
-    assert draw.can_draw.__doc__
 
 
 def test_a_run_does_not_differ_from_itself(runs: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ from headrace.cli.report_command import report
 from headrace.errors import SettingsError
 
 HEADRACE = Path(sys.executable).parent / "headrace"
-NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
+NEEDED = ("--time", "time", "--entity", "customer", "--split-date", "2025-01-01")
 
 
 def headrace(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,11 +10,11 @@ import pytest
 from report_cases import histories_run, packed_run, split_run
 
 import headrace
-from headrace.report.build import page_of
-from headrace.report.draw import draw
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Figure
-from headrace.split.date_counts import DateBins
+from headrace.report.page import draw
+from headrace.report.write import page_of
+from headrace.split.cutoff import DateBins
 
 
 def timeline(out: Path) -> Figure:
@@ -31,9 +31,7 @@ def uneven_run(root: Path, *, test_rows: int = 400, **settings) -> Path:
         lines.append(f"e{number},{begin + datetime.timedelta(days=day, hours=rng.randrange(24)):%Y-%m-%d %H:%M:%S}")
     lines += [f"t{number},2025-0{1 + number % 9}-01 00:00:00" for number in range(test_rows)]
     (root / "part-0.csv").write_text("\n".join(lines) + "\n")
-    recipe = headrace.TemporalSplit(
-        source=root, date_column="time", group_column="entity", split_date="2025-01-01", train_ratio=0.7
-    )
+    recipe = headrace.TemporalSplit(source=root, time="time", entity="entity", split_date="2025-01-01", train_ratio=0.7)
     headrace.prepare(recipe, root.parent / "out", **settings)
     return root.parent / "out"
 
@@ -117,7 +115,7 @@ def test_a_split_without_rows_has_a_page(tmp_path: Path) -> None:
 
 
 def test_other_recipes_have_a_page_without_a_test_split(tmp_path: Path) -> None:
-    packed = packed_run(tmp_path / "packed", train_ratio=0.9, valid_ratio=0.1, test_ratio=0.0)
+    packed = packed_run(tmp_path / "packed", train_ratio=0.9, val_ratio=0.1, test_ratio=0.0)
     histories = histories_run(tmp_path / "histories", train_ratio=1.0)
 
     assert drawn(packed)

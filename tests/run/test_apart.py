@@ -7,7 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import SettingsError
-from headrace.run.apart import check_apart
+from headrace.run.identity import check_apart
 from headrace.storage.places import path_of
 
 
@@ -21,7 +21,7 @@ def raw(tmp_path: Path) -> Path:
 
 def recipes(source: Path) -> dict[str, object]:
     return {
-        "split": headrace.TemporalSplit(source=source, date_column="time", group_column="customer", split_date="2025-01-01"),
+        "split": headrace.TemporalSplit(source=source, time="time", entity="customer", split_date="2025-01-01"),
         "rewrite": headrace.Rewrite(source=[source]),
         "histories": headrace.Histories(source=source),
         "series": headrace.Series(source=[source], target="rtt", features=["rtt2"]),

@@ -15,8 +15,7 @@ import pytest
 import headrace
 from headrace.errors import InputError
 from headrace.formats.write import Written
-from headrace.run.attempts import Attempt, begin, end, fail, keep, left, told
-from headrace.run.context import ATTEMPTS, RunContext, Task, TaskFiles
+from headrace.run.context import ATTEMPTS, RunContext, Task, TaskFiles, attempts_left, begin, end, fail, told
 from headrace.run.events import Event, Note, Step
 from tables import digests, small_source, split
 
@@ -86,7 +85,7 @@ def test_a_task_with_a_receipt_is_not_told_of(tmp_path: Path) -> None:
     heard: list[Event] = []
     context = run_of(tmp_path / "run", heard)
     context.stage("scan", [writing("a")])
-    begin(tmp_path / "run" / ATTEMPTS, "scan", 0, "a", 10)
+    begin(tmp_path / "run", "scan", 0, "a", 10)
     assert [".scan-00000.json"] == list(records(tmp_path / "run"))
     context.stage("scan", [writing("a")])
 
@@ -140,14 +139,14 @@ def test_a_run_that_was_killed_says_which_tasks_were_cut_short(tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"stage": 1', b"\xff"])
 def test_a_damaged_record_is_as_if_there_were_none(tmp_path: Path, damage: bytes) -> None:
-    keep(tmp_path / "a")
-    attempt = begin(tmp_path / "a", "scan", 0, "x", 1)
-    (tmp_path / "a" / ".scan-00000.json").write_bytes(damage)
+    (tmp_path / ATTEMPTS).mkdir(parents=True)
+    attempt = begin(tmp_path, "scan", 0, "x", 1)
+    (tmp_path / ATTEMPTS / ".scan-00000.json").write_bytes(damage)
 
-    assert [] == left(tmp_path / "a", "scan", [0, 1])
-    assert 1 == begin(tmp_path / "a", "scan", 0, "x", 1).number
-    end(tmp_path / "a", attempt)
-    assert [] == left(tmp_path / "a", "scan", [0])
+    assert [] == attempts_left(tmp_path, "scan", [0, 1])
+    assert 1 == begin(tmp_path, "scan", 0, "x", 1).number
+    end(tmp_path, attempt)
+    assert [] == attempts_left(tmp_path, "scan", [0])
 
 
 def test_records_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
@@ -166,11 +165,12 @@ def test_a_task_that_outlives_its_run_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_many_are_told_of_shortly(tmp_path: Path) -> None:
+    (tmp_path / ATTEMPTS).mkdir(parents=True)
     for task in range(9):
         attempt = begin(tmp_path, "scan", task, f"part-{task}", 1)
         if task % 2:
             fail(tmp_path, attempt, InputError(f"part-{task}: is bad"), 0.5)
-    found: list[Attempt] = left(tmp_path, "scan", range(9))
+    found = attempts_left(tmp_path, "scan", range(9))
 
     assert (
         "scan: before, 4 tasks failed: part-1 (attempt 1): part-1: is bad; part-3 (attempt 1): part-3: is bad; part-5 "

@@ -19,7 +19,7 @@ def source(tmp_path: Path) -> Path:
 
 def run_of(tmp_path: Path, **settings: object) -> headrace.Prepared:
     recipe = headrace.TemporalSplit(
-        source=source(tmp_path), date_column="date", group_column="id", split_date="2025-01-01", **settings
+        source=source(tmp_path), time="date", entity="id", split_date="2025-01-01", **settings
     )
     return headrace.prepare(recipe, tmp_path / "out")
 

@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_a_run_that_fails_before_a_task_is_done_leaves_nothing(tmp_path: Path, source: Path) -> None:
     with pytest.raises(InputError, match="has no column"):
-        split(source, tmp_path / "new" / "out", date_column="when")
+        split(source, tmp_path / "new" / "out", time="when")
 
     assert ["in"] == os.listdir(tmp_path)
 
@@ -32,7 +32,7 @@ def test_what_was_there_before_stays(tmp_path: Path, source: Path) -> None:
     first = split(source, tmp_path / "out").run
 
     with pytest.raises(InputError, match="has no column"):
-        split(source, tmp_path / "out", date_column="when")
+        split(source, tmp_path / "out", time="when")
 
     assert [first.name] == os.listdir(tmp_path / "out" / "runs")
     assert [] == headrace.verify(tmp_path / "out").problems
@@ -112,7 +112,7 @@ def test_a_package_without_metadata_is_recorded_as_unknown(
 
 
 def test_a_source_deleted_before_it_is_surveyed_is_named(tmp_path: Path, source: Path) -> None:
-    recipe = headrace.TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
     files = recipe.source_files()
     (source / "part-00001.csv").unlink()
 
@@ -120,7 +120,7 @@ def test_a_source_deleted_before_it_is_surveyed_is_named(tmp_path: Path, source:
         def source_files(self) -> list[tuple[Path, str]]:
             return files
 
-    gone = Listed(source=source, date_column="date", group_column="id", split_date="2025-01-01")
+    gone = Listed(source=source, time="date", entity="id", split_date="2025-01-01")
     with pytest.raises(InputError, match=r"part-00001\.csv: no such file; check the source"):
         headrace.prepare(gone, tmp_path / "out")
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from headrace.run.events import Note, StageBegan, Step, TaskDone
-from headrace.run.in_notebook import CellProgress, listener_here
+from headrace.run.events import CellProgress, Note, StageBegan, Step, TaskDone, listener_here
 
 # A shell as a kernel has it, but for the kernel: what it displays is kept.
 CELL = """

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, InputError, RunBusy, SettingsError, S
 from headrace.run import identity
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import Prepared, prepare
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 from headrace.storage.local import TEMP_PREFIX, strays
 from tables import HEADER, digests, small_rows, small_source, split, write_rows
 
@@ -113,7 +113,7 @@ def test_a_signature_counts_by_its_names_and_not_by_its_path(tmp_path: Path, sou
     for name in ("one", "two"):
         (tmp_path / name).write_text("id,date,row\n")
     (tmp_path / "three").write_text("id,date,number\n")
-    ids = [TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01", signature=tmp_path / name).identity_settings() for name in ("one", "two", "three")]  # fmt: skip
+    ids = [TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", signature=tmp_path / name).identity_settings() for name in ("one", "two", "three")]  # fmt: skip
 
     assert ids[0] == ids[1] != ids[2]
 
@@ -426,9 +426,7 @@ def test_a_read_only_directory_is_an_error_that_names_it(tmp_path: Path, source:
 
 
 def test_a_recipe_is_prepared_by_its_settings_alone(tmp_path: Path, source: Path) -> None:
-    recipe = TemporalSplit(
-        source=source, date_column="date", group_column="id", split_date="2025-01-01", train_ratio=0.5
-    )
+    recipe = TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01", train_ratio=0.5)
     one, two = prepare(recipe, tmp_path / "one"), prepare(recipe, str(tmp_path / "two"))
 
     assert digests(one.run) == digests(two.run)

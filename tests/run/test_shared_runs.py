@@ -259,7 +259,7 @@ def test_a_shared_run_is_refused_while_one_process_makes_it_alone(tmp_path: Path
 def test_an_error_is_told_by_every_process(tmp_path: Path, started: list[Process]) -> None:
     source = small_source(tmp_path / "in", count=5)
     write_rows(source / "part-00003.csv", ("id", "date", "row"), [("1", "no date", "1")])
-    recipe = headrace.TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
     started += [Process(recipe, tmp_path / "out", index, N) for index in range(N)]
 
     assert [1, 1, 1] == [each.wait() for each in started]

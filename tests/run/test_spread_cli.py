@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.cli.about_run import AboutRun
+from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
 from tables import digests, small_source
 
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(Path(__file__).parents[1])])
-COLUMNS = ("--date-column", "date", "--group-column", "id", "--split-date", "2025-01-01", "--train-ratio", "0.5")
+COLUMNS = ("--time", "date", "--entity", "id", "--split-date", "2025-01-01", "--train-ratio", "0.5")
 
 
 def command(*arguments: object) -> subprocess.Popen[str]:
@@ -60,11 +60,11 @@ def test_two_commands_make_one_run(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused(tmp_path: Path, asked: tuple[str, ...], told: str) -> None:
     pairs = {asked[place][2:].replace("-", "_"): asked[place + 1] for place in range(0, len(asked), 2)}
     recipe = headrace.TemporalSplit(
-        source=small_source(tmp_path / "in"), date_column="date", group_column="id", split_date="2025-01-01"
+        source=small_source(tmp_path / "in"), time="date", entity="id", split_date="2025-01-01"
     )
 
     with pytest.raises(SettingsError) as caught:
-        headrace.prepare(recipe, tmp_path / "out", **AboutRun(**pairs).options())
+        headrace.prepare(recipe, tmp_path / "out", **RunOptions(**pairs).options())
 
     assert told in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -72,7 +72,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, asked: tuple[str, ...], 
 
 def test_a_config_file_names_its_engine(tmp_path: Path) -> None:
     source = small_source(tmp_path / "in")
-    settings = {"recipe": "temporal_split", "source": str(source), "date_column": "date", "group_column": "id"}
+    settings = {"recipe": "temporal_split", "source": str(source), "time": "date", "entity": "id"}
     settings |= {"split_date": "2025-01-01", "out": str(tmp_path / "out"), "engine": "dask"}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     refused = command("run", tmp_path / "config.json")

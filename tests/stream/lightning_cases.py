@@ -15,7 +15,7 @@ from packing_stream_cases import sequences_of
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace.stream.loader.lightning import EpochCallback, HeadraceDataModule
+from headrace.lightning import EpochCallback, HeadraceDataModule
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 

@@ -22,8 +22,8 @@ def prepare_dataset(root: Path) -> Path:
         (raw / f"part-{shard:05d}.csv").write_text("\n".join(lines) + "\n")
     split = headrace.TemporalSplit(
         source=str(raw),
-        date_column="time",
-        group_column="entity",
+        time="time",
+        entity="entity",
         split_date="2025-01-01",
         types={"row": "int64", "x": "float32", "y": "float32"},
     )

@@ -7,11 +7,10 @@ from reference import deliver
 from stream_cases import index_of
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order import plan as plans
 from headrace.stream.order.lanes import OPEN_BYTES, choose_lanes
 from headrace.stream.order.layout import lay_epoch, sources_of
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.remaining import Remaining, resolve_remainder
 from headrace.stream.order.state import StreamState
 
 LARGE = np.full(1500, 65_536)  # 98 M rows
@@ -53,13 +52,13 @@ def make_plan(
         groups=chosen.groups if groups is None else groups,
         shuffle=shuffle,
     )
-    return plans.make_plan(
-        index,
+    return Plan(
+        index=index,
         order=order,
         remaining=Remaining.everything(order.rows) if remaining is None else remaining,
         world_size=world_size,
         batch_size=batch_size,
-        remainder=remainder,
+        remainder=resolve_remainder(remainder, world_size),
     )
 
 

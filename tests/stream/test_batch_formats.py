@@ -15,7 +15,7 @@ from headrace.errors import SettingsError
 from headrace.stream.audit.rows import audit
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.workers.table_parcel import whole_batch
+from headrace.stream.workers.parcel import whole_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

@@ -9,7 +9,7 @@ from script_processes import run_script
 from stream_cases import ranks
 from torch_cases import dataset_of, loader_of
 
-from headrace.stream.loader.lightning import PassLoader
+from headrace.lightning import PassLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
 

@@ -14,7 +14,7 @@ from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
-from headrace.stream.loader.dynamic.claims import LocalStore, claim_borders, claim_rows, left_of
+from headrace.stream.loader.dynamic import LocalStore, claim_borders, claim_rows, left_of
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset

@@ -160,6 +160,7 @@ def test_a_stopped_epoch_goes_on_exactly_on_any_ranks(sources, name):
         assert whole == found + rest
 
 
+@pytest.mark.smoke("contexts")
 @pytest.mark.parametrize("name", OF_PROCESSES)
 def test_workers_that_run_a_transform_change_no_batch(sources, name):
     source = sources[name]
@@ -168,6 +169,7 @@ def test_workers_that_run_a_transform_change_no_batch(sources, name):
     assert global_batches(source, loaders(source, 1)) == global_batches(source, with_workers)
 
 
+@pytest.mark.smoke("3")
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_workers_of_a_data_loader_change_no_batch_of_contexts(sources, world_size):
     source = sources["contexts"]

@@ -19,7 +19,7 @@ from lightning_cases import QUIET, PackedRecorder, Recorder, fit, on_rank
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace.stream.loader.lightning import EpochCallback, HeadraceDataModule
+from headrace.lightning import EpochCallback, HeadraceDataModule
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
@@ -45,7 +45,7 @@ def test_packed_sequences_are_packed_batches_of_both_loaders(tmp_path):
     rows = [{"input_ids": list(range(10 * n, 10 * n + 9)), "loss_mask": [0] * 4 + [1] * 5} for n in range(1, 80)]
     (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     recipe = headrace.PackedSequences(
-        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=0.75, valid_ratio=0.25, test_ratio=0
+        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=0.75, val_ratio=0.25, test_ratio=0
     )
     headrace.prepare(recipe, tmp_path / "out")
     module = HeadraceDataModule(tmp_path / "out", batch_size=2, options={"packed": "padded"})
@@ -74,9 +74,7 @@ def tokens(tmp_path_factory):
     for shard in range(4):
         pq.write_table(table.slice(100 * shard, 100), root / "raw" / f"part-{shard}.parquet", row_group_size=30)
     headrace.prepare(
-        headrace.TemporalSplit(
-            source=str(root / "raw"), date_column="time", group_column="entity", split_date="2025-01-01"
-        ),
+        headrace.TemporalSplit(source=str(root / "raw"), time="time", entity="entity", split_date="2025-01-01"),
         root / "out",
     )
     return root / "out"

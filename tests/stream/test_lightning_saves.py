@@ -16,8 +16,8 @@ from lightning.pytorch import Trainer
 from lightning_cases import QUIET, Recorder, SaveAt, saves_of_rank
 
 import headrace
+from headrace.lightning import HeadraceDataModule
 from headrace.sealed import seal, unseal
-from headrace.stream.loader.lightning import HeadraceDataModule
 from headrace.stream.loader.resumed import FORMAT_VERSION
 
 pytestmark = [

@@ -51,7 +51,7 @@ def test_a_row_is_a_dict_of_scalars_and_the_length_that_of_the_split():
         dataset_of(columns=["other"])
 
 
-@pytest.mark.smoke("None-None", "fork-columns_of")
+@pytest.mark.smoke("None-None", "fork-arrays_of")
 @pytest.mark.parametrize("collate", [None, columns_of])
 @pytest.mark.parametrize("method", [None, "fork", "forkserver"])
 def test_under_a_distributed_sampler_every_row_is_delivered_once(method, collate):

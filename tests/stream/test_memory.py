@@ -105,6 +105,7 @@ def test_with_cuda_every_tensor_is_in_pinned_memory():
     assert all(ids is None or not ids.numel() or ids.is_pinned() for batch in batches for ids in batch["ids"])
 
 
+@pytest.mark.smoke("asked0")
 @pytest.mark.parametrize("asked", [{"memory": "pinned"}, {"device": "cpu"}, {"device": "cuda:1"}])
 def test_in_workers_it_is_refused_with_what_to_do(asked):
     [(name, value)] = asked.items()

@@ -14,10 +14,10 @@ from packed_stream_cases import as_lists, expected, make_bins, table_of, write_s
 
 import headrace
 from headrace.errors import InputError, SettingsError, StreamError
+from headrace.packing.read.batches import PackedBatches, packed_batches
+from headrace.packing.read.packed_rows import normal_rows
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.packed.batches import PackedBatches, packed_batches
-from headrace.stream.packed.packed_rows import normal_rows
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.columns import from_table
 

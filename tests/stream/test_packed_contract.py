@@ -14,7 +14,7 @@ from packed_stream_cases import make_bins, table_of, write_shards
 
 import headrace
 from headrace.errors import SettingsError
-from headrace.stream.packed.batches import PackedBatches
+from headrace.packing.read.batches import PackedBatches
 
 PACK_SIZE, FILLING = 96, 7
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -146,7 +146,7 @@ def real(tmp_path_factory):
     (folder / "raw").mkdir()
     (folder / "raw" / "train.jsonl").write_text("\n".join(lines) + "\n")
     recipe = headrace.PackedSequences(
-        blend=str(folder / "raw"), tokenizer=QWEN, pack_size=1024, train_ratio=0.9, valid_ratio=0.05, test_ratio=0.05
+        blend=str(folder / "raw"), tokenizer=QWEN, pack_size=1024, train_ratio=0.9, val_ratio=0.05, test_ratio=0.05
     )
     headrace.prepare(recipe, folder / "out")
     tokenizer = tokenizers.Tokenizer.from_str(gzip.decompress((QWEN / "tokenizer.json.gz").read_bytes()).decode())
@@ -217,7 +217,7 @@ def prepared(folder, **settings):
         token += length
     folder.mkdir()
     (folder / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    ratios = {"train_ratio": 1, "valid_ratio": 0, "test_ratio": 0}
+    ratios = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
     recipe = headrace.PackedSequences(blend=str(folder / "raw.jsonl"), pack_size=96, **ratios, **settings)
     headrace.prepare(recipe, folder / "out")
     return rows, folder / "out"

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from headrace.errors import StreamError
 from headrace.stream.read.columns import cut, from_table, gather
-from headrace.stream.workers.parcel import Parcel, UnmadeBatch
-from headrace.stream.workers.table_parcel import TableParcel
+from headrace.stream.workers.parcel import Parcel, TableParcel, UnmadeBatch
 
 
 def batch_of(rows):
@@ -92,6 +91,7 @@ class Unpicklable(IterableDataset):
         yield Parcel(batch_of(4))
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_pickled_is_an_error_in_the_loop_and_never_a_wait_without_end():
     batches = iter(DataLoader(Unpicklable(), batch_size=None, num_workers=1, timeout=120))
     assert_same(next(batches), batch_of(3))

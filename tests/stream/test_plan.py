@@ -1,5 +1,7 @@
 """What a plan says about bytes and lanes is what reading would do, and it is quick."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -143,6 +145,15 @@ def test_block_bytes_come_from_the_schema_where_the_file_says_less():
     schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.float32(), 4)), ("c", pa.bool_())])
 
     assert estimate_block_bytes(index_of([10, 0], schema=schema)).tolist() == [250, 0]
+
+
+@pytest.mark.parametrize(("format_", "expected"), [("parquet", 300), ("jsonl.gz", 300), ("jsonl", 100), ("arrow", 100)])
+def test_compressed_lists_take_three_times_their_bytes(format_, expected):
+    index = index_of([2], schema=pa.schema([("tokens", pa.list_(pa.int32()))]))
+
+    found = estimate_block_bytes(replace(index, formats=(format_,), length=np.array([100])))
+
+    assert [expected] == found.tolist()
 
 
 def test_a_million_blocks_are_planned_by_arithmetic():

@@ -69,6 +69,16 @@ def test_pieces_hold_the_places_of_the_line(order, data):
     assert len(places) == found.rows == len(np.unique(places))
 
 
+@given(orders(), st.data())
+def test_positions_evenly_apart_are_those_asked_one_by_one(order, data):
+    first = data.draw(st.integers(0, max(0, order.rows - 1)))
+    step = data.draw(st.sampled_from([each for each in range(1, order.groups + 1) if order.groups % each == 0]))
+    positions = np.arange(first, order.rows, step)
+    alone = [int(order.line_of(positions[place : place + 1])[0]) for place in range(len(positions))]
+
+    assert order.line_of(positions).tolist() == alone
+
+
 @given(orders(), st.data(), st.sampled_from([1, 50, 1 << 13]))
 def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_rows):
     remaining = data.draw(leftovers(order.rows))

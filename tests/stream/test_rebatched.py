@@ -20,6 +20,7 @@ def test_batches_of_batches_are_refused(more: dict[str, int]) -> None:
         next(iter(DataLoader(dataset_of(0), **more)))
 
 
+@pytest.mark.slow
 def test_they_are_refused_in_workers_too() -> None:
     with pytest.raises(SettingsError, match=MESSAGE):
         next(iter(DataLoader(dataset_of(1), batch_size=4, num_workers=1, multiprocessing_context="fork")))

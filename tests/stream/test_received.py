@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from headrace.errors import StreamError
-from headrace.stream.loader.base import Received
+from headrace.stream.loader.stream_loader import Received
 
 
 def passing(received: Received, count: int, steps: int | None = None) -> Generator[int, None, None]:

@@ -14,7 +14,7 @@ import headrace
 from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.stats import MOST_WAITS, Waits
+from headrace.stream.ranks.stats import MOST_WAITS, Progress
 
 ROWS = (17, 0, 40, 1, 23)
 TOTAL = sum(ROWS)
@@ -115,7 +115,7 @@ def test_a_loop_that_leaves_keeps_what_it_spent():
 
 
 def test_quantiles_are_of_the_last_steps_and_memory_is_bounded():
-    waits = Waits()
+    waits = Progress()
     for number in range(MOST_WAITS + 100):
         waits.note(float(number))
     stats = waits.stats(rows=0)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from option_cases import KINDS, values_of
 
-from headrace.stream.workers.table_parcel import TableParcel, whole_batch
+from headrace.stream.workers.parcel import TableParcel, whole_batch
 
 POOL = pa.Table.from_pylist([values_of(row) for row in range(4000)], schema=KINDS.with_metadata({"from": "here"}))
 SMALL = pa.table({"row": range(4)})

@@ -123,19 +123,26 @@ def test_a_state_counts_what_the_loop_received_and_not_what_was_made_ahead(prefe
 def test_claimed_rows_that_were_made_ahead_are_not_received(tmp_path):
     pq.write_table(pa.table({"row": range(400)}), tmp_path / "a.parquet", row_group_size=20)
     opened = headrace.open(tmp_path / "a.parquet", cache_dir=tmp_path / "cache")
-    made = []
+    made, is_ahead = [], threading.Event()
+
+    def transform(batch):
+        made.append(1)
+        if len(made) > 7:
+            is_ahead.set()
+        return batch
+
     options = {"batch_size": 8, "shuffle": True, "distribution": "dynamic", "topology": ALONE}
-    stream = opened.stream(transform=lambda batch: (made.append(1), batch)[1], **options)
+    stream = opened.stream(transform=transform, **options)
     batches = iter(stream)
     received = [row for _ in range(4) for row in real_rows(next(batches))]
     first = stream.state_dict()
     received += [row for _ in range(3) for row in real_rows(next(batches))]
+    assert is_ahead.wait(60)  # before the state is taken
     state, rows = stream.state_dict(), stream.stats().rows
     batches.close()
     rest = opened.stream(**options)
     rest.load_state_dict(state)
 
-    assert len(made) > 7
     assert 56 == rows == len(received)
     assert first != state
     assert list(range(400)) == sorted([*received, *(row for batch in rest for row in real_rows(batch))])
@@ -203,7 +210,7 @@ def test_a_stop_with_a_transform_resumes_exactly(number):
     assert whole == begun + [batch["twice"].tolist() for batch in second]
 
 
-@pytest.mark.smoke("fork-2")
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
 def test_its_error_in_a_worker_reaches_the_loop_with_worker_and_cause(method, workers):
     dataset = kinds_dataset(workers, transform=fail_at_row_fifty, columns=NUMBERS)

@@ -80,7 +80,7 @@ def test_packed_bins_have_it(tmp_path):
     lines = "".join(f'{{"input_ids": {list(range(n, n + 9))}, "loss_mask": {[1] * 9}}}\n' for n in range(40))
     (tmp_path / "raw.jsonl").write_text(lines)
     recipe = headrace.PackedSequences(
-        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=1, valid_ratio=0, test_ratio=0
+        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=1, val_ratio=0, test_ratio=0
     )
     headrace.prepare(recipe, tmp_path / "out")
     batches = list(headrace.open(tmp_path / "out").stream("train", batch_size=4))

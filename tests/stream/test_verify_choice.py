@@ -17,8 +17,8 @@ def prepared(root: Path, kind: str) -> list[Path]:
         (root / "raw" / f"part-{shard}.csv").write_text("id,date,x\n" + "\n".join(rows) + "\n")
     recipe = headrace.TemporalSplit(
         source=str(root / "raw"),
-        date_column="date",
-        group_column="id",
+        time="date",
+        entity="id",
         split_date="2025-01-01",
         format=kind,
         types={"x": "int64"},

@@ -18,7 +18,7 @@ from packing_stream_cases import some_lengths, write_rows
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace.stream.workers.table_parcel import whole_batch
+from headrace.stream.workers.parcel import whole_batch
 
 NUMBERS = ["row", "half"]
 TRANSFORMABLE = {"columns": NUMBERS, "shuffle": True}

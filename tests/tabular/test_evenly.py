@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_cases import index_of
 
 from headrace.errors import StreamError
 from headrace.stream.order.epoch import epoch_order
@@ -20,8 +21,8 @@ def plan_of(rows, ranks, remainder, regions=None, ranges=None):
     )  # fmt: skip
     remaining = Remaining.everything(rows) if ranges is None else Remaining(rows=rows, ranges=ranges)
     return Plan(
-        order=order, remaining=remaining, world_size=ranks, batch_size=1, remainder=remainder,
-        split_rows=rows, regions=regions, block_bytes=np.array([rows]),
+        index=index_of([rows]), order=order, remaining=remaining, world_size=ranks, batch_size=1, remainder=remainder,
+        regions=regions,
     )  # fmt: skip
 
 

@@ -414,9 +414,7 @@ def test_a_prepared_dataset_is_streamed_by_split(tmp_path):
     rows = [f"{n},c{n},20{20 + n % 6}-03-01T00:00:00,{n % 2}" for n in range(600)]
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "part-0.csv").write_text("\n".join(["id,customer,time,label", *rows]) + "\n")
-    split = headrace.TemporalSplit(
-        source=tmp_path / "raw", date_column="time", group_column="customer", split_date="2025-01-01"
-    )
+    split = headrace.TemporalSplit(source=tmp_path / "raw", time="time", entity="customer", split_date="2025-01-01")
     prepared = headrace.prepare(split, tmp_path / "out")
     config = {"label_name": "label"}
     by_split = PipelineIterableDataset(config, tmp_path / "out", split="train", topology=ALONE)

@@ -66,7 +66,7 @@ def test_a_history_that_would_do_is_named_with_its_windows(tmp_path):
 
     (count,) = re.findall(r'history="preceding" \(([\d,]+) windows\)', str(error.value))
     assert len(open_windows(tmp_path, "val", **rule, history="preceding")) == int(count.replace(",", ""))
-    assert "val_prop of about 0.29 or more" in str(error.value)  # 23 of 80 rows
+    assert "val_ratio of about 0.29 or more" in str(error.value)  # 23 of 80 rows
 
 
 def test_where_no_length_would_do_none_is_named(tmp_path):

@@ -232,7 +232,7 @@ def test_setup_tells_the_windows_of_every_part(tmp_path, lightning_log):
 
 @pytest.mark.parametrize(
     ("validation", "words"),
-    [("both", "'val' has no window.*give input_length 14, the longest"), ("time", "val_prop of about")],
+    [("both", "'val' has no window.*give input_length 14, the longest"), ("time", "val_ratio of about")],
 )
 def test_nothing_to_validate_on_is_an_error_that_names_the_fix(tmp_path, validation, words):
     write_run(tmp_path, LENGTHS, missing=0)

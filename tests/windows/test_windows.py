@@ -229,9 +229,7 @@ def test_what_holds_no_series_is_said(tmp_path, run):
         open_windows(run[0], "training", input_length=5, output_length=2)
     (tmp_path / "raw.jsonl").write_text("".join(f'{{"a": {each}, "t": "2020-01-01"}}\n' for each in range(20)))
     headrace.prepare(
-        headrace.TemporalSplit(
-            source=tmp_path / "raw.jsonl", date_column="t", group_column="a", split_date="2021-01-01"
-        ),
+        headrace.TemporalSplit(source=tmp_path / "raw.jsonl", time="t", entity="a", split_date="2021-01-01"),
         tmp_path / "out",
     )
     with pytest.raises(InputError, match="'temporal_split' and holds no series"):

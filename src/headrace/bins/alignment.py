@@ -9,7 +9,7 @@ tokens. It is kept for comparing with old files only.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -17,14 +17,12 @@ from headrace.arrays import I64, U8
 
 Alignment = Literal["shift_left", "legacy_roll_right"]
 
-ALIGNMENTS: tuple[Alignment, ...] = get_args(Alignment)
-
 ALIGNMENT_KEY = "headrace.loss_mask_alignment"
 """Key of the alignment in a Parquet file's metadata."""
 
 
 def shift_left(mask: U8, ends: I64) -> U8:
-    """Each sequence's mask one to the left, its last position 0; ends: where the sequences end. A new array."""
+    """Move each sequence's mask one to the left, its last position 0; ends: where the sequences end. A new array."""
     moved = np.empty_like(mask)
     moved[:-1] = mask[1:]
     moved[ends - 1] = 0
@@ -32,15 +30,9 @@ def shift_left(mask: U8, ends: I64) -> U8:
 
 
 def roll_right(mask: U8, offsets: I64) -> U8:
-    """Each bin's mask one to the right, its first position 0; offsets: where bins begin, and the end. A new array."""
+    """Move each bin's mask one to the right, its first position 0, in a new array; offsets: borders of bins."""
     moved = np.empty_like(mask)
     moved[1:] = mask[:-1]
     begins = offsets[:-1]
     moved[begins[begins < offsets[1:]]] = 0
     return moved
-
-
-def check_alignment(word: str) -> None:
-    """Raises `ValueError` if there is no such alignment."""
-    if word not in ALIGNMENTS:
-        raise ValueError(f"loss mask: alignment is {word!r}; choose one of {', '.join(ALIGNMENTS)}")

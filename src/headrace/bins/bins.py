@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.digest import derive_key, permutation
+
+
+def offsets_of(sizes: npt.ArrayLike) -> I64:
+    """Running sums from 0, one more than sizes: int64 [n + 1]."""
+    each = np.asarray(sizes, np.int64)
+    offsets = np.zeros(len(each) + 1, np.int64)
+    np.cumsum(each, out=offsets[1:])
+    return offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,33 +44,19 @@ class Bins:
 
     @classmethod
     def empty(cls) -> Bins:
-        """No bin."""
+        """Make no bin."""
         return cls(np.zeros(1, np.int64), np.empty(0, np.int64))
 
     @classmethod
-    def from_lists(cls, lists: Sequence[Sequence[int]], sequences: int) -> Bins:
-        """Bins from a list of indices each. sequences: how many there are to choose from.
-
-        Raises `IndexError` for an index outside 0..sequences-1, `ValueError` for one that stands twice or an empty bin.
-        """
-        sizes = np.fromiter((len(each) for each in lists), np.int64, len(lists))
-        if len(lists) and not sizes.all():
-            raise ValueError(f"bins: bin {int(np.argmin(sizes))} is empty; leave it out")
-        chosen = np.fromiter((index for each in lists for index in each), np.int64, int(sizes.sum()))
-        outside = np.flatnonzero((chosen < 0) | (chosen >= sequences))
-        if len(outside):
-            where = int(np.searchsorted(np.cumsum(sizes), outside[0], "right"))
-            raise IndexError(f"bins: bin {where} names sequence {chosen[outside[0]]} of {sequences}; count from 0")
-        times = np.bincount(chosen, minlength=1)
-        if times.max() > 1:
-            raise ValueError(f"bins: sequence {int(times.argmax())} stands {times.max()} times; place each once")
-        return cls(_offsets(sizes), chosen)
+    def of_lists(cls, lists: Sequence[Sequence[int]]) -> Bins:
+        """Make bins from a list of indices each."""
+        return cls(offsets_of([len(each) for each in lists]), np.array(list(chain.from_iterable(lists)), np.int64))
 
     @classmethod
     def of_places(cls, places: npt.NDArray[np.integer], order: I64, bins: int) -> Bins:
-        """Bins from the bin of each sequence: order[i] goes into bin places[i], behind those that came before it."""
+        """Make bins from the bin of each sequence; order[i] goes into bin places[i], behind those before it."""
         by_bin = np.argsort(places, kind="stable")
-        return cls(_offsets(np.bincount(places, minlength=bins)), order[by_bin])
+        return cls(offsets_of(np.bincount(places, minlength=bins)), order[by_bin])
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -76,7 +71,7 @@ class Bins:
         return Bins(self.offsets[first : stop + 1] - begin, self.sequences[begin:end])
 
     def bin(self, number: int) -> I64:
-        """The sequences of one bin, as a view. Raises `IndexError` if there is no such bin."""
+        """Give the sequences of one bin, as a view. Raises `IndexError` if there is no such bin."""
         if not 0 <= number < len(self):
             raise IndexError(f"bins: no bin {number}; there are {len(self)}, counted from 0")
         return self.sequences[self.offsets[number] : self.offsets[number + 1]]
@@ -87,20 +82,18 @@ class Bins:
         return np.diff(self.offsets)
 
     def loads(self, costs: npt.NDArray[np.integer]) -> I64:
-        """What the sequences of each bin cost together; costs by sequence → int64 [bins]."""
-        ends = np.zeros(len(self.sequences) + 1, np.int64)
-        np.cumsum(costs[self.sequences], out=ends[1:])
-        return np.diff(ends[self.offsets])
+        """Add up what the sequences of each bin cost; costs by sequence → int64 [bins]."""
+        return np.diff(offsets_of(costs[self.sequences])[self.offsets])
 
     def take(self, order: I64) -> Bins:
-        """The bins in another order, or some of them; order: int64, numbers of bins."""
+        """Take the bins in another order, or some of them; order: int64, numbers of bins."""
         sizes = self.counts[order]
-        offsets = _offsets(sizes)
+        offsets = offsets_of(sizes)
         at = np.repeat(self.offsets[order] - offsets[:-1], sizes) + np.arange(offsets[-1])
         return Bins(offsets, self.sequences[at])
 
     def shuffled(self, seed: int) -> Bins:
-        """The bins in a pseudorandom order that depends on the seed and their number alone.
+        """Put the bins in a pseudorandom order that depends on the seed and their number alone.
 
         Packers open bins in an order that says something about their content (decreasing ones from long to short);
         after this, reading in file order is reading at random.
@@ -108,7 +101,51 @@ class Bins:
         return self.take(permutation(derive_key(seed, "packing.bins"), len(self)))
 
 
-def _offsets(sizes: npt.NDArray[np.integer]) -> I64:
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingMetrics:
+    """Of one packing. All counts; `dataclasses.asdict` is JSON.
+
+    bound: bins that no packing can do without. fill: share of the capacity that is used, 0..1; packing_efficiency is
+    the same in percent. packing_factor: sequences a bin. least_load, greatest_load: cost of the emptiest and the
+    fullest bin. sequences_p50, …: sequences in a bin.
+    """
+
+    sequences: int
+    tokens: int
+    capacity: int
+    bins: int
+    bound: int
+    fill: float
+    packing_factor: float
+    packing_efficiency: float
+    longest_sequence: int
+    least_load: int
+    greatest_load: int
+    sequences_p50: float
+    sequences_p99: float
+    sequences_max: int
+
+
+def packing_metrics(lengths: npt.ArrayLike, bins: Bins, capacity: int) -> PackingMetrics:
+    """Measure a packing of the costs that were given to `pack`; all zero without bins."""
+    costs = np.asarray(lengths, np.int64)
+    counts, loads = bins.counts, bins.loads(costs)
+    tokens = int(loads.sum())
+    fill = tokens / (len(bins) * capacity) if len(bins) else 0.0
+    p50, p99 = np.percentile(counts, [50, 99]).tolist() if len(bins) else (0.0, 0.0)
+    return PackingMetrics(
+        sequences=len(bins.sequences),
+        tokens=tokens,
+        capacity=capacity,
+        bins=len(bins),
+        bound=-(-tokens // capacity),
+        fill=fill,
+        packing_factor=len(bins.sequences) / len(bins) if len(bins) else 0.0,
+        packing_efficiency=100 * fill,
+        longest_sequence=int(costs[bins.sequences].max(initial=0)),
+        least_load=int(loads.min()) if len(bins) else 0,
+        greatest_load=int(loads.max(initial=0)),
+        sequences_p50=p50,
+        sequences_p99=p99,
+        sequences_max=int(counts.max(initial=0)),
+    )

@@ -13,7 +13,7 @@ Counted = Literal["stored", "runtime"]
 
 
 def padded_lengths(lengths: npt.NDArray[np.integer], multiple: int = 1, counted: Counted = "stored") -> I64:
-    """Tokens that are stored for sequences of so many; int64, never fewer.
+    """Count the tokens that are stored for sequences of so many; int64, never fewer.
 
     counted="stored": a multiple of `multiple`. "runtime": one more than a multiple, for readers that train on L - 1
     positions of a stored sequence and want those to be a multiple. Raises `ValueError` if multiple < 1.
@@ -28,7 +28,7 @@ def padded_lengths(lengths: npt.NDArray[np.integer], multiple: int = 1, counted:
 
 
 def costs(lengths: npt.NDArray[np.integer], counted: Counted = "stored", multiple: int = 1) -> I64:
-    """What sequences cost in a bin, padding included: the `lengths` argument of `pack`.
+    """Count what sequences cost in a bin, padding included; the `lengths` argument of `pack`.
 
     counted="stored": their tokens; a bin never stores more than its capacity. "runtime": one less, at least 1; a bin
     may store one token a sequence more than its capacity, which readers that drop the last token never see.

@@ -51,7 +51,7 @@ class OnlinePacker:
         return np.array(sorted(_arrival(key) for key in self._keys), np.int64)
 
     def add(self, lengths: npt.ArrayLike) -> Bins:
-        """More sequences have arrived; the bins that are made now, of arrival numbers.
+        """Take more sequences; returns the bins that are made now, of arrival numbers.
 
         lengths: integers, what each costs, 1..capacity; see `pack`. Raises `ValueError` for others, and then none of
         the call has arrived.
@@ -73,17 +73,17 @@ class OnlinePacker:
             self._order.append(key)
             if len(self._keys) > self.buffer:
                 made.append(self._bin())
-        return _bins(made)
+        return Bins.of_lists(made)
 
     def finish(self) -> Bins:
-        """No more will arrive: the bins of all that wait."""
+        """Make bins of all that wait, as no more will arrive."""
         made = []
         while self._keys:
             made.append(self._bin())
-        return _bins(made)
+        return Bins.of_lists(made)
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings, how many arrived, and [arrival, length] of those that wait; JSON."""
+        """Give the settings, how many arrived, and [arrival, length] of those that wait; JSON."""
         waiting = sorted((_arrival(key), key >> _BITS) for key in self._keys)
         values = {
             "capacity": self.capacity,
@@ -96,7 +96,7 @@ class OnlinePacker:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OnlinePacker:
-        """The packer that was in this state, of `state_dict`; it makes the same bins from there on.
+        """Make the packer that was in this state of `state_dict`; it makes the same bins from there on.
 
         Raises `StreamError` for anything else.
         """
@@ -153,9 +153,3 @@ def _is_count(value: Any, least: int, most: int) -> bool:
 
 def _arrival(key: int) -> int:
     return _LATEST - (key & _LATEST)
-
-
-def _bins(made: list[list[int]]) -> Bins:
-    offsets = np.zeros(len(made) + 1, np.int64)
-    np.cumsum([len(each) for each in made], out=offsets[1:])
-    return Bins(offsets, np.array([index for each in made for index in each], np.int64))

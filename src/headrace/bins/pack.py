@@ -1,4 +1,4 @@
-"""Choose bins for sequences: one call for all packers.
+"""Choose bins for sequences: every packer behind one call.
 
 Pack a whole data set at once, not a batch of it: fill grows with the choice. 1 M lengths, lognormal with mean 600,
 capacity 4,096:
@@ -8,21 +8,41 @@ capacity 4,096:
     exact_fit_shuffle      99.6 % full here; of chats the least number of bins there can be; bins of even size
     fullest_shuffle        of best fit and exact fit the one with fewer bins
     concatenative          about 85 % full; keeps the order
+
+**Best fit** puts each sequence, in a seeded order, into the fullest bin that still has room for it. Bins come out even,
+which padding of boundary lists and training like. Cost: O(n log c), c the number of different free spaces, which is
+small; a sorted list of them is searched by bisection, and each has a stack of its bins.
+
+**Exact fit** begins bins at random and ends each with the one or two sequences that fill it to the token. A bin takes
+sequences in the seeded order until room for about two is left, and is completed from the whole rest: lengths that add
+up to the room exactly, else as nearly as can be. While the rest is large there almost always are two, so room is lost
+in the last few bins only. Data of a few hundred bins, where every bin counts, mostly comes to the least number there
+is; up to eight orders are tried for that. Where many sequences are nearly as long as a bin, best fit is fuller and
+faster. Cost: a few vector operations over the lengths up to the room for each bin, and O(n) Python.
+
+**First fit decreasing** puts the longest sequence left into the first bin with room. All that bin 1 will ever get is
+decided without looking at bin 2, so bins can be made one after another: on the histogram of lengths a bin is a pattern
+such as 1 × 2500, 1 × 1200, 3 × 132, and the next bins have the same pattern until one of its lengths runs out. Cost:
+O(n) to sort by length, O(distinct patterns) for the rest. 1–5 bins above the least possible number on real lengths, but
+lopsided: bins of one sequence and bins of a hundred.
+
+**Concatenative** (next fit) keeps the order, for curricula and data whose order means something. A bin ends where the
+next sequence does not fit, found by bisection on running sums: O(bins log n).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
-from headrace.bins.best_fit import best_fit_shuffle
-from headrace.bins.bins import Bins
-from headrace.bins.concatenative import concatenative
-from headrace.bins.decreasing import first_fit_decreasing
-from headrace.bins.exact_fit import exact_fit_shuffle
+from headrace.bins.bins import Bins, offsets_of
+from headrace.digest import derive_key, permutation
 
 Algorithm = Literal[
     "best_fit_shuffle",
@@ -31,10 +51,11 @@ Algorithm = Literal[
     "first_fit_decreasing",
     "concatenative",
 ]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 _MANY = 1_000_000  # sequences above which exact fit takes longer than its few bins are worth
-
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+_SHORT_BY = 64  # how far from exact a pair may be
+_ORDERS, _SMALL = 8, 50_000  # how many orders exact fit tries for up to so many sequences
 
 
 def pack(
@@ -45,44 +66,235 @@ def pack(
     seed: int = 0,
     max_sequences: int | None = None,
 ) -> Bins:
-    """Every sequence in exactly one bin, no bin dearer than `capacity`; the same for the same arguments anywhere.
+    """Put every sequence in exactly one bin, none dearer than `capacity`; equal arguments give equal bins anywhere.
 
     lengths: integers [n], what each sequence costs, 1..capacity. That is its tokens, or where a reader drops one token
     of each sequence its tokens - 1, at least 1. What is longer has to be cut or dropped before, and counted.
     seed: of the shuffling packers; the two others have nothing to shuffle. max_sequences: most sequences in a bin.
     The order of the bins is the packer's; `Bins.shuffled` makes it random. Raises `ValueError` naming the sequence.
     """
-    costs = _checked(lengths, capacity)
-    if max_sequences is not None and max_sequences < 1:
-        raise ValueError(f"pack: max_sequences is {max_sequences}; give at least 1, or None for no limit")
-    if algorithm == "best_fit_shuffle":
-        return best_fit_shuffle(costs, capacity, seed=seed, max_sequences=max_sequences)
-    if algorithm == "fullest_shuffle":
-        best = best_fit_shuffle(costs, capacity, seed=seed, max_sequences=max_sequences)
-        if len(costs) > _MANY or len(best) * capacity < int(costs.sum()) + capacity:
-            return best
-        exact = exact_fit_shuffle(costs, capacity, seed=seed, max_sequences=max_sequences)
-        return exact if len(exact) < len(best) else best
-    if algorithm == "exact_fit_shuffle":
-        return exact_fit_shuffle(costs, capacity, seed=seed, max_sequences=max_sequences)
-    if algorithm == "first_fit_decreasing":
-        return first_fit_decreasing(costs, capacity, max_sequences=max_sequences)
-    if algorithm == "concatenative":
-        return concatenative(costs, capacity, max_sequences=max_sequences)
-    raise ValueError(f"pack: algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
-
-
-def _checked(lengths: npt.ArrayLike, capacity: int) -> I64:
     if capacity < 1:
         raise ValueError(f"pack: capacity is {capacity}; give the size of a bin in tokens, at least 1")
     given = np.asarray(lengths)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         raise ValueError(f"pack: lengths have shape {given.shape} and type {given.dtype}; give integers in one axis")
-    outside = np.flatnonzero((given < 1) | (given > capacity)) if len(given) else given
+    outside = np.flatnonzero((given < 1) | (given > capacity))
     if len(outside):
         first = int(outside[0])
         raise ValueError(
             f"pack: sequence {first} costs {given[first]}, a bin holds 1 to {capacity} ({len(outside)} do not fit); "
             f"cut, split or drop them before, and count them"
         )
-    return given.astype(np.int64, copy=False)
+    if max_sequences is not None and max_sequences < 1:
+        raise ValueError(f"pack: max_sequences is {max_sequences}; give at least 1, or None for no limit")
+    packers: dict[Algorithm, Callable[[I64, int, int | None], Bins]] = {
+        "best_fit_shuffle": partial(_best_fit, seed),
+        "exact_fit_shuffle": partial(_exact_fit, seed),
+        "fullest_shuffle": partial(_fullest, seed),
+        "first_fit_decreasing": _first_fit_decreasing,
+        "concatenative": _concatenative,
+    }
+    if algorithm not in packers:
+        raise ValueError(f"pack: algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
+    costs = given.astype(np.int64, copy=False)
+    return packers[algorithm](costs, capacity, max_sequences) if len(costs) else Bins.empty()
+
+
+def _fullest(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
+    best = _best_fit(seed, lengths, capacity, max_sequences)
+    if len(lengths) > _MANY or len(best) * capacity < int(lengths.sum()) + capacity:
+        return best
+    exact = _exact_fit(seed, lengths, capacity, max_sequences)
+    return exact if len(exact) < len(best) else best
+
+
+def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
+    order = permutation(derive_key(seed, "packing.sequences"), len(lengths))
+    shortest = int(lengths.min())
+    stacks: list[list[int]] = [[] for _ in range(capacity + 1)]  # bins by their free space
+    spaces: list[int] = []  # the free spaces whose stack holds something, rising
+    counts: list[int] | None = None if max_sequences is None else []
+    opened = 0
+    places: list[int] = []
+    place = places.append
+    for length in lengths[order].tolist():
+        at = bisect_left(spaces, length)
+        if at < len(spaces):
+            space = spaces[at]
+            stack = stacks[space]
+            chosen = stack.pop()
+            if not stack:
+                del spaces[at]
+        else:
+            space, chosen = capacity, opened
+            opened += 1
+            if counts is not None:
+                counts.append(0)
+        place(chosen)
+        if counts is not None:
+            counts[chosen] += 1
+            if counts[chosen] == max_sequences:
+                continue
+        space -= length
+        if space >= shortest:
+            stack = stacks[space]
+            if not stack:
+                insort(spaces, space)
+            stack.append(chosen)
+    return Bins.of_places(np.array(places, np.int64), order, opened)
+
+
+def _exact_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
+    bound = -(-int(lengths.sum()) // capacity)
+    best = _in_one_order(lengths, capacity, seed, 0, max_sequences)
+    for number in range(1, _ORDERS if len(lengths) <= _SMALL else 1):
+        if len(best) <= bound:
+            break
+        other = _in_one_order(lengths, capacity, seed, number, max_sequences)
+        best = other if len(other) < len(best) else best
+    return best
+
+
+def _in_one_order(lengths: I64, capacity: int, seed: int, number: int, max_sequences: int | None) -> Bins:
+    order = permutation(derive_key(seed, "packing.exact", number), len(lengths))
+    mixed = lengths[order]
+    rest = _Rest(mixed, capacity)
+    sizes, places = mixed.tolist(), rest.places
+    little = int(2 * mixed.mean()) + 1
+    most = len(sizes) if max_sequences is None else max_sequences
+    at = opened = 0
+    while rest.left:
+        room, held = capacity, 0
+        while room > little and held < most - 2:
+            while at < len(sizes) and places[at] >= 0:
+                at += 1
+            if at == len(sizes) or sizes[at] > room:
+                break
+            rest.take(at, sizes[at], opened)
+            room, held, at = room - sizes[at], held + 1, at + 1
+        while rest.left and held < most:
+            found = rest.completing(room, pairs=held + 2 <= most, turn=opened)
+            for length in found:
+                rest.take(rest.next_of(length), length, opened)
+            room, held = room - sum(found), held + len(found)
+            if not found:
+                break
+        opened += 1
+    return Bins.of_places(np.array(places, np.int64), order, opened)
+
+
+class _Rest:
+    """The sequences that are in no bin yet, by length. places: the bin of each sequence, -1 for none."""
+
+    def __init__(self, lengths: I64, capacity: int) -> None:
+        counts = np.bincount(lengths, minlength=capacity + 1)
+        self.left = len(lengths)
+        self.places = [-1] * len(lengths)
+        self._counts: list[int] = counts.tolist()
+        self._ends: list[int] = np.cumsum(counts).tolist()
+        self._by_length: list[int] = np.argsort(lengths, kind="stable").tolist()
+        self._one, self._two = counts > 0, counts > 1
+        self._shortest = int(lengths.min())
+
+    def take(self, sequence: int, length: int, number: int) -> None:
+        """Put a sequence into a bin."""
+        self.places[sequence] = number
+        self.left -= 1
+        self._counts[length] -= 1
+        if self._counts[length] < 2:
+            self._two[length] = False
+            self._one[length] = self._counts[length] > 0
+
+    def next_of(self, length: int) -> int:
+        """A sequence of this length; there must be one."""
+        while True:
+            self._ends[length] -= 1
+            sequence = self._by_length[self._ends[length]]
+            if self.places[sequence] < 0:
+                return sequence
+
+    def completing(self, room: int, *, pairs: bool, turn: int) -> tuple[int, ...]:
+        """One or two lengths that fill `room` as nearly as is looked for; () if nothing fits. turn: varies the pair."""
+        low = self._shortest
+        for total in range(room, max(low, room - _SHORT_BY) - 1, -1):
+            half = total // 2
+            if pairs and half >= low:
+                both = self._one[low : half + 1] & self._one[total - half : total - low + 1][::-1]
+                if 2 * half == total and not self._two[half]:
+                    both[-1] = False
+                shorter = np.flatnonzero(both)
+                if len(shorter):
+                    first = low + int(shorter[turn * 7919 % len(shorter)])
+                    return first, total - first
+            if total >= low and self._one[total]:
+                return (total,)
+        fitting = np.flatnonzero(self._one[: room + 1])
+        return (int(fitting[-1]),) if len(fitting) else ()
+
+
+def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
+    """Make the bins in its order; sequences of one length in the order of their index."""
+    order = np.argsort(lengths.astype(np.uint16 if capacity < 1 << 16 else np.int64, copy=False), kind="stable")
+    count = np.bincount(lengths, minlength=capacity + 1)
+    next_of = (np.cumsum(count) - count).tolist()  # where in `order` the next sequence of a length stands
+    left = count.tolist()
+    below = list(range(capacity + 1))  # a length that ran out points to a shorter one; 0 is the end
+    for length in np.flatnonzero(count == 0)[1:].tolist():
+        below[length] = length - 1
+
+    def longest(at_most: int) -> int:
+        root = at_most
+        while below[root] != root:
+            root = below[root]
+        while below[at_most] != root:  # shorten the way for the next question
+            below[at_most], at_most = root, below[at_most]
+        return root
+
+    slots = max_sequences or len(lengths)
+    pieces: list[I64] = []
+    repeats: list[int] = []
+    sizes: list[int] = []
+    while top := longest(capacity):
+        pattern, times = _pattern(top, left, longest, capacity, slots)
+        parts = []
+        for length, number in pattern:
+            first = next_of[length]
+            parts.append(order[first : first + times * number].reshape(times, number))
+            next_of[length] = first + times * number
+            left[length] -= times * number
+            if not left[length]:
+                below[length] = length - 1
+        pieces.append((np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]).ravel())
+        repeats.append(times)
+        sizes.append(sum(number for _, number in pattern))
+    return Bins(offsets_of(np.repeat(sizes, repeats)), np.concatenate(pieces))
+
+
+def _pattern(
+    length: int, left: list[int], longest: Callable[[int], int], capacity: int, slots: int
+) -> tuple[list[tuple[int, int]], int]:
+    """The next bin as (length, number) pairs, and how many bins in a row are like it."""
+    room, times, pattern = capacity, left[length], []
+    while length:
+        fits = min(room // length, slots)
+        number = min(left[length], fits)
+        pattern.append((length, number))
+        # Where a length ran out inside the bin, the next bin has less of it.
+        times = min(times, left[length] // number if number == fits else 1)
+        room -= number * length
+        slots -= number
+        length = longest(min(room, length - 1)) if room and slots else 0
+    return pattern, times
+
+
+def _concatenative(lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
+    ends = np.cumsum(lengths)
+    bounds = [0]
+    used = 0
+    while (first := bounds[-1]) < len(lengths):
+        stop = int(np.searchsorted(ends, used + capacity, "right"))
+        if max_sequences is not None:
+            stop = min(stop, first + max_sequences)
+        bounds.append(stop)
+        used = int(ends[stop - 1])
+    return Bins(np.array(bounds, np.int64), np.arange(len(lengths), dtype=np.int64))

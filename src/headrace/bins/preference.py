@@ -31,7 +31,7 @@ def _telling(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def preference_column(row: Mapping[str, Any]) -> str | None:
-    """The column that makes a row preference data, None for other rows."""
+    """Find the column that makes a row preference data; None for other rows."""
     for name in _telling(tuple(row)):
         value = row[name]
         if name in _JUDGED:
@@ -46,7 +46,7 @@ def preference_column(row: Mapping[str, Any]) -> str | None:
 
 
 def preference_field(schema: pa.Schema, *, but: Collection[str] = ()) -> str | None:
-    """The same for a table, by the types of its columns; those of `but` are no sign."""
+    """Find it in a table, by the types of its columns; those of `but` are no sign."""
     for name in _telling(tuple(schema.names)):
         kind = schema.field(name).type
         judged = name in _JUDGED and pa.types.is_boolean(kind)

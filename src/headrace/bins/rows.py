@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.arrays import I32, I64, U8
 
@@ -29,7 +31,7 @@ class PackedRows:
         return len(self.token_offsets) - 1
 
     def __getitem__(self, part: slice) -> PackedRows:
-        """Consecutive bins; the tokens are views."""
+        """Take consecutive bins; the tokens are views."""
         first, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"packed rows: a slice with step {step}; take consecutive bins")
@@ -45,7 +47,7 @@ class PackedRows:
         )
 
     def bin(self, number: int) -> tuple[I32, U8, I32]:
-        """Tokens, mask and starts of one bin, as views. Raises `IndexError` if there is no such bin."""
+        """Give tokens, mask and starts of one bin, as views. Raises `IndexError` if there is no such bin."""
         if not 0 <= number < len(self):
             raise IndexError(f"packed rows: no bin {number}; there are {len(self)}, counted from 0")
         tokens = slice(self.token_offsets[number], self.token_offsets[number + 1])
@@ -63,8 +65,13 @@ class PackedRows:
         return np.diff(self.sequence_begins, append=len(self.ids))
 
     @classmethod
+    def of_bin(cls, ids: I32, mask: U8, starts: I32) -> PackedRows:
+        """Make rows of one bin, as views."""
+        return cls(ids, mask, starts, np.array([0, len(ids)], np.int64), np.array([0, len(starts)], np.int64))
+
+    @classmethod
     def concatenate(cls, parts: Sequence[PackedRows]) -> PackedRows:
-        """The bins of all parts, copied end to end."""
+        """Copy the bins of all parts end to end."""
         tokens = np.cumsum([0, *(len(part.ids) for part in parts)])
         starts = np.cumsum([0, *(len(part.starts) for part in parts)])
         zero = np.zeros(1, np.int64)
@@ -75,3 +82,42 @@ class PackedRows:
             np.concatenate([zero, *(part.token_offsets[1:] + at for part, at in zip(parts, tokens, strict=False))]),
             np.concatenate([zero, *(part.start_offsets[1:] + at for part, at in zip(parts, starts, strict=False))]),
         )
+
+
+def first_fault(rows: PackedRows) -> tuple[int, str] | None:
+    """Find the first bin that no reader can use as it is, and what is wrong with it; None if all are sound.
+
+    Sound: at least one token, the first start 0, starts strictly increasing, the last one before the end of the bin.
+    """
+    sizes, counts = np.diff(rows.token_offsets), np.diff(rows.start_offsets)
+    bad = (sizes == 0) | (counts == 0)
+    owner = np.repeat(np.arange(len(rows)), counts)
+    first = np.zeros(len(rows.starts), np.bool_)
+    first[rows.start_offsets[:-1][counts > 0]] = True
+    step = np.diff(rows.starts.astype(np.int64), prepend=0)
+    wrong = np.where(first, rows.starts != 0, step <= 0) | (rows.starts >= sizes[owner])
+    bad[owner[wrong]] = True
+    if not bad.any():
+        return None
+    number = int(bad.argmax())
+    starts = rows.starts[rows.start_offsets[number] : rows.start_offsets[number + 1]]
+    shown = starts[:8].tolist()
+    problem = (
+        f"{sizes[number]} tokens and sequence starts {shown}{' …' if len(starts) > 8 else ''}; "
+        f"starts must be 0 first, then rise, and stay below the number of tokens"
+    )
+    return number, problem
+
+
+def as_type(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
+    """Cast integers to another type, copying only where needed. Raises `ValueError` if a value does not fit."""
+    if values.dtype == dtype:
+        return np.ascontiguousarray(values)
+    if values.dtype.kind not in "iub":
+        raise ValueError(f"{what} are {values.dtype}; give integers")
+    if len(values) and not np.can_cast(values.dtype, dtype):
+        limits = np.iinfo(dtype)
+        for value in (int(values.min()), int(values.max())):
+            if not limits.min <= value <= limits.max:
+                raise ValueError(f"{what}: {value} does not fit {dtype.name}; give {limits.min} to {limits.max}")
+    return values.astype(dtype)

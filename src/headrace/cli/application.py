@@ -1,13 +1,17 @@
-"""All commands, and what only a process of the command line may do."""
+"""All commands, their help, and the place where every command line is parsed or completed."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from headrace.cli import (
     commands,
-    doctor_command,
-    index_command,
+    doctor,
     init_command,
     plan_command,
     report_command,
@@ -16,9 +20,61 @@ from headrace.cli import (
     stream_commands,
 )
 from headrace.cli.derived import add_derived, is_derived
-from headrace.cli.help_text import arrange
-from headrace.cli.root import Commands
+from headrace.cli.output import usage_errors_kept
+from headrace.credentials import refuse_credentials
 from headrace.recipe import load, registrations
+
+_PANELS = {
+    "Prepare": ("init", "run", "schema"),  # behind the commands of the recipes
+    "Look at what was prepared": ("inspect", "verify", "report", "gc"),
+    "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
+    "This machine": ("doctor",),
+}
+
+
+class Commands(TyperGroup):
+    """The commands of headrace. A wrong command line is told as JSON too; a shell is offered more than options."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        if options.get("resilient_parsing"):  # a shell asks
+            from headrace.cli.completing import attach
+
+            attach(self)
+        else:
+            refuse_credentials(list(options["args"] if "args" in options else given[1]))  # messages may repeat them
+        with usage_errors_kept():
+            return super().make_context(*given, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with usage_errors_kept():
+            return super().invoke(ctx)
+
+
+def _arrange(app: typer.Typer) -> None:
+    """Sort the commands into panels, and join the lines of help, which were broken for the source."""
+    panel_of = dict.fromkeys((word for recipe in registrations().values() for word in recipe.commands), "Prepare")
+    panel_of |= {name: panel for panel, names in _PANELS.items() for name in names}
+    order = list(panel_of)
+    _flow(app)
+    for command in app.registered_commands:
+        command.rich_help_panel = panel_of[str(command.name)]
+    for group in app.registered_groups:
+        group.rich_help_panel = panel_of[str(group.name)]
+    app.registered_commands.sort(key=lambda each: order.index(str(each.name)))
+
+
+def _flow(app: typer.Typer) -> None:
+    for command in app.registered_commands:
+        command.help = flowing(command.help or inspect.getdoc(command.callback) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _flow(group.typer_instance)
+
+
+def flowing(text: str) -> str:
+    """Return the text with a line for each paragraph, which terminals of any width wrap for themselves."""
+    return "\n\n".join(" ".join(map(str.strip, each.splitlines())) for each in inspect.cleandoc(text).split("\n\n"))
+
 
 app = typer.Typer(
     name="headrace",
@@ -34,28 +90,32 @@ for recipe in registrations().values():
         if reference == recipe.settings:
             add_derived(app, word, recipe.name, told=recipe.help)
             continue
-        command = load(reference)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=word)
-        elif is_derived(command):
-            add_derived(app, word, recipe.name, command)
+        own = load(reference)
+        if isinstance(own, typer.Typer):
+            app.add_typer(own, name=word)
+        elif is_derived(own):
+            add_derived(app, word, recipe.name, own)
         else:
-            app.command(word)(command)
+            app.command(word)(own)
 app.add_typer(init_command.app, name="init")
-app.command("run")(commands.run)
-app.command("inspect")(commands.inspect)
-app.command("verify")(commands.verify)
-app.command("gc")(commands.gc)
-app.command("report")(report_command.report)
-app.command("doctor")(doctor_command.doctor)
-app.command("schema")(schema_command.schema)
-app.command("index")(index_command.index)
-app.command("peek")(stream_commands.peek)
-app.command("plan")(plan_command.plan)
-app.command("stream")(stream_command.stream)
-app.command("where")(stream_commands.where)
-app.command("seen")(stream_commands.seen)
-arrange(app)
+_OWN: tuple[Callable[..., Any], ...] = (
+    commands.run,
+    commands.inspect,
+    commands.verify,
+    commands.gc,
+    report_command.report,
+    doctor.doctor,
+    schema_command.schema,
+    stream_commands.index,
+    stream_commands.peek,
+    plan_command.plan,
+    stream_command.stream,
+    stream_commands.where,
+    stream_commands.seen,
+)
+for function in _OWN:
+    app.command(function.__name__)(function)
+_arrange(app)
 
 
 @app.callback(invoke_without_command=True)

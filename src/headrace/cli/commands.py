@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.about_run import AboutRun, WorkDir
-from headrace.cli.asked import check_names, with_settings
-from headrace.cli.flags import Json, with_groups
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import printer, say
+from headrace.cli.flags import Json, RunOptions, WorkDir, with_groups
+from headrace.cli.output import emit, printer, say
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
+
+OF_THE_RUN = ("out", "workers", "fingerprint_by", "engine", "address")  # in a configuration, beside the settings
 
 Settings = Annotated[
     list[str] | None,
@@ -25,6 +26,8 @@ Settings = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Run = Annotated[str | None, typer.Option("--run", help="Another run than the newest.")]
+Prepared = Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")]
 
 
 @with_groups
@@ -36,7 +39,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
     settings: Settings = None,
     dry_run: DryRun = False,
-    about: AboutRun,
+    about: RunOptions,
 ) -> None:
     """Run a recipe from a configuration file.
 
@@ -52,7 +55,8 @@ def run(
         made_by = load(registration(record.get("recipe")).settings)
     except SettingsError as error:
         raise SettingsError(f"{config}: {error}") from None
-    check_names(config, record, [*made_by.model_fields, *former_names(made_by)])
+    former = former_names(made_by)
+    check_names(config, [name for name in record if name not in former], list(made_by.model_fields))
     record.pop("recipe")
     target, about = about_the_run(config, record, out=out, flags=about)
     recipe = made_by(**record)
@@ -64,69 +68,8 @@ def run(
     execute(recipe, target, about)
 
 
-def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, flags: AboutRun) -> tuple[Path, AboutRun]:
-    """Take out of a configuration what is about the run itself: (output, the flags with what only the file says).
-
-    Flags come before the file. Raises `SettingsError`.
-    """
-    from headrace.settings import shown
-    from headrace.storage.places import path_of
-
-    found = {name: record.pop(name, None) for name in ("out", "workers", "fingerprint_by", "engine", "address")}
-    target = out or found["out"]
-    count = found["workers"] if flags.workers is None else flags.workers
-    if target is None:
-        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
-    if not isinstance(target, str | PurePath):
-        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
-    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
-        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
-    words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
-    return path_of(target), replace(flags, workers=count, **words)
-
-
-def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
-    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
-
-    report.html is written as --report says, but not for machines (--json).
-    """
-    from rich.text import Text
-
-    from headrace.cli.progress import progress_on
-    from headrace.cli.tables import manifest_record, print_run
-    from headrace.run.prepare import prepare
-    from headrace.storage.places import path_of, place_of
-
-    check_when(about.report)
-    if about.workers is not None:  # tokenizers' own threads, of which it asks once
-        os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
-    out = path_of(out)
-    with progress_on(printer("err"), recipe.recipe_name, "quiet" if about.as_json else "full") as hear:
-        prepared = prepare(recipe, out, on_event=hear, **about.options())
-    if about.as_json:
-        tell(manifest_record(prepared.manifest, prepared.run, prepared.how))
-        return prepared.run
-    console = printer()
-    print_run(console, prepared.manifest, prepared.run, "short")
-    if prepared.how == "reused":
-        told = ": this was made before from the same files and settings; nothing was computed"
-        console.print(Text.assemble(("reused", "green"), told))
-    console.print(
-        f"shards  {printable(str(out / 'splits'))}/{{{','.join(prepared.manifest.facts['directories'])}}}"
-        if place_of(out).has_links
-        else f"splits  {printable(str(out / 'splits.json'))} names them",
-        highlight=False,
-    )
-    console.print(f"run     {printable(str(prepared.run))}", highlight=False)
-    # A report is looked at where the run lies, so there is none where files cannot be opened in place.
-    page = report_of(prepared, about.report, console) if place_of(out).writes == "in place" else None
-    if page is not None:
-        console.print(f"report  {printable(str(page))}", highlight=False)
-    return prepared.run
-
-
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a YAML or JSON file. Raises `SettingsError`."""
+    """Read the settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
     from headrace.settings import load_yaml, shown
@@ -150,12 +93,118 @@ def read_config(path: Path) -> dict[str, Any]:
     return record
 
 
-def inspect(
-    out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
-    *,
-    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
-    as_json: Json = False,
-) -> None:
+def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """Return the record with each NAME=VALUE put in; the value is YAML, a name with dots goes into nested settings.
+
+    Raises `SettingsError`.
+    """
+    changed = dict(record)
+    for text in texts:
+        name, value = one_setting(text)
+        *path, last = name.split(".")
+        inner = changed
+        for step in path:
+            below = inner.get(step, {})
+            if not isinstance(below, Mapping):
+                raise SettingsError(f"--set {text!r}: {step} is {below!r} and has no {last}; set {step} as a whole")
+            inner[step] = dict(below)
+            inner = inner[step]
+        inner[last] = value
+    return changed
+
+
+def one_setting(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE as (name, value). Raises `SettingsError`."""
+    import yaml
+
+    from headrace.settings import load_yaml
+
+    name, found, value = text.partition("=")
+    if not found or not name.strip():
+        raise SettingsError(f"--set is {text!r}; give NAME=VALUE, e.g. --set seed=7")
+    try:
+        return name.strip(), load_yaml(value)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"--set {text!r}: the value is no YAML ({error}); quote it") from error
+
+
+def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise `SettingsError` naming everything that is no setting, each with the nearest one."""
+    allowed = [*known, "recipe", *OF_THE_RUN]
+    strange: list[str] = []
+    for name in (each for each in names if each not in allowed):
+        near = difflib.get_close_matches(name, allowed, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(allowed)}"
+        told = any(line.endswith(hint) for line in strange)  # all of them once is enough
+        strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
+    if strange:
+        raise SettingsError(*strange)
+
+
+def about_the_run(
+    config: Path, record: dict[str, Any], *, out: Path | None, flags: RunOptions
+) -> tuple[Path, RunOptions]:
+    """Take out of a configuration what is about the run itself: (output, the flags with what only the file says).
+
+    Flags come before the file. Raises `SettingsError`.
+    """
+    from headrace.settings import shown
+    from headrace.storage.places import path_of
+
+    found = {name: record.pop(name, None) for name in OF_THE_RUN}
+    target = out or found["out"]
+    count = found["workers"] if flags.workers is None else flags.workers
+    if target is None:
+        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
+    if not isinstance(target, str | PurePath):
+        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
+    words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
+    return path_of(target), replace(flags, workers=count, **words)
+
+
+def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
+    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
+
+    report.html is written as --report says, but not for machines (--json).
+    """
+    from rich.text import Text
+
+    from headrace.cli.progress import progress_on
+    from headrace.cli.tables import manifest_record, print_run
+    from headrace.run.prepare import prepare
+    from headrace.storage.places import path_of, place_of
+
+    check_when(about.report)
+    if about.workers is not None:  # tokenizers' own threads, of which it asks once
+        os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
+    out = path_of(out)
+    with progress_on(printer("err"), recipe.recipe_name, "quiet" if about.as_json else "full") as on_event:
+        prepared = prepare(recipe, out, on_event=on_event, **about.options())
+    if about.as_json:
+        emit(manifest_record(prepared.manifest, prepared.run, prepared.how))
+        return prepared.run
+    console = printer()
+    print_run(console, prepared.manifest, prepared.run, "short")
+    if prepared.how == "reused":
+        told = ": this was made before from the same files and settings; nothing was computed"
+        console.print(Text.assemble(("reused", "green"), told))
+    console.print(
+        f"shards  {printable(str(out / 'splits'))}/{{{','.join(prepared.manifest.facts['directories'])}}}"
+        if place_of(out).has_links
+        else f"splits  {printable(str(out / 'splits.json'))} names them",
+        highlight=False,
+    )
+    console.print(f"run     {printable(str(prepared.run))}", highlight=False)
+    # A report is looked at where the run lies, so there is none where files cannot be opened in place.
+    page = report_of(prepared, about.report, console) if place_of(out).writes == "in place" else None
+    if page is not None:
+        console.print(f"report  {printable(str(page))}", highlight=False)
+    return prepared.run
+
+
+def inspect(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None:
     """Print the manifest of a finished run as a table.
 
     Example:  headrace inspect out
@@ -165,15 +214,15 @@ def inspect(
 
     root, manifest = find_run(out, run_id)
     if as_json:
-        tell(manifest_record(manifest, root, "finished"))
+        emit(manifest_record(manifest, root, "finished"))
         return
     print_run(printer(), manifest, root, "full")
 
 
 def verify(
-    out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
+    out: Prepared,
     *,
-    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
+    run_id: Run = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -189,7 +238,7 @@ def verify(
     verdict = check(out, run=run_id, workers=workers)
     if as_json:
         checks = [{"name": each.name, "detail": each.detail, "problem": each.problem} for each in verdict.checks]
-        tell({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks})
+        emit({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks})
     else:
         table = Table(title=f"verify {verdict.run_id}", title_justify="left", header_style="bold")
         table.add_column("check")
@@ -220,12 +269,8 @@ def gc(
 
     swept = collect(out, incomplete="remove" if incomplete else "keep", work_dir=work_dir)
     if as_json:
-        record = {
-            "removed": [str(path) for path in swept.removed],
-            "bytes": swept.bytes,
-            "busy": [str(path) for path in swept.busy],
-        }
-        tell(record)
+        removed, busy = ([str(path) for path in paths] for paths in (swept.removed, swept.busy))
+        emit({"removed": removed, "bytes": swept.bytes, "busy": busy})
         return
     for path in swept.busy:
         say(f"left alone, in use: {path}")

@@ -1,4 +1,4 @@
-"""What a shell completes beside commands and options: words that options take, runs, splits, configuration files.
+"""Complete values in a shell: words that options take, runs, splits, configuration files.
 
 Paths are the shell's own affair: where nothing is offered here, it offers files. Nothing here imports a library of data
 or reads more than names of files, because people wait for every TAB.
@@ -7,7 +7,7 @@ or reads more than names of files, because people wait for every TAB.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,32 +15,10 @@ from typing import Any
 
 from headrace.recipe import registrations
 
-# Every command that prepares has these.
-_ABOUT_RUN = {"engine": ("local", "ray"), "fingerprint_by": ("stat", "content"), "report": ("auto", "never")}
-_EPOCH = {"distribution": ("balanced", "round_robin", "by_size"), "remainder": ("pad", "drop", "exact")}
-
-# Of the commands that belong to no recipe; a registration has those of its own.
-_WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
-    ("index",): {"place": ("beside", "cache")},
-    ("plan",): _EPOCH,
-    ("where",): _EPOCH,
-    ("stream",): {
-        "distribution": ("balanced", "round_robin", "by_size"),
-        "batch_format": ("torch", "numpy", "arrow", "rows"),
-    },
-}
-OUTPUTS: Mapping[tuple[str, ...], str] = {
-    ("inspect",): "out",
-    ("verify",): "out",
-    ("gc",): "out",
-    ("report",): "paths",
-    ("histories", "plan"): "path",
-}
-
 
 @dataclass(frozen=True)
 class Offered:
-    """What a shell is told of a word; the attributes are those of click."""
+    """A word that a shell is offered; the attributes are those of click."""
 
     value: str
     help: str | None = None
@@ -48,12 +26,11 @@ class Offered:
 
 
 def words_of(command: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The words that a command's parameter takes; none where it takes other values."""
+    """Return the words that registrations have for a command's parameter; other flags bring their own."""
     if (command, name) == (("schema",), "recipe"):
         return tuple(registrations())
     own = (recipe.words.get(command, {}) for recipe in registrations().values())
-    found = (words[name] for words in (*own, _WORDS.get(command, {}), _ABOUT_RUN) if name in words)
-    return next(found, ())
+    return next((words[name] for words in own if name in words), ())
 
 
 def attach(command: Any, words: tuple[str, ...] = ()) -> None:
@@ -69,7 +46,7 @@ def attach(command: Any, words: tuple[str, ...] = ()) -> None:
         found = parameters(context)
         for each in found:
             each.process_value = _as_given
-            offer = _offer_of(words, str(each.name))
+            offer = _offer_of(words, str(each.name), each.param_type_name)
             if offer is not None:
                 each.shell_complete = partial(_offered, offer)
         return found
@@ -84,14 +61,14 @@ def _as_given(_context: Any, value: Any) -> Any:
 _Offer = Callable[[Any, str], Iterable[tuple[str, str | None]]]
 
 
-def _offer_of(words: tuple[str, ...], name: str) -> _Offer | None:
+def _offer_of(words: tuple[str, ...], name: str, kind: str) -> _Offer | None:
     known = words_of(words, name)
     if known:
         return lambda _context, _begun: ((word, None) for word in known)
     if name == "config" and words[0] != "init":  # which writes a new one
         return lambda _context, begun: _files(begun, (".yaml", ".yml", ".json"))
-    if OUTPUTS.get(words) == name:
-        return lambda _context, begun: _datasets(begun)
+    if name in ("out", "paths") and kind == "argument":
+        return lambda _context, begun: ((name, None) for name in datasets(begun))
     return {"run_id": _runs, "split": _splits}.get(name)
 
 
@@ -104,7 +81,7 @@ def _offered(offer: _Offer, context: Any, begun: str) -> list[Offered]:
 
 
 def _below(begun: str) -> tuple[str, Path]:
-    """What a path begins with, up to its last slash, and the directory that this is."""
+    """Return the path up to its last slash, and the directory that this is."""
     head = begun[: begun.rfind("/") + 1]
     return head, Path(os.path.expanduser(head or "."))
 
@@ -114,13 +91,16 @@ def _files(begun: str, endings: tuple[str, ...]) -> Iterable[tuple[str, None]]:
     return ((head + each.name, None) for each in os.scandir(place) if each.name.endswith(endings))
 
 
-def _datasets(begun: str) -> Iterable[tuple[str, None]]:
-    """Dataset directories, and runs inside one."""
+def datasets(begun: str) -> list[str]:
+    """Return the dataset directories, and runs inside one, whose path begins so."""
     head, place = _below(begun)
-    for each in os.scandir(place):
-        path = place / each.name
-        if (path / "manifest.json").exists() or ((path / "runs").is_dir() and not each.name.startswith(".")):
-            yield head + each.name, None
+    paths = [place / each.name for each in os.scandir(place)] if place.is_dir() else []
+    return sorted(
+        head + path.name
+        for path in paths
+        if (path / "manifest.json").exists() or ((path / "runs").is_dir() and not path.name.startswith("."))
+        if (head + path.name).startswith(begun)
+    )
 
 
 def _output_of(context: Any) -> Path | None:

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 from typer.core import TyperCommand
 
-from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
-from headrace.cli.flags import with_groups
-from headrace.cli.text_columns import null_values_of, types_of
+from headrace.cli.flags import RunOptions, null_values_of, offers, types_of, with_groups
 from headrace.recipe import load, registration
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ class PartlyGiven(Given):
     """The same, where no flag is required: the command finds what is missing in other places."""
 
 
-def prepare_run(*, given: Given, out: Out, about: AboutRun) -> None:
+def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
     """Prepare the run of the recipe that the flags describe."""
     execute(given.recipe(), out, about)
 
@@ -62,7 +60,7 @@ def add_derived(
 
 
 def is_derived(command: Callable[..., Any]) -> bool:
-    """Whether the command has a parameter of type `Given`."""
+    """Return True if the command has a parameter of type `Given`."""
     return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
 
 
@@ -97,13 +95,13 @@ def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
 
 def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with a parameter for each setting in the place of its parameter of type `Given`."""
-    from headrace.settings import former_names  # with pydantic, which a list of commands need not load
+    from headrace.settings import former_names, renamed  # with pydantic, which a list of commands need not load
 
     model = load(registration(recipe).settings)
-    former = former_names(model)
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}
+    former = {old: name for old, name in former_names(model).items() if name in fields}
     group, kind = next((name, hint) for name, hint in hints.items() if hint in (Given, PartlyGiven))
 
     def called(**values: Any) -> Any:
@@ -113,7 +111,7 @@ def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
             for name, value in flags.items()
             if value is not None
         }
-        return command(**values, **{group: kind(model, flags)})
+        return command(**values, **{group: kind(model, renamed(model, flags))})
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.items():
@@ -144,8 +142,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
     if name == "source":
         return Annotated[list[str], typer.Argument(help=described(field))]
 
-    def offered(incomplete: str) -> list[str]:
-        return sorted(word for word in words if word.startswith(incomplete))
+    known = words or tuple(field.examples or ())
 
     metavars = {"names": "TEXT,...", "pairs": "NAME=TYPE", "yaml": "YAML"}
     option = typer.Option(
@@ -153,7 +150,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
         help=described(field),
         show_default=False,
         metavar=None if _extra(field, "flag") == "repeated" else metavars.get(kind),
-        autocompletion=offered if words else None,
+        autocompletion=offers(*known) if known else None,
         hidden=hidden,
         rich_help_panel=_extra(field, "panel"),
     )
@@ -163,7 +160,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
 
 
 def described(field: FieldInfo) -> str:
-    """The description of a setting with the words it takes, or its default."""
+    """Return the description of a setting with the words it takes, or its default."""
     _, words = kind_of(field)
     told = field.description or ""
     if words:
@@ -183,7 +180,7 @@ def _written(default: Any) -> str:
 
 
 def _extra(field: FieldInfo, name: str) -> Any:
-    """What a field says of its flag: its panel in the help, and "repeated" where commas are part of the value."""
+    """Read what a field says of its flag: its panel in the help, and "repeated" where commas are part of the value."""
     return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, Mapping) else None
 
 
@@ -191,7 +188,7 @@ Kind = Literal["text", "int", "float", "names", "pairs", "yaml"]
 
 
 def kind_of(field: FieldInfo) -> tuple[Kind, tuple[str, ...]]:
-    """How a setting is written as one flag, and the words it is one of, if it is."""
+    """Return how a setting is written as one flag, and the words it is one of, if it is."""
     annotation = field.annotation
     while True:
         origin, inner = get_origin(annotation), [each for each in get_args(annotation) if each is not type(None)]

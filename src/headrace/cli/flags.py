@@ -1,4 +1,4 @@
-"""Groups of flags: a frozen dataclass whose fields are flags, for commands that share them or have many.
+"""Groups of flags: frozen dataclasses whose fields are flags, for commands that share them or have many.
 
 `@with_groups` stands on a command whose parameters may be such dataclasses. The command line sees their fields, each
 as a flag of its own in the place of the group; the command gets the group.
@@ -8,17 +8,71 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from headrace.errors import SettingsError
+
+if TYPE_CHECKING:
+    from headrace.stream.loader.dataset import Dataset
+    from headrace.stream.order.plan import Plan
+
+
+def offers(*words: str) -> Callable[[str], list[str]]:
+    """Return what a shell offers as values of a flag: these words."""
+
+    def offered(incomplete: str) -> list[str]:
+        return sorted(word for word in words if word.startswith(incomplete))
+
+    return offered
+
+
+_unless_given = partial(typer.Option, show_default=False)
+_machines = partial(_unless_given, rich_help_panel="More than one machine")
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Report = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_REPORT",
+        help="auto: write report.html where the extra `report` is installed | never.",
+        show_envvar=True,
+        autocompletion=offers("auto", "never"),
+    ),
+]
+WorkDir = Annotated[
+    Path | None,
+    _machines(
+        help="Where a run for an object store is made: a local directory with room; ~/.cache/headrace unless given.",
+    ),
+]
+
+Source = Annotated[
+    str, typer.Argument(metavar="PATH", help="A prepared dataset, or plain shards: directory, file, glob.")
+]
+Split = Annotated[str | None, typer.Option(help="Which split; may be left out where there is only one.")]
+Ranks = Annotated[int, typer.Option(min=1, max=1 << 20, help="World size.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed order of rows, or files in order.")]
+Seed = Annotated[int, typer.Option(help="Seed of the order.")]
+Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows of an epoch; default: all.")]
+Distribution = Annotated[
+    str,
+    typer.Option(
+        help="balanced, or whole shards: round_robin, by_size.",
+        autocompletion=offers("balanced", "round_robin", "by_size"),
+    ),
+]
 
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the fields of its groups as keyword parameters; a field without a default is required.
+    """Return the command with the fields of its groups as keyword parameters; one without a default is required.
 
     Raises `ValueError` if two flags have one name.
     """
@@ -26,11 +80,18 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     groups: dict[str, Any] = {}
     flags: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        if is_dataclass(hints[name]):
-            groups[name] = hints[name]
-            flags += _fields_of(hints[name])
-        else:
+        if not is_dataclass(hints[name]):
             flags.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        group = groups[name] = hints[name]
+        own = get_type_hints(group, include_extras=True)
+        for field in fields(group):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            flags.append(
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=own[field.name]
+                )
+            )
 
     @functools.wraps(command)
     def called(**values: Any) -> Any:
@@ -45,20 +106,167 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _fields_of(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a run that every preparing command has. None of them changes a byte of the output."""
+
+    workers: Annotated[int | None, _unless_given(help="Tasks at a time; default one per core.")] = None
+    fingerprint_by: Annotated[
+        str | None,
+        _unless_given(
+            help="What tells source files apart: stat (default): size and time; content: their bytes, read once more.",
+            autocompletion=offers("stat", "content"),
+        ),
+    ] = None
+    engine: Annotated[
+        str | None,
+        _machines(
+            help="local (default) | ray: the tasks on a Ray cluster over shared storage.",
+            autocompletion=offers("local", "ray"),
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        _machines(help="Of the Ray cluster; auto: the one this machine belongs to. Unless given, Ray is started here."),
+    ] = None
+    shard_of: Annotated[
+        str | None,
+        _machines(
+            metavar="I/N",
+            help="This is process I of N (0 to N-1) that make the run together, e.g. of a Slurm array.",
+        ),
+    ] = None
+    work_dir: WorkDir = None
+    report: Report = "auto"
+    as_json: Json = False
+
+    @property
+    def how(self) -> Literal["stat", "content"]:
+        """What tells source files apart. Raises `SettingsError` for an unknown word."""
+        from headrace.settings import shown
+
+        if self.fingerprint_by not in (None, "stat", "content"):
+            raise SettingsError(f"fingerprint_by is {shown(self.fingerprint_by)}; give stat or content")
+        return "content" if self.fingerprint_by == "content" else "stat"
+
+    def options(self) -> dict[str, Any]:
+        """Return keyword arguments of `prepare`. Raises `SettingsError` for a --shard-of that is none."""
+        options: dict[str, Any] = {
+            "workers": self.workers,
+            "fingerprint_by": self.how,
+            "engine": self.engine or "local",
+            "address": self.address,
+            "work_dir": self.work_dir,
+        }
+        if self.shard_of is not None:
+            found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", str(self.shard_of))
+            if found is None:
+                raise SettingsError(f"--shard-of: {self.shard_of!r} is no I/N; write e.g. 0/4 for the first of 4")
+            options["shard_of"] = (int(found[1]), int(found[2]))
+        return options
 
 
-def given_in(*groups: Any) -> dict[str, Any]:
-    """What was given of the flags of these groups, by name: all that is not None."""
-    found = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
-    return {name: value for name, value in found.items() if value is not None}
+@dataclass(frozen=True, kw_only=True)
+class PlainShards:
+    """Options for reading plain shards. Prepared datasets need none of them."""
+
+    types: Annotated[
+        list[str] | None,
+        _unless_given(
+            metavar="NAME=TYPE",
+            help="Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or use commas.",
+        ),
+    ] = None
+    null_values: Annotated[
+        list[str] | None, _unless_given(help="Text that means missing in typed columns; repeatable.")
+    ] = None
+    cache_dir: Annotated[
+        Path | None, _unless_given(help="Where the index of plain shards is kept; ~/.cache/headrace unless given.")
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """Return keyword arguments of `open` and of `Rewrite`. Raises `SettingsError`."""
+        types, null_values = types_of(self.types), null_values_of(self.null_values)
+        return {"types": types, "null_values": null_values, "cache_dir": self.cache_dir}
+
+    def open(self, path: str) -> Dataset:
+        """Open a dataset; the index of many plain shards shows its progress on a terminal."""
+        from headrace.cli.progress import index_progress
+        from headrace.stream.loader.dataset import open_dataset
+
+        options = self.options()
+        with index_progress() as on_progress:
+            return open_dataset(path, **options, on_progress=on_progress)
+
+
+def types_of(words: Sequence[str] | None) -> dict[str, str]:
+    """Read NAME=TYPE pairs. Raises `SettingsError` on a word that is none, and on a name given twice."""
+    types: dict[str, str] = {}
+    for word in (part.strip() for each in words or () for part in each.split(",")):
+        name, equals, kind = word.rpartition("=")
+        if not word:
+            continue
+        if not equals or not name:
+            raise SettingsError(f"--types: expected NAME=TYPE, got {word!r}; write e.g. --types distance=int32")
+        if types.setdefault(name.strip(), kind.strip()) != kind.strip():
+            raise SettingsError(f"--types: {name.strip()!r} is {types[name.strip()]} and {kind.strip()}; give one")
+    return types
+
+
+def null_values_of(words: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the texts, each once, commas between them allowed."""
+    return tuple(dict.fromkeys(part.strip() for each in words or () for part in each.split(",")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneEpoch:
+    """One epoch of one split, as so many ranks would read it: the flags that `plan` and `where` share."""
+
+    ranks: Ranks
+    batch_size: BatchSize
+    split: Split = None
+    remainder: Annotated[
+        str | None,
+        typer.Option(
+            help="pad, drop or exact; default: exact for one rank, else pad.",
+            autocompletion=offers("pad", "drop", "exact"),
+        ),
+    ] = None
+    shuffle: Shuffle = True
+    seed: Seed = 0
+    epoch: Annotated[int, typer.Option(min=0, help="Which epoch.")] = 0
+    lanes: Annotated[int | None, typer.Option(min=1, help="Lanes; default: as a stream of this topology chooses.")] = (
+        None
+    )
+    shuffle_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows a reader shuffles among; default: as a stream.")
+    ] = None
+    samples_per_epoch: Samples = None
+    distribution: Distribution = "balanced"
+
+    def plan(self, index: Any, state: Any = None) -> Plan:
+        """Plan the epoch over the split's index; state: what this saved state leaves, in the state's own order.
+
+        Raises `SettingsError`, `InputError` for blocks that are no table, and `StreamError` for a state of other rows.
+        """
+        from headrace.formats.blocks import kind_of_word
+        from headrace.stream.loader.options import StreamOptions
+        from headrace.stream.loader.passes import RowPasses
+        from headrace.stream.order.state import StreamState
+        from headrace.stream.ranks.topology import Topology
+
+        for word in dict.fromkeys(index.formats):
+            kind_of_word(word)  # nothing could be said of what cannot be streamed
+        settings = asdict(self)
+        ranks, epoch = (settings.pop(name) for name in ("ranks", "epoch"))
+        del settings["split"]
+        if state is not None:
+            saved = StreamState.from_dict(state)
+            settings |= {name: getattr(saved, name) for name in ("seed", "shuffle", "samples_per_epoch")}
+        options = StreamOptions(**settings, batch_format="numpy")  # checks what words and numbers may be
+        passes = RowPasses(index, _reads_nothing, options, Topology(rank=0, world_size=ranks))
+        return (passes.begin(epoch) if state is None else passes.resume(state)).plan()
+
+
+def _reads_nothing(block: int, columns: Any) -> Any:
+    raise AssertionError(f"a plan reads no block: {block}, {columns}")

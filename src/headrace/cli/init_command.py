@@ -1,4 +1,4 @@
-"""`headrace init`: look at data and write a commented configuration that runs as it is."""
+"""Look at data and write a commented configuration that runs as it is: `headrace init`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.flags import Json, with_groups
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import say
+from headrace.cli.output import emit, say
 from headrace.errors import SettingsError
 from headrace.recipe import Init, load, registrations
 
@@ -27,44 +26,34 @@ Config = Annotated[Path, typer.Option("--config", help="The YAML file to write."
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 
 
-def write_config(path: Path, text: str, *, overwrite: bool) -> None:
-    """Write the configuration. Raises `SettingsError` if it is there already, or cannot be written."""
-    try:
-        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise SettingsError(f"{path}: is there already; give another --config, or --overwrite") from None
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be written ({error.strerror}); give another --config") from error
-
-
 def write_sections(
     config: Path, out: str, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
 ) -> None:
-    """Have the sections made and written, and say how to run them."""
-    from headrace.cli.init.commented import commented_yaml
+    """Have the sections made and written, and say how to run them. Raises `SettingsError` if the file is there."""
+    from headrace.cli.init.commented import Aside, commented_yaml
     from headrace.storage.places import local_path_of, path_of
 
     path_of(out)  # refuses what `headrace run` would refuse
     config = local_path_of(config, "--config")
+    there = SettingsError(f"{config}: is there already; give another --config, or --overwrite")
     if config.exists() and not overwrite:
-        raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
+        raise there
     sections, about = made()
-    write_config(config, commented_yaml(sections), overwrite=overwrite)
-    asked = "" if _runs(sections) else " --set tokenizer=DIRECTORY"
-    command = f"headrace run {config}{asked}"
+    try:
+        with config.open("w" if overwrite else "x", encoding="utf-8") as file:
+            file.write(commented_yaml(sections))
+    except FileExistsError:
+        raise there from None
+    except OSError as error:
+        raise SettingsError(f"{config}: cannot be written ({error.strerror}); give another --config") from error
+    proposed = [(name, each) for section in sections for name, each in section.settings.items()]
+    asked = [f" --set {name}={each.value}" for name, each in proposed if isinstance(each, Aside) and each.needed]
+    command = f"headrace run {config}{''.join(asked)}"
     if as_json:
-        tell({"config": str(config), "about": about, "run": command})
+        emit({"config": str(config), "about": about, "run": command})
         return
     say(f"{config}: {about}")
     say(f"run it:  {command}")
-
-
-def _runs(sections: list[Section]) -> bool:
-    """Whether nothing is left for the user to say; chats need a tokenizer, which only the user can choose."""
-    from headrace.cli.init.commented import Aside
-
-    return not any(isinstance(each.settings.get("tokenizer"), Aside) for each in sections)
 
 
 def _command_for(init: Init) -> Callable[..., None]:

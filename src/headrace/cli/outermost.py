@@ -10,12 +10,15 @@ import platform
 import re
 import signal
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
 
-from headrace.cli.for_machines import errors_told
-from headrace.cli.interrupt import caused_by_interrupt, heard
+from headrace.cli.output import json_errors
 from headrace.credentials import without_secrets
 from headrace.errors import HeadraceError
 from headrace.printable import printable, printable_lines
@@ -24,12 +27,13 @@ _OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
 _INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
 _SWITCH = "HEADRACE_TRACEBACK"
 _WORD = re.compile(r"[a-z]{1,20}")
+_RESEND_S = 0.5  # between an interrupt and the next
 
 
 def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
     """Run a command; raises nothing but `SystemExit`, with the exit code, after saying on stderr what was wrong."""
     try:
-        with errors_told(arguments, explain), heard():
+        with _warnings_as_lines(), json_errors(arguments, explain), resend_sigint():
             work()
     except BaseException as error:  # noqa: BLE001 - the outermost handler, which says all of them
         with _interrupts_ignored():
@@ -42,6 +46,20 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
             elif code == _OF_INTERRUPT:  # typer makes this of an interrupt inside a command, without a word
                 _complain(_INTERRUPTED)
         sys.exit(code)
+
+
+@contextmanager
+def _warnings_as_lines() -> Generator[None]:
+    """Inside, a warning is one line on stderr, like an error, instead of a place in the source and its text."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        _complain(_clean(str(message)), label="warning: ")
+
+    before, warnings.showwarning = warnings.showwarning, show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 @contextmanager
@@ -58,8 +76,63 @@ def _interrupts_ignored() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def resend_sigint() -> Generator[None]:
+    """Inside, an interrupt that was lost is raised again every half second, until the command leaves because of it.
+
+    Python raises an interrupt wherever the main thread happens to be. It is lost in a callback of a weak reference, in
+    a finaliser, or in an import of a library that goes on without what it could not import.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    done, again = threading.Event(), threading.Event()
+    begun: list[threading.Thread] = []
+
+    def remind() -> None:
+        while not done.wait(_RESEND_S) and main.ident is not None:
+            again.set()
+            signal.pthread_kill(main.ident, signal.SIGINT)  # a real signal: it also ends what is waited for
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
+        reminded = again.is_set()
+        again.clear()
+        if not begun and hasattr(signal, "pthread_kill"):
+            begun.append(threading.Thread(target=remind, name="headrace-interrupt", daemon=True))
+            begun[0].start()
+        if not (reminded and caused_by_interrupt(sys.exc_info()[1])):
+            raise KeyboardInterrupt
+
+    def quietly(lost: Any) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            report(lost)
+
+    report, sys.unraisablehook = sys.unraisablehook, quietly
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        done.set()
+        try:
+            for thread in begun:  # lest it reminds whoever comes after
+                thread.join()
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = report
+
+
+def caused_by_interrupt(error: BaseException | None) -> bool:
+    """Return True if the error, or one that it was raised while handling, is an interrupt."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
+
+
 def explain(error: BaseException) -> tuple[str, str, int]:
-    """The kind of an error, its message, and the exit code of a command that it ends."""
+    """Return the kind of an error, its message, and the exit code of a command that it ends."""
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"), "interrupted", code
@@ -85,7 +158,7 @@ def _is_bug(error: BaseException, code: int) -> bool:
 
 
 def _report_hint(arguments: Sequence[str]) -> str:
-    """What to put in a report of a bug. No arguments: they may name places that nobody else should know."""
+    """Say what a report of a bug needs. Leave arguments out: they may name places that nobody else should know."""
     import headrace
 
     words = [word for word in arguments[:1] if _WORD.fullmatch(word)]
@@ -107,12 +180,9 @@ def _show_traceback(error: BaseException) -> None:
 
 
 def _complain(text: str, label: str = "error: ") -> None:
-    if label and sys.stderr is not None and sys.stderr.isatty():
-        label = (
-            f"\x1b[1;31m{label}\x1b[0m"
-            if os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-            else label
-        )
+    plain = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")
+    if label and not plain and sys.stderr is not None and sys.stderr.isatty():
+        label = f"\x1b[1;{33 if label.startswith('warning') else 31}m{label}\x1b[0m"
     _write(f"{label}{text}\n")
 
 

@@ -1,4 +1,4 @@
-"""`headrace plan`: who reads how much when, before anything runs. Reads nothing beyond the index."""
+"""Plan who reads how much when, before anything runs: `headrace plan`. Reads nothing beyond the index."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.flags import Json, with_groups
-from headrace.cli.for_machines import tell
-from headrace.cli.one_epoch import OneEpoch, Source
-from headrace.cli.opening import open_source
-from headrace.cli.printing import cell, printer, say
+from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, with_groups
+from headrace.cli.output import cell, emit, printer, say
 from headrace.cli.stream_commands import read_state
-from headrace.cli.text_columns import PlainShards
 from headrace.errors import HeadraceError, SettingsError
 
 if TYPE_CHECKING:
@@ -56,7 +52,7 @@ def plan(
     """
     if state is not None and html is not None:
         raise SettingsError("--html draws a whole epoch, and --state is of what is left of one; leave one of them out")
-    index = open_source(path, shards).split_index(asked.split)
+    index = shards.open(path).split_index(asked.split)
     saved = None if state is None else read_state(state)
     found = asked.plan(index, saved)
     record = _record(asked, index, found, saved)
@@ -66,7 +62,7 @@ def plan(
 
         publish(plan_page(found, index, record), html)
     if as_json:
-        tell({**record, "html": str(html)} if html is not None else record)
+        emit({**record, "html": str(html)} if html is not None else record)
     else:
         _print_record(f"plan of {index.split}", record)
         if html is not None:
@@ -79,10 +75,12 @@ def plan(
 
 
 def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, Any]:
-    """What the plan says, by names that machines may rely on."""
+    """Return what the plan says, by names that machines may rely on."""
     from headrace.stream.order.mixing import mixing_of_plan
-    from headrace.stream.order.plan import estimate_peak_bytes
+    from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
+    lanes = better_lanes(found, lambda lanes: replace(asked, lanes=lanes).plan(index)) if saved is None else None
+    better = None if lanes is None else {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
     coverage = found.coverage()
     steps = {found.share(rank).steps for rank in range(asked.ranks)}
     delivered = coverage.delivered_rows + coverage.dropped_rows == found.remaining.total
@@ -109,7 +107,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
         "padded_rows": coverage.padded_rows,
         "read_amplification": round(found.read_amplification, 3),
         "decoded_again_bytes": found.decoded_again_bytes,
-        "better_lanes": _better_lanes(asked, index, found) if saved is None else None,
+        "better_lanes": better,
         "peak_memory_bytes_per_rank": estimate_peak_bytes(found),
         "mixing": {
             kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
@@ -117,14 +115,6 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
         },
         "ok": not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1,
     }
-
-
-def _better_lanes(asked: OneEpoch, index: Any, found: Plan) -> dict[str, float] | None:
-    """Other lanes and the amplification that was computed for them, where they are worth it."""
-    from headrace.stream.order.plan import better_lanes
-
-    better = better_lanes(found, lambda lanes: replace(asked, lanes=lanes).plan(index))
-    return None if better is None else {"lanes": better[0], "read_amplification": round(better[1], 3)}
 
 
 def _extremes(values: Any) -> dict[str, int]:
@@ -141,27 +131,24 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
         if name not in ("split", "mixing"):
             table.add_row(_LABELS.get(name, name.replace("_", " ")), _text(value))
     printer().print(table)
-    if record["mixing"]:
-        printer().print(_mixing_table(record["mixing"]))
-
-
-def _mixing_table(mixing: dict[str, dict[str, float]]) -> RenderableType:
-    from rich.table import Table
+    if not record["mixing"]:
+        return
 
     from headrace.report.words import KINDS_OF_BATCHES, share
 
-    table = Table(title="mixing of a sorted column: all of one class of 2, and classes of 100", title_justify="left")
+    title = "mixing of a sorted column: all of one class of 2, and classes of 100"
+    table = Table(title=title, title_justify="left")
     table.add_column("batches")
     for head in ("rows", "of one class", "permuted", "classes met", "permuted"):
         table.add_column(head, justify="right")
-    for kind, found in mixing.items():
+    for kind, found in record["mixing"].items():
         table.add_row(
             KINDS_OF_BATCHES[kind],
             f"{found['rows']:,}",
             *(share(found[name], 1) for name in ("single_class", "permutation_single_class")),
             *(f"{found[name]:.1f}" for name in ("classes", "permutation_classes")),
         )
-    return table
+    printer().print(table)
 
 
 _LABELS = {"read_amplification": "read amplification, at most"}

@@ -1,9 +1,10 @@
-"""Progress of a run on a terminal; silence elsewhere but for warnings."""
+"""Show progress on a terminal; elsewhere print warnings alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Literal
 
 from rich.console import Console
@@ -18,21 +19,15 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from headrace.cli.output import printer
 from headrace.printable import printable
 from headrace.recipe import registration_of_run
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
 
 
-class _RateColumn(TextColumn):
-    """Rows per second since the stage began."""
-
-    def __init__(self) -> None:
-        super().__init__("{task.fields[rate]}")
-
-
 @contextmanager
 def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] = "full") -> Iterator[OnEvent]:
-    """A listener that draws bars with rows/s and time left; where there is no terminal, warnings are all it prints."""
+    """Yield a listener that draws bars with rows/s and time left; off a terminal, warnings are all it prints."""
     if not console.is_terminal or detail == "quiet":
         yield lambda event: _note(console, event, "quiet")
         return
@@ -42,7 +37,7 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[of]:<10}"),
-        _RateColumn(),
+        TextColumn("{task.fields[rate]}"),  # rows per second since the stage began
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
     ) as bars:
@@ -50,7 +45,7 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
         stages: dict[str, TaskID] = {}
         rows: dict[str, int] = {}
 
-        def hear(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, StageBegan):
                 title, of = words.get(event.stage, (event.stage, "tasks"))
                 stages[event.stage] = bars.add_task(title, total=event.tasks, of=of, rate="")
@@ -66,7 +61,7 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
             else:
                 _note(bars.console, event, "full")
 
-        yield hear
+        yield on_event
 
 
 def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> None:
@@ -74,3 +69,27 @@ def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> N
         style = "bold yellow" if event.kind == "warning" else "dim"
         label = "warning: " if event.kind == "warning" else ""
         console.print(Text(f"{label}{printable(event.text)}", style=style))
+
+
+@contextmanager
+def index_progress() -> Iterator[Callable[[int, int], None]]:
+    """Yield a listener that draws a bar of the shards that are indexed, from its first call on; off a terminal nothing.
+
+    It takes how many are done and how many there are, from any thread.
+    """
+    console = printer("err")
+    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
+    lock = Lock()
+    tasks: list[TaskID] = []
+
+    def on_progress(done: int, total: int) -> None:
+        with lock:
+            if not tasks:
+                bars.start()
+                tasks.append(bars.add_task("index the shards", total=total))
+            bars.update(tasks[0], completed=max(done, int(bars.tasks[0].completed)))
+
+    try:
+        yield on_progress
+    finally:
+        bars.stop()

@@ -1,15 +1,14 @@
-"""`headrace report`: the page of pictures of a run, and two runs compared; and the page at the end of a run."""
+"""Draw the page of a run, also at the end of one, and compare two runs: `headrace report`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.flags import Json
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import cell, printer, say
+from headrace.cli.output import cell, emit, printer, say
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -17,14 +16,6 @@ if TYPE_CHECKING:
 
     from headrace.run.prepare import Prepared
 
-Report = Annotated[
-    str,
-    typer.Option(
-        envvar="HEADRACE_REPORT",
-        help="auto: write report.html where the extra `report` is installed | never.",
-        show_envvar=True,
-    ),
-]
 WHEN = ("auto", "never")
 
 
@@ -52,7 +43,7 @@ def report(
     if compare:
         if to is not None or show:
             raise SettingsError("--compare prints a table and writes no page; leave out --to and --open")
-        _compare(paths, "json" if as_json else "text")
+        _compare(paths, as_json=as_json)
         return
     if len(paths) != 1:
         raise SettingsError(f"report takes one directory, not {len(paths)}; to compare two runs add --compare")
@@ -61,11 +52,14 @@ def report(
 
     written = write_report(paths[0], run=run_id, to=to)
     if as_json:
-        tell({"report": str(written)})
+        emit({"report": str(written)})
     else:
         say(f"report  {written}")
     if show:
-        _open(written)
+        import webbrowser
+
+        if not webbrowser.open(written.resolve().as_uri()):
+            say(f"no browser could be started here; open {written} yourself", "err")
 
 
 def check_when(when: str) -> None:
@@ -86,7 +80,7 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
         return None
     if prepared.how == "reused":
         return page
-    from headrace.report.draw import can_draw
+    from headrace.report.page import can_draw
 
     if not can_draw():
         console.print("for a page of pictures: pip install 'headrace[report]', then headrace report", style="dim")
@@ -101,19 +95,18 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
         return None
 
 
-def _compare(paths: list[Path], style: Literal["json", "text"]) -> None:
+def _compare(paths: list[Path], *, as_json: bool) -> None:
     if len(paths) != 2:
         raise SettingsError(f"--compare takes two runs, not {len(paths)}: headrace report --compare RUN1 RUN2")
 
-    from headrace.report.compare import differences
-    from headrace.report.facts import read_run
+    from headrace.report.facts import differences, read_run
 
     first, second = (read_run(path) for path in paths)
     found = differences(first, second)
     ids = [each.manifest.run_id for each in (first, second)]
-    if style == "json":
+    if as_json:
         records = [{"kind": each.kind, "name": each.name, "first": each.first, "second": each.second} for each in found]
-        tell({"runs": ids, "same": not found, "differences": records})
+        emit({"runs": ids, "same": not found, "differences": records})
     else:
         from rich.table import Table
 
@@ -123,11 +116,3 @@ def _compare(paths: list[Path], style: Literal["json", "text"]) -> None:
         for each in found:
             table.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
         printer().print(table if found else "the same in settings, source, counts and columns")
-
-
-def _open(page: Path) -> None:
-    """Show a page in the browser, or say that there is none."""
-    import webbrowser
-
-    if not webbrowser.open(page.resolve().as_uri()):
-        say(f"no browser could be started here; open {page} yourself", "err")

@@ -1,4 +1,4 @@
-"""`headrace schema`: JSON Schema of what `headrace run` takes, for editors that complete and check YAML."""
+"""Print the JSON Schema of what `headrace run` takes, for editors that complete and check YAML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.for_machines import tell
+from headrace.cli.output import emit
 
 _RUN: dict[str, Any] = {
     "out": {"type": "string", "description": "Output directory; --out stands before it."},
@@ -35,11 +35,11 @@ def schema(
     from headrace.recipe import registration, registrations
 
     names = sorted(registrations()) if recipe is None else [registration(recipe).name]
-    tell(schema_of(names), indent=None if as_json else 1)
+    emit(schema_of(names), indent=None if as_json else 1)
 
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:
-    """The schema of the configuration files of these recipes."""
+    """Return the schema of the configuration files of these recipes."""
     from headrace.recipe import load, registration
 
     definitions: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def _definitions(name: str, model: Any) -> dict[str, Any]:
 
 
 def loosened(schema: Any) -> Any:
-    """The schema, but where it wants a list one value alone will do, as everywhere in headrace's settings."""
+    """Allow one value alone where the schema wants a list, as everywhere in headrace's settings."""
     if isinstance(schema, list):
         return [loosened(each) for each in schema]
     if not isinstance(schema, Mapping):

@@ -1,101 +1,82 @@
-"""`headrace stream`: how fast a split streams, by streaming it. Every rank is a process of its own."""
+"""Measure how fast a split streams, by streaming it: `headrace stream`. Every rank is a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.flags import Json, with_groups
-from headrace.cli.for_machines import tell
-from headrace.cli.one_epoch import (
+from headrace.cli.flags import (
     BatchSize,
     Distribution,
+    Json,
+    PlainShards,
     Ranks,
     Samples,
     Seed,
     Shuffle,
     Source,
     Split,
-    Workers,
+    offers,
+    with_groups,
 )
-from headrace.cli.opening import open_source
-from headrace.cli.printing import printer
+from headrace.cli.output import emit, printer
 from headrace.cli.stream_commands import read_state
-from headrace.cli.text_columns import PlainShards
 
 if TYPE_CHECKING:
     from threading import Barrier
 
-    from headrace.stream.ranks.stats import StreamStats
-
 _START_TIMEOUT_S = 300.0
+_HEADS = ("rank", "batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s behind it", "wait ms")
+_STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")  # of `StreamStats`
 _barrier: Barrier | None = None  # of a rank's process: all ranks begin together
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """What one rank received. seconds, first_batch_s: from the beginning of the pass.
+class StreamedEpoch:
+    """Options of a streamed epoch."""
 
-    rows_per_s, bytes_per_s: all rows over all seconds. steady_rows_per_s: what came behind the first batch over the
-    seconds since; None where nothing did. waited_s, p50_wait_s, p95_wait_s, max_wait_s, blocks_read: see `StreamStats`.
-    """
+    split: Split = None
+    ranks: Ranks = 1
+    workers: Annotated[
+        int, typer.Option(min=0, max=1 << 10, help="DataLoader workers of each rank; 0: threads in its own process.")
+    ] = 0
+    batch_size: BatchSize = 1024
+    shuffle: Shuffle = True
+    seed: Seed = 0
+    samples_per_epoch: Samples = None
+    distribution: Distribution = "balanced"
+    limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after so many seconds.")] = None
+    batch_format: Annotated[
+        str | None,
+        typer.Option(
+            help="torch, numpy, arrow or rows; default: torch where it is installed, else numpy.",
+            autocompletion=offers("torch", "numpy", "arrow", "rows"),
+        ),
+    ] = None
 
-    rank: int
-    batches: int
-    rows: int
-    seconds: float
-    first_batch_s: float
-    rows_per_s: float
-    bytes_per_s: float
-    steady_rows_per_s: float | None
-    waited_s: float
-    p50_wait_s: float
-    p95_wait_s: float
-    max_wait_s: float
-    blocks_read: int
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Work:
+    """Arguments of the process of a rank."""
+
     path: str
-    split: str | None
-    ranks: int
-    workers: int
-    batch_size: int
-    shuffle: bool
-    seed: int
-    samples_per_epoch: int | None
-    distribution: str
-    state: dict[str, Any] | None
-    limit_s: float | None
-    batch_format: str | None
+    asked: StreamedEpoch
     shards: PlainShards
+    state: dict[str, Any] | None
 
 
 @with_groups
 def stream(
     path: Source,
     *,
-    split: Split = None,
-    ranks: Ranks = 1,
-    workers: Workers = 0,
-    batch_size: BatchSize = 1024,
-    shuffle: Shuffle = True,
-    seed: Seed = 0,
-    samples_per_epoch: Samples = None,
-    distribution: Distribution = "balanced",
+    asked: StreamedEpoch,
     state: Annotated[Path | None, typer.Option(help="JSON file of a state to continue from.")] = None,
-    limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after so many seconds.")] = None,
-    batch_format: Annotated[
-        str | None,
-        typer.Option(help="torch, numpy, arrow or rows; default: torch where it is installed, else numpy."),
-    ] = None,
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
@@ -107,65 +88,46 @@ def stream(
 
     Example:  headrace stream out --split train --batch-size 4096 --ranks 2
     """
-    work = _Work(
-        path=path,
-        split=split,
-        ranks=ranks,
-        workers=workers,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        samples_per_epoch=samples_per_epoch,
-        distribution=distribution,
-        state=None if state is None else read_state(state),
-        limit_s=limit_s,
-        batch_format=batch_format,
-        shards=shards,
-    )
-    if ranks > 1:  # the index is made once, before the ranks need it
-        open_source(path, shards)
-    speeds = [_measure(work, 0)] if ranks == 1 else _measure_ranks(work)
-    rows, seconds = sum(each.rows for each in speeds), max(each.seconds for each in speeds)
-    read_bytes = sum(each.bytes_per_s * each.seconds for each in speeds)
-    steady = [each.steady_rows_per_s for each in speeds if each.steady_rows_per_s is not None]
+    work = _Work(path, asked, shards, None if state is None else read_state(state))
+    if asked.ranks > 1:  # the index is made once, before the ranks need it
+        shards.open(path)
+    speeds = [_measure(work, 0)] if asked.ranks == 1 else _measure_ranks(work)
+    rows, seconds = sum(each["rows"] for each in speeds), max(each["seconds"] for each in speeds)
+    read_bytes = sum(each["bytes_per_s"] * each["seconds"] for each in speeds)
+    steady = [each["steady_rows_per_s"] for each in speeds if each["steady_rows_per_s"] is not None]
     record: dict[str, Any] = {
         "rows": rows,
         "rows_per_s": round(rows / seconds) if seconds else 0,
         "mb_per_s": round(read_bytes / seconds / 1e6, 1) if seconds else 0.0,
         "steady_rows_per_s": round(sum(steady)) if len(steady) == len(speeds) else None,
-        "first_batch_s": round(max(each.first_batch_s for each in speeds), 4),
+        "first_batch_s": round(max(each["first_batch_s"] for each in speeds), 4),
         "seconds": round(seconds, 4),
-        "ranks": [asdict(each) for each in speeds],
+        "ranks": speeds,
     }
     if as_json:
-        tell(record)
+        emit(record)
     else:
-        _print(speeds, record)
+        _print(record)
 
 
-def _print(speeds: Sequence[Speed], record: Mapping[str, Any]) -> None:
+def _print(record: Mapping[str, Any]) -> None:
     """Print a line for each rank, and what they come to together. Waits are the median and the 95th percentile."""
     from rich.table import Table
 
     table = Table(header_style="bold")
-    for name in (
-        "rank",
-        "batches",
-        "rows",
-        "seconds",
-        "first batch s",
-        "rows/s",
-        "MB/s",
-        "rows/s behind it",
-        "wait ms",
-    ):
+    for name in _HEADS:
         table.add_column(name, justify="right")
-    for each in speeds:
-        numbers = (f"{each.batches:,}", f"{each.rows:,}", f"{each.seconds:.2f}", f"{each.first_batch_s:.3f}")
-        steady = "" if each.steady_rows_per_s is None else f"{each.steady_rows_per_s:,.0f}"
-        waits = f"{each.p50_wait_s * 1e3:.2f} / {each.p95_wait_s * 1e3:.2f}"
+    for each in record["ranks"]:
         table.add_row(
-            str(each.rank), *numbers, f"{each.rows_per_s:,.0f}", f"{each.bytes_per_s / 1e6:,.1f}", steady, waits
+            str(each["rank"]),
+            f"{each['batches']:,}",
+            f"{each['rows']:,}",
+            f"{each['seconds']:.2f}",
+            f"{each['first_batch_s']:.3f}",
+            f"{each['rows_per_s']:,.0f}",
+            f"{each['bytes_per_s'] / 1e6:,.1f}",
+            "" if each["steady_rows_per_s"] is None else f"{each['steady_rows_per_s']:,.0f}",
+            f"{each['p50_wait_s'] * 1e3:.2f} / {each['p95_wait_s'] * 1e3:.2f}",
         )
     steady_rows = record["steady_rows_per_s"]
     behind = "" if steady_rows is None else f", {steady_rows:,} rows/s behind it"
@@ -178,14 +140,15 @@ def _print(speeds: Sequence[Speed], record: Mapping[str, Any]) -> None:
     )
 
 
-def _measure_ranks(work: _Work) -> list[Speed]:
+def _measure_ranks(work: _Work) -> list[dict[str, Any]]:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
+    ranks = work.asked.ranks
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(work.ranks)
-    with ProcessPoolExecutor(work.ranks, mp_context=context, initializer=_begin, initargs=(barrier,)) as pool:
-        futures = [pool.submit(_measure, work, rank) for rank in range(work.ranks)]
+    barrier = context.Barrier(ranks)
+    with ProcessPoolExecutor(ranks, mp_context=context, initializer=_begin, initargs=(barrier,)) as pool:
+        futures = [pool.submit(_measure, work, rank) for rank in range(ranks)]
         errors = [error for error in (future.exception() for future in futures) if error is not None]
         if errors:  # a rank that failed breaks the others' wait: name the cause, not its echo
             raise next((error for error in errors if type(error).__name__ != "BrokenBarrierError"), errors[0])
@@ -197,7 +160,12 @@ def _begin(barrier: Barrier) -> None:
     _barrier = barrier
 
 
-def _measure(work: _Work, rank: int) -> Speed:
+def _measure(work: _Work, rank: int) -> dict[str, Any]:
+    """Stream as one rank and return its counts and speeds. seconds, first_batch_s: from the beginning of the pass.
+
+    rows_per_s, bytes_per_s: all rows over all seconds. steady_rows_per_s: what came behind the first batch over the
+    seconds since; None where nothing did.
+    """
     try:
         batches, row_bytes = _batches(work, rank)
         if _barrier is not None:
@@ -206,7 +174,7 @@ def _measure(work: _Work, rank: int) -> Speed:
         if _barrier is not None:
             _barrier.abort()
         raise
-    begin = time.perf_counter()
+    begin, limit_s = time.perf_counter(), work.asked.limit_s
     first_s = seconds = 0.0
     count = rows = first_rows = 0
     for batch in batches:
@@ -215,54 +183,52 @@ def _measure(work: _Work, rank: int) -> Speed:
         seconds = time.perf_counter() - begin
         if count == 1:
             first_s, first_rows = seconds, rows
-        if work.limit_s is not None and seconds >= work.limit_s:
+        if limit_s is not None and seconds >= limit_s:
             break
     rate = rows / seconds if seconds else 0.0
-    steady = (rows - first_rows) / (seconds - first_s) if rows > first_rows and seconds > first_s else None
-    stats: StreamStats = batches.stats()
-    return Speed(
-        rank=rank,
-        batches=count,
-        rows=rows,
-        seconds=seconds,
-        first_batch_s=first_s,
-        rows_per_s=rate,
-        bytes_per_s=rate * row_bytes,
-        steady_rows_per_s=steady,
-        waited_s=stats.waited_s,
-        p50_wait_s=stats.p50_wait_s,
-        p95_wait_s=stats.p95_wait_s,
-        max_wait_s=stats.max_wait_s,
-        blocks_read=stats.blocks_read,
-    )
+    stats = batches.stats()
+    return {
+        "rank": rank,
+        "batches": count,
+        "rows": rows,
+        "seconds": seconds,
+        "first_batch_s": first_s,
+        "rows_per_s": rate,
+        "bytes_per_s": rate * row_bytes,
+        "steady_rows_per_s": (rows - first_rows) / (seconds - first_s)
+        if rows > first_rows and seconds > first_s
+        else None,
+        **{name: getattr(stats, name) for name in _STATS},
+    }
 
 
 def _batches(work: _Work, rank: int) -> tuple[Any, float]:
-    """What a training loop would iterate over, and the decoded bytes of a row."""
+    """Return what a training loop would iterate over, and the decoded bytes of a row."""
     from headrace.stream.loader.options import StreamArguments
     from headrace.stream.order.lanes import estimate_block_bytes
     from headrace.stream.ranks.topology import Topology
 
-    dataset = open_source(work.path, work.shards)
-    index = dataset.split_index(work.split)
+    asked = work.asked
+    dataset = work.shards.open(work.path)
+    index = dataset.split_index(asked.split)
     row_bytes = float(estimate_block_bytes(index).sum()) / max(1, index.total_rows)
-    topology = Topology(rank=rank, world_size=work.ranks)
+    topology = Topology(rank=rank, world_size=asked.ranks)
     usual = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
     options: StreamArguments = {
         "packed": "off",  # rows are counted
-        "shuffle": work.shuffle,
-        "seed": work.seed,
-        "batch_format": work.batch_format or usual,  # type: ignore[typeddict-item]  # checked with the other options
-        "samples_per_epoch": work.samples_per_epoch,
-        "distribution": work.distribution,  # type: ignore[typeddict-item]  # checked there
+        "shuffle": asked.shuffle,
+        "seed": asked.seed,
+        "batch_format": asked.batch_format or usual,  # type: ignore[typeddict-item]  # checked with the other options
+        "samples_per_epoch": asked.samples_per_epoch,
+        "distribution": asked.distribution,  # type: ignore[typeddict-item]  # checked there
     }
-    if not work.workers:
-        loader = dataset.stream(work.split, batch_size=work.batch_size, topology=topology, **options)
+    if not asked.workers:
+        loader = dataset.stream(asked.split, batch_size=asked.batch_size, topology=topology, **options)
         if work.state is not None:
             loader.load_state_dict(work.state)
         return loader, row_bytes
     streamed = dataset.torch_dataset(
-        work.split, batch_size=work.batch_size, num_workers=work.workers, topology=topology, **options
+        asked.split, batch_size=asked.batch_size, num_workers=asked.workers, topology=topology, **options
     )
     if work.state is not None:
         streamed.load_state_dict(work.state)
@@ -270,7 +236,7 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
 
 
 def _rows(batch: Any) -> int:
-    """Real rows of a batch."""
+    """Count the real rows of a batch."""
     if isinstance(batch, list):
         return sum(row.get("valid", True) for row in batch)
     names = getattr(batch, "column_names", None) or list(batch)

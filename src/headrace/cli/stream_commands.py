@@ -1,26 +1,70 @@
-"""The commands that look at a stream: peek, where, seen. All but peek read nothing beyond the index."""
+"""The commands around a stream: index, peek, where, seen. where and seen read nothing beyond the index."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from headrace.cli.flags import Json, with_groups
-from headrace.cli.for_machines import tell
-from headrace.cli.mask_view import AskedMask, show_masks
-from headrace.cli.one_epoch import OneEpoch, Source, Split
-from headrace.cli.opening import open_source
-from headrace.cli.printing import cell, printer, say
-from headrace.cli.text_columns import PlainShards
+from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, with_groups
+from headrace.cli.mask_view import MaskOptions, show_masks
+from headrace.cli.output import cell, emit, printer, say
 from headrace.errors import InputError, SettingsError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-    from headrace.dataset.index import SplitIndex
-    from headrace.dataset.indexed import ReadBlock
+@with_groups
+def index(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Plain shards: a directory, a file or a glob.")],
+    *,
+    place: Annotated[
+        str | None,
+        typer.Option(
+            help="beside (in PATH/.headrace) or cache; default: beside, or the cache where PATH cannot be written.",
+            show_default=False,
+            autocompletion=offers("beside", "cache"),
+        ),
+    ] = None,
+    shards: PlainShards,
+    as_json: Json = False,
+) -> None:
+    """Publish the index of plain shards beside them. Whoever opens PATH afterwards reads no shard to find its blocks.
+
+    The index holds the rows of every block and the columns. It is used while the files keep their names, sizes and
+    times; of files that changed an index is made anew, and the log says so. Give the --types and --null-values that
+    PATH is opened with.
+
+    Example:  headrace index raw
+
+    Example:  headrace index raw --types price=float32 --place cache
+    """
+    from headrace.checks import check_word
+    from headrace.cli.progress import index_progress
+    from headrace.dataset.open import is_prepared
+    from headrace.dataset.plain import Place, publish_index
+    from headrace.storage.places import path_of
+
+    if place is not None:
+        check_word("--place", place, get_args(Place))
+    if is_prepared(path_of(path)):
+        raise InputError(f"{path}: is a prepared dataset, whose runs have an index; give a directory of plain shards")
+    with index_progress() as on_progress:
+        found = publish_index(path, place=place, **shards.options(), on_progress=on_progress)  # type: ignore[arg-type]  # checked
+    splits = {name: found.dataset.split_index(name) for name in found.dataset.splits}
+    if as_json:
+        counts = {
+            name: {"shards": len(each.shards), "blocks": len(each.rows), "rows": each.total_rows}
+            for name, each in splits.items()
+        }
+        size = found.path.stat().st_size
+        emit({"path": str(found.path), "place": found.place, "how": found.how, "bytes": size, "splits": counts})
+        return
+    for name, each in splits.items():
+        say(f"{name}: {each.total_rows:,} rows in {len(each.rows):,} blocks of {len(each.shards):,} shards")
+    kept = ", which is that of the files as they are" if found.how == "kept" else ""
+    say(f"index  {found.path}{kept}")
+    if place is None and found.place == "cache":
+        say("the directory of the shards cannot be written, so the index is in the cache of this user alone")
 
 
 @with_groups
@@ -30,7 +74,7 @@ def peek(
     split: Split = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 10,
     shards: PlainShards,
-    asked: AskedMask,
+    asked: MaskOptions,
     as_json: Json = False,
 ) -> None:
     """Print the first rows of a split, in the natural order, with the types that batches have.
@@ -46,13 +90,21 @@ def peek(
         return
     if asked.tokenizer is not None:
         raise SettingsError("--tokenizer is for --mask; add --mask to see chats with their loss mask")
+    import pyarrow as pa
+
     from headrace.formats.schema import describe
 
-    dataset = open_source(path, shards)
-    index = dataset.split_index(split)
-    first = _first_rows(index, dataset.block_reader(split), rows)
+    dataset = shards.open(path)
+    index, read = dataset.split_index(split), dataset.block_reader(split)
+    tables, left = [index.schema.empty_table()], min(rows, index.total_rows)
+    for block in range(len(index.rows)):
+        if left <= 0:
+            break
+        tables.append(read(block, None).slice(0, left))
+        left -= tables[-1].num_rows
+    first = pa.concat_tables(tables)
     if as_json:
-        tell({"schema": describe(first.schema), "rows": first.to_pylist()})
+        emit({"schema": describe(first.schema), "rows": first.to_pylist()})
         return
     from rich.table import Table
     from rich.text import Text
@@ -64,18 +116,6 @@ def peek(
     for row in first.to_pylist():
         table.add_row(*(Text("null", style="dim") if value is None else Text(cell(value)) for value in row.values()))
     printer().print(table)
-
-
-def _first_rows(index: SplitIndex, read: ReadBlock, rows: int) -> pa.Table:
-    import pyarrow as pa
-
-    tables, left = [index.schema.empty_table()], min(rows, index.total_rows)
-    for block in range(len(index.rows)):
-        if left <= 0:
-            break
-        tables.append(read(block, None).slice(0, left))
-        left -= tables[-1].num_rows
-    return pa.concat_tables(tables)
 
 
 @with_groups
@@ -96,7 +136,7 @@ def where(
     shard, _, number = row.rpartition(":")
     if not shard or not number.isdigit():
         raise SettingsError(f"--row is {row!r}; write SHARD:ROW, e.g. part-00003.parquet:17, rows counted from 0")
-    index = open_source(path, shards).split_index(asked.split)
+    index = shards.open(path).split_index(asked.split)
     total = index.total_rows if asked.samples_per_epoch is None else asked.samples_per_epoch
     block, inside = row_number(index, shard, int(number))
     found = find_row(asked.plan(index), block=block, row=inside)
@@ -104,7 +144,7 @@ def where(
     if found is not None:
         record |= {name: getattr(found, name) for name in ("step", "rank", "place", "position")}
     if as_json:
-        tell(record)
+        emit(record)
     elif found is None:
         whole = asked.samples_per_epoch is None
         why = 'remainder="drop" leaves it out' if whole else "it is another epoch's turn, or dropped"
@@ -132,7 +172,7 @@ def seen(
     from headrace.stream.order.whereabouts import seen_per_shard
 
     saved = StreamState.from_dict(read_state(state))
-    index = open_source(path, shards).split_index(saved.split)
+    index = shards.open(path).split_index(saved.split)
     saved.check_index(index)
     counts = seen_per_shard(index, saved).tolist()
     totals = [int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))]
@@ -148,7 +188,7 @@ def seen(
         },
     }
     if as_json:
-        tell(record)
+        emit(record)
         return
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""What a run made, as tables for people and as JSON for machines."""
+"""Print what a run made: tables for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.printing import cell
+from headrace.cli.output import cell
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
 from headrace.formats.source import told_empty
 from headrace.recipe import load, registration_of_run
@@ -104,7 +104,7 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
 
 
 def _moment(microseconds: int) -> str:
-    """A time as people write it, or the number where Python has no such year."""
+    """Write a time as people do, or the number where Python has no such year."""
     try:
         return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)}"
     except OverflowError:
@@ -116,5 +116,5 @@ def _share(rows: int, of: int) -> str:
 
 
 def manifest_record(manifest: Manifest, run: Path, how: str) -> dict[str, Any]:
-    """A manifest as JSON, with where it lies and whether it was computed or reused."""
+    """Return a manifest as JSON, with the run's path and whether it was computed or reused."""
     return {"run": str(run), "how": how, **asdict(manifest)}

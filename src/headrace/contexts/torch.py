@@ -1,5 +1,50 @@
-"""Contexts by position for torch; see `histories.contexts.torch`."""
+"""Contexts by position for torch: a map-style dataset, for samplers of your own. Needs the extra `torch`.
 
-from headrace.histories.contexts.torch import ContextDataset, arrays_of
+    dataset = ContextDataset(open_contexts("out", "train"), epochs=3)
+    loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)), collate_fn=arrays_of)
 
-__all__ = ["ContextDataset", "arrays_of"]
+`Contexts.stream` and `Contexts.torch_dataset` deal an epoch out to ranks and resume it; here the sampler does. A batch
+is made at once, each row opened once. The same positions are the same contexts as Grain's and the stream's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+from headrace.checks import check_integer
+from headrace.errors import MissingExtra
+from headrace.histories.contexts.contexts import Contexts
+from headrace.item_batch import ItemBatch
+from headrace.item_batch import arrays_of as arrays_of
+
+try:
+    import torch
+    from torch.utils.data import Dataset as TorchDataset
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+
+class ContextDataset(TorchDataset[dict[str, Any]]):
+    """The contexts of some epochs by position, as int32 tensors [L]: epochs × N of them, those of epoch 0 first."""
+
+    def __init__(self, contexts: Contexts, *, epochs: int = 1) -> None:
+        check_integer("contexts: epochs", epochs, least=1)
+        self.contexts = contexts
+        self.epochs = epochs
+
+    def __len__(self) -> int:
+        return self.epochs * len(self.contexts)
+
+    def __getitem__(self, position: SupportsIndex) -> dict[str, Any]:
+        """Make the context at a position. Raises `IndexError` outside 0..len-1."""
+        found: dict[str, Any] = self.__getitems__([position])[0]
+        return found
+
+    def __getitems__(self, positions: Sequence[SupportsIndex]) -> ItemBatch:
+        """Make those at some positions, in this order; a DataLoader calls it once per batch."""
+        outside = [int(each) for each in positions if not 0 <= int(each) < len(self)]
+        if outside:
+            raise IndexError(f"context {outside[0]} of {len(self)}, counted from 0")
+        arrays = {name: torch.from_numpy(array) for name, array in self.contexts.batch(positions).items()}
+        return ItemBatch(arrays, len(positions), what="context")

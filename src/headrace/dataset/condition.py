@@ -1,4 +1,4 @@
-"""What a filter says: which rows match, which columns that takes, and what statistics of a block already tell.
+"""Filters: which rows match, which columns that takes, and what the statistics of a block already tell.
 
 Two forms: a pyarrow.compute expression, and pyarrow's lists of terms, `[("x", ">", 3), ("kind", "in", ["a", "b"])]`,
 all of them, or a list of such lists, any of them. A row matches where the filter is true, and a comparison with null is
@@ -8,8 +8,10 @@ not. Statistics serve lists of terms; what is inside an expression is not looked
 from __future__ import annotations
 
 import datetime as dt
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -26,7 +28,8 @@ Filter: TypeAlias = pc.Expression | Sequence[Term] | Sequence[Sequence[Term]]
 Holds = Literal["none", "some", "all"]
 
 _MANY = ("in", "not in")
-_COMPARISONS = ("==", "=", "!=", "<", ">", "<=", ">=", *_MANY)
+_ORDERS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+_COMPARISONS = ("==", "=", "!=", *_ORDERS, *_MANY)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +52,7 @@ class Condition:
     expression: pc.Expression
     columns: tuple[str, ...]
     digest: str
-    terms: tuple[tuple[Term, ...], ...] = field(default=())
+    terms: tuple[tuple[Term, ...], ...] = ()
 
     def __str__(self) -> str:
         return " ".join(str(self.expression).split())
@@ -61,7 +64,7 @@ class Condition:
         return acero.Declaration.from_sequence([source, kept]).to_table(use_threads=False)
 
     def holds_in(self, ranges: Mapping[str, Range]) -> Holds:
-        """Whether rows of a block with these statistics match: none of them, all of them, or some as far as is known.
+        """Tell how many rows of a block with these statistics match: none, all, or some as far as is known.
 
         Columns without statistics may be left out.
         """
@@ -85,7 +88,8 @@ def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
         digest = sha256_hex(asked.__reduce__()[1][0].to_pybytes())
     else:
         terms = _terms(asked)
-        expression = _joined([_joined([_expression(term, schema) for term in each], "and") for each in terms], "or")
+        alternatives = [reduce(operator.and_, [_expression(term, schema) for term in each]) for each in terms]
+        expression = reduce(operator.or_, alternatives)
         digest = sha256_hex(canonical_json([[[name, op, _canonical(value)] for name, op, value in e] for e in terms]))
     empty = schema.empty_table()
     condition = Condition(expression=expression, columns=(), digest=digest, terms=terms)
@@ -96,16 +100,13 @@ def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
             f"filter: {condition}: does not fit the columns ({str(error).splitlines()[0]}); they are"
             f" {', '.join(f'{each.name} {each.type}' for each in schema)}"
         ) from error
-    columns = tuple(name for name in schema.names if not _evaluates(condition, empty.drop_columns([name])))
-    return Condition(expression=expression, columns=columns, digest=digest, terms=terms)
-
-
-def _evaluates(condition: Condition, table: pa.Table) -> bool:
-    try:
-        condition.matching(table)
-    except (pa.ArrowInvalid, pa.ArrowKeyError):
-        return False
-    return True
+    needed = []
+    for name in schema.names:
+        try:
+            condition.matching(empty.drop_columns([name]))
+        except (pa.ArrowInvalid, pa.ArrowKeyError):
+            needed.append(name)
+    return replace(condition, columns=tuple(needed))
 
 
 def _terms(asked: Any) -> tuple[tuple[Term, ...], ...]:
@@ -159,13 +160,6 @@ def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
     return inside if comparison == "in" else ~inside & pc.field(name).is_valid()
 
 
-def _joined(parts: list[pc.Expression], word: Literal["and", "or"]) -> pc.Expression:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole & part if word == "and" else whole | part
-    return whole
-
-
 def _canonical(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_canonical(each) for each in value]
@@ -181,47 +175,26 @@ def _holds(term: Term, known: Range | None) -> Holds:
     if low != low or high != high:  # some writers count NaN in
         return "some"
     whole = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics say nothing of NaN
-    if comparison in ("==", "in"):
-        if not any(_near(each, known.type, low, high) for each in values):
-            return "none"
-        return "all" if whole and low == high and low in values else "some"
-    if comparison in ("!=", "not in"):  # true of NaN, so that no floats can be ruled out
-        outside = not any(low <= each <= high for each in values)
-        if outside:
-            return "all" if whole else "some"
-        return "none" if whole and low == high else "some"
-    candidates = _rounded(value, known.type)
-    if all(_beyond(comparison, each, low, high) for each in candidates):
+    # Where the column is a float32, Arrow may compare the value as one.
+    rounds = pa.types.is_float32(known.type)
+    near = [each for one in values for each in ((one, float(np.float32(one))) if rounds else (one,))]
+    if comparison in _ORDERS:  # such a comparison changes once on the way from low to high, so the ends tell all
+        compare = _ORDERS[comparison]
+        none = not any(compare(end, each) for end in (low, high) for each in near)
+        every = compare(low, value) and compare(high, value)
+    elif comparison in ("==", "in"):
+        none = not any(low <= each <= high for each in near)
+        every = low == high and low in values
+    else:  # true of NaN, so that no floats can be ruled out
+        inside = any(low <= each <= high for each in values)
+        none, every = whole and low == high and inside, not inside
+    if none:
         return "none"
-    return "all" if whole and _within(comparison, value, low, high) else "some"
-
-
-def _beyond(comparison: str, value: Any, low: Any, high: Any) -> bool:
-    """Whether no value in low..high compares so."""
-    if comparison == ">":
-        return bool(high <= value)
-    if comparison == ">=":
-        return bool(high < value)
-    return bool(low >= value) if comparison == "<" else bool(low > value)
-
-
-def _within(comparison: str, value: Any, low: Any, high: Any) -> bool:
-    """Whether all values in low..high compare so."""
-    opposite = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}[comparison]
-    return _beyond(opposite, value, low, high)
-
-
-def _near(value: Any, kind: pa.DataType, low: Any, high: Any) -> bool:
-    return any(low <= each <= high for each in _rounded(value, kind))
-
-
-def _rounded(value: Any, kind: pa.DataType) -> tuple[Any, ...]:
-    """The value, and what it becomes if it is compared as a float32."""
-    return (value, float(np.float32(value))) if pa.types.is_float32(kind) else (value,)
+    return "all" if whole and every else "some"
 
 
 def _comparable(value: Any, kind: pa.DataType) -> bool:
-    """Whether Python compares this value with statistics of this type exactly as Arrow compares it with values."""
+    """Tell whether Python compares this value with statistics exactly as Arrow compares it with values of the type."""
     if pa.types.is_integer(kind):
         return isinstance(value, int) and not isinstance(value, bool)
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):

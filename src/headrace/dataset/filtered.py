@@ -9,20 +9,20 @@ Everything that follows from an index – plans, equal steps, resuming – holds
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.dataset.condition import Condition, Filter, Holds, Range, condition_of
-from headrace.dataset.file_cache import FileCache
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
+from headrace.dataset.local_shards import FileCache
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
@@ -35,7 +35,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FilterReport:
-    """What a filter leaves of a split. rows of total_rows match.
+    """Count what a filter leaves of a split: `rows` of `total_rows` match.
 
     blocks: those of the split; ruled_out: by statistics, never read; whole: match wholly by statistics; counted: by
     reading the filter's columns (now or when the counts were kept); empty: of those, how many hold no matching row.
@@ -50,63 +50,6 @@ class FilterReport:
     empty: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FilteredSplit:
-    """The matching rows of a split. index: the blocks that hold any, numbered anew; read_block: reads those."""
-
-    index: SplitIndex
-    read_block: FilteredBlocks
-    report: FilterReport
-
-
-def filter_split(
-    root: Path,
-    index: SplitIndex,
-    read_block: ReadBlock,
-    condition: Condition,
-    *,
-    contents: str | None,
-    cache_dir: Path,
-) -> FilteredSplit:
-    """The matching rows of a split.
-
-    contents: a word that changes whenever the rows may, to keep counts under; None: they are not kept.
-    Raises what `read_block` raises.
-    """
-    kept = None
-    if contents is not None:
-        key = sha256_hex(canonical_json([_VERSION, contents, index.identity, condition.digest]))
-        kept = cache_dir / f"filter-{key}.json"
-    known = _read_counts(kept, index)
-    if known is None:
-        known = _count(root, index, read_block, condition)
-        if kept is not None:
-            _keep_counts(kept, *known)
-    counts, held = known
-    blocks = np.flatnonzero(counts)
-    small = replace(
-        index,
-        shard_of_block=index.shard_of_block[blocks],
-        block=index.block[blocks],
-        rows=counts[blocks],
-        offset=index.offset[blocks],
-        length=index.length[blocks],
-        condition=condition.digest,
-    )
-    report = FilterReport(
-        rows=int(counts.sum()),
-        total_rows=index.total_rows,
-        blocks=len(counts),
-        ruled_out=held.count("none"),
-        whole=held.count("all"),
-        counted=held.count("some"),
-        empty=sum(not count and each == "some" for count, each in zip(counts.tolist(), held, strict=True)),
-    )
-    return FilteredSplit(
-        index=small, read_block=FilteredBlocks(read_block, blocks, condition, index.schema), report=report
-    )
-
-
 class FilteredBlocks:
     """A block reader that gives the matching rows of some blocks; picklable if `read_block` is, safe from any thread.
 
@@ -115,10 +58,6 @@ class FilteredBlocks:
 
     def __init__(self, read_block: ReadBlock, blocks: I64, condition: Condition, schema: pa.Schema) -> None:
         self._read_block, self._blocks, self._condition, self._schema = read_block, blocks, condition, schema
-
-    def over(self, read_block: ReadBlock) -> FilteredBlocks:
-        """The same rows, read by another reader of the same blocks."""
-        return FilteredBlocks(read_block, self._blocks, self._condition, self._schema)
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         wanted = list(self._schema.names if columns is None else columns)
@@ -129,20 +68,8 @@ class FilteredBlocks:
 
 def _count(root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition) -> tuple[I64, list[Holds]]:
     """Matching rows of every block, and what statistics said of it."""
-    shards = run_tasks([_judge(root, index, shard, condition) for shard in range(len(index.shards))], default_workers())
-    held: list[Holds] = ["some"] * len(index.rows)
-    for shard in shards:
-        for block, holds in shard.items():
-            held[block] = holds
-    unknown = [block for block, holds in enumerate(held) if holds == "some"]
-    found = run_tasks([_counting(read_block, block, index, condition) for block in unknown], default_workers())
-    counts = np.where(np.array(held, dtype=object) == "all", index.rows, 0).astype(np.int64)
-    counts[unknown] = found
-    return counts, held
 
-
-def _counting(read_block: ReadBlock, block: int, index: SplitIndex, condition: Condition) -> Callable[[], int]:
-    def count() -> int:
+    def count(block: int) -> int:
         table = read_block(block, condition.columns or index.schema.names[:1])
         if table.num_rows != index.rows[block]:
             raise CorruptShard(
@@ -152,48 +79,43 @@ def _counting(read_block: ReadBlock, block: int, index: SplitIndex, condition: C
             )
         return int(condition.matching(table).num_rows)
 
-    return count
+    judging = [partial(_judge, root, index, shard, condition) for shard in range(len(index.shards))]
+    held: list[Holds] = ["some"] * len(index.rows)
+    for judged in run_tasks(judging, default_workers()):
+        for block, holds in judged.items():
+            held[block] = holds
+    unknown = [block for block, holds in enumerate(held) if holds == "some"]
+    counts = np.where(np.array(held, dtype=object) == "all", index.rows, 0).astype(np.int64)
+    counts[unknown] = run_tasks([partial(count, block) for block in unknown], default_workers())
+    return counts, held
 
 
-def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> Callable[[], dict[int, Holds]]:
-    def judge() -> dict[int, Holds]:
-        kind = kind_of_word(index.formats[shard])
-        blocks = np.flatnonzero(index.shard_of_block == shard).tolist() if condition.terms else []
-        if not blocks or kind.format != "parquet":
-            return {}
-        try:
-            with open_file(root / index.shards[shard], kind) as file:
-                schema, metadata = file.schema_arrow, file.metadata
-        except (OSError, pa.ArrowException, HeadraceError):
-            return {}  # reading the block says what is wrong with the file
-        if index.block[blocks].max() >= metadata.num_row_groups:
-            return {}
-        return {
-            block: condition.holds_in(_ranges(metadata, schema, int(index.block[block]), condition, index.schema))
-            for block in blocks
-        }
-
-    return judge
-
-
-def _ranges(metadata: Any, schema: pa.Schema, group: int, condition: Condition, logical: pa.Schema) -> dict[str, Range]:
-    """Statistics of the filter's columns in a row group, where the file's type is the dataset's."""
-    found = {}
-    row_group = metadata.row_group(group)
-    for place in range(row_group.num_columns):
-        column = row_group.column(place)
-        name = column.path_in_schema
-        if name not in condition.columns or schema.get_field_index(name) < 0:
-            continue
-        kind = schema.field(name).type
-        statistics = column.statistics
-        if kind != logical.field(name).type or statistics is None:
-            continue
-        if not (statistics.has_min_max and statistics.has_null_count):
-            continue
-        with suppress(UnicodeDecodeError, pa.ArrowException):  # bounds cut inside a character
-            found[name] = Range(type=kind, low=statistics.min, high=statistics.max, nulls=statistics.null_count)
-    return found
+def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> dict[int, Holds]:
+    """Judge a Parquet shard's blocks by its footer: statistics of columns whose type is the dataset's."""
+    kind = kind_of_word(index.formats[shard])
+    blocks = np.flatnonzero(index.shard_of_block == shard).tolist() if condition.terms else []
+    if not blocks or kind.format != "parquet":
+        return {}
+    try:
+        with open_file(root / index.shards[shard], kind) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+    except (OSError, pa.ArrowException, HeadraceError):
+        return {}  # reading the block says what is wrong with the file
+    if index.block[blocks].max() >= metadata.num_row_groups:
+        return {}
+    types = {name: schema.field(name).type for name in condition.columns if schema.get_field_index(name) >= 0}
+    types = {name: kind for name, kind in types.items() if kind == index.schema.field(name).type}
+    judged = {}
+    for block in blocks:
+        row_group, ranges = metadata.row_group(int(index.block[block])), {}
+        for place in range(row_group.num_columns):
+            column = row_group.column(place)
+            name, known = column.path_in_schema, column.statistics
+            if name in types and known is not None and known.has_min_max and known.has_null_count:
+                with suppress(UnicodeDecodeError, pa.ArrowException):  # bounds cut inside a character
+                    ranges[name] = Range(type=types[name], low=known.min, high=known.max, nulls=known.null_count)
+        judged[block] = condition.holds_in(ranges)
+    return judged
 
 
 def _read_counts(path: Path | None, index: SplitIndex) -> tuple[I64, list[Holds]] | None:
@@ -224,12 +146,16 @@ class FilteredRows(IndexedDataset):
         super().__init__(source.root)
         self._source = source
         self._cache_dir = cache_dir
-        self._found: dict[str, FilteredSplit] = {}
+        self._found: dict[str, tuple[SplitIndex, I64, FilterReport]] = {}
         self.condition = condition_of(asked, source.schema)
 
     def __str__(self) -> str:
-        counted = [f"{name} {_said(each.report)}" for name, each in self._found.items()]
-        return f"rows where {self.condition}" + "".join(f"; {each}" for each in counted)
+        counted = [
+            f"; {name} {report.rows:,} of {report.total_rows:,} rows, {report.ruled_out:,} of {report.blocks:,} blocks"
+            " ruled out by statistics"
+            for name, (_, _, report) in self._found.items()
+        ]
+        return f"rows where {self.condition}{''.join(counted)}"
 
     @property
     def index(self) -> Index:
@@ -252,39 +178,49 @@ class FilteredRows(IndexedDataset):
         return {name: self.report(name).rows for name in self.splits}
 
     def report(self, split: str | None = None) -> FilterReport:
-        """What the filter leaves of a split, and how many blocks it spares."""
-        return self._of(split).report
+        """Count the rows that match in a split, and the blocks that need no reading."""
+        return self._of(split)[2]
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split that hold matching rows."""
-        return self._of(split).index
+        """The blocks of a split that hold matching rows, numbered anew."""
+        return self._of(split)[0]
 
     def block_reader(
         self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
     ) -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the matching rows of that block."""
-        return self._of(split).read_block.over(self._source.block_reader(split, verify=verify, files=files))
+        index, blocks, _ = self._of(split)
+        reader = self._source.block_reader(split, verify=verify, files=files)
+        return FilteredBlocks(reader, blocks, self.condition, index.schema)
 
-    def _of(self, split: str | None) -> FilteredSplit:
+    def _of(self, split: str | None) -> tuple[SplitIndex, I64, FilterReport]:
+        """The blocks of a split that hold matching rows, their numbers in the source, and the report."""
         index = self._source.split_index(split)
         if index.split not in self._found:
-            try:
-                contents: str | None = self._source.contents
-            except SettingsError:  # it has none: count each time
-                contents = None
-            self._found[index.split] = filter_split(
-                self.root,
-                index,
-                self._source.block_reader(split),
-                self.condition,
-                contents=contents,
-                cache_dir=self._cache_dir,
-            )
+            kept = None
+            with suppress(SettingsError):  # a source without a word for its contents is counted each time
+                key = sha256_hex(
+                    canonical_json([_VERSION, self._source.contents, index.identity, self.condition.digest])
+                )
+                kept = self._cache_dir / f"filter-{key}.json"
+            known = _read_counts(kept, index)
+            if known is None:
+                known = _count(self.root, index, self._source.block_reader(split), self.condition)
+                if kept is not None:
+                    _keep_counts(kept, *known)
+            self._found[index.split] = self._filtered(index, *known)
         return self._found[index.split]
 
-
-def _said(report: FilterReport) -> str:
-    return (
-        f"{report.rows:,} of {report.total_rows:,} rows, {report.ruled_out:,} of {report.blocks:,} blocks ruled out by"
-        " statistics"
-    )
+    def _filtered(self, index: SplitIndex, counts: I64, held: list[Holds]) -> tuple[SplitIndex, I64, FilterReport]:
+        blocks = np.flatnonzero(counts)
+        kept = {name: getattr(index, name)[blocks] for name in ("shard_of_block", "block", "offset", "length")}
+        report = FilterReport(
+            rows=int(counts.sum()),
+            total_rows=index.total_rows,
+            blocks=len(counts),
+            ruled_out=held.count("none"),
+            whole=held.count("all"),
+            counted=held.count("some"),
+            empty=sum(not count and each == "some" for count, each in zip(counts.tolist(), held, strict=True)),
+        )
+        return replace(index, rows=counts[blocks], condition=self.condition.digest, **kept), blocks, report

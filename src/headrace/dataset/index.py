@@ -12,13 +12,14 @@ import base64
 import hashlib
 import io
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.arrays import I64
+from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard
 
@@ -69,15 +71,40 @@ class Texts(Sequence[str]):
         return Texts, (self._values.take(pa.array(np.arange(len(self)))),)
 
 
-class MappedFields(Protocol):
-    """Fields of a `SplitIndex` that are views of a file, by name; pickled as the place of that file."""
+@dataclass(frozen=True)
+class MappedSplit:
+    """The fields of a `SplitIndex` that are views of a file, by name; pickled as the place of that file.
 
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        """The values."""
+    digest: of the file's stream, in hex; place: the file's device and inode.
+    """
+
+    path: Path
+    digest: str
+    place: tuple[int, int]
+    split: str
+    fields: Mapping[str, Any]
 
     def is_there(self) -> bool:
-        """Whether the path still names the file that was mapped."""
+        """Tell whether the path still names the file that was mapped."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self.place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _mapped_again, (self.path, self.digest, self.split)
+
+
+def _mapped_again(path: Path, digest: str, split: str) -> MappedSplit:
+    """Map the fields in another process of this machine. Raises `CorruptShard` if the file is another one by now."""
+    from headrace.dataset.stored_index import map_index  # which imports this module
+
+    index = map_index(path)
+    mapped = index.split(split).mapped
+    if index.digest != digest or mapped is None:
+        raise CorruptShard(f"{path}: is another index than this process was started with; open the dataset again")
+    return mapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +135,7 @@ class SplitIndex:
     checksums: Sequence[str] = ()
     condition: str = ""
     stamps: I64 | None = None
-    mapped: MappedFields | None = field(default=None, repr=False, compare=False)
+    mapped: MappedSplit | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def total_rows(self) -> int:
@@ -147,7 +174,7 @@ class SplitIndex:
         return _unpickled, (type(self), own, mapped)
 
 
-def _unpickled(kind: type[SplitIndex], values: dict[str, Any], mapped: MappedFields | None) -> SplitIndex:
+def _unpickled(kind: type[SplitIndex], values: dict[str, Any], mapped: MappedSplit | None) -> SplitIndex:
     made = object.__new__(kind)
     vars(made).update({**({} if mapped is None else mapped.fields), **values, "mapped": mapped})
     return made
@@ -176,22 +203,9 @@ class IndexRow:
     key_max: int | None
 
 
+_TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64()}
 INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("format", pa.string(), nullable=False),
-        pa.field("block", pa.int64(), nullable=False),
-        pa.field("first_row", pa.int64(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("length", pa.int64(), nullable=False),
-        pa.field("digest", pa.string(), nullable=False),
-        pa.field("checksum", pa.string(), nullable=False),
-        pa.field("source_shard", pa.string(), nullable=False),
-        pa.field("key_min", pa.int64()),
-        pa.field("key_max", pa.int64()),
-    ]
+    [pa.field(each.name, _TYPES[str(each.type)], nullable="None" in str(each.type)) for each in fields(IndexRow)]
 )
 _SCHEMA_KEY, _NULLS_KEY = b"headrace.schema", b"headrace.null_values"
 
@@ -203,7 +217,7 @@ def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequen
 
 
 def table_bytes(table: pa.Table, schema: pa.Schema, null_values: Sequence[str]) -> bytes:
-    """The same of a table of blocks in `INDEX_SCHEMA`."""
+    """Encode a table of blocks in `INDEX_SCHEMA` as index.parquet."""
     sink = io.BytesIO()
     table = table.replace_schema_metadata(columns_metadata(schema, null_values))
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
@@ -211,7 +225,7 @@ def table_bytes(table: pa.Table, schema: pa.Schema, null_values: Sequence[str]) 
 
 
 def columns_metadata(schema: pa.Schema, null_values: Sequence[str]) -> dict[bytes, bytes]:
-    """What the file of an index says of columns: the logical schema, and texts that mean null."""
+    """Encode the logical schema and the texts that mean null, for the metadata of an index file."""
     schema_bytes = base64.b64encode(schema.serialize().to_pybytes())
     return {_SCHEMA_KEY: schema_bytes, _NULLS_KEY: canonical_json(list(null_values))}
 
@@ -226,32 +240,22 @@ def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, .
 
 
 class Index(ABC):
-    """The blocks of all splits, the logical schema, the texts that mean null in typed columns."""
+    """The blocks of all splits. schema: the logical columns; null_values: texts that mean null in typed columns."""
 
     def __init__(self, schema: pa.Schema, null_values: tuple[str, ...]) -> None:
         self.schema, self.null_values = schema, null_values
-
-    @property
-    @abstractmethod
-    def table(self) -> pa.Table:
-        """One row per block, in `INDEX_SCHEMA`."""
 
     @abstractmethod
     def split(self, split: str) -> SplitIndex:
         """The blocks of one split in natural order."""
 
 
-class ParquetIndex(Index):
-    """index.parquet in memory."""
+class RunIndex(Index):
+    """The index of a finished run. table: one row per block, in `INDEX_SCHEMA`."""
 
     def __init__(self, table: pa.Table, schema: pa.Schema, null_values: tuple[str, ...]) -> None:
         super().__init__(schema, null_values)
-        self._table = table
-
-    @property
-    def table(self) -> pa.Table:
-        """One row per block, in `INDEX_SCHEMA`."""
-        return self._table
+        self.table = table
 
     def split(self, split: str) -> SplitIndex:
         """The blocks of one split in natural order."""
@@ -265,7 +269,7 @@ class ParquetIndex(Index):
         def of_shards(column: str) -> Texts:
             return Texts(table[column].take(first).combine_chunks())
 
-        def array(column: str) -> I64:
+        def of_blocks(column: str) -> I64:
             return np.asarray(table[column].to_numpy(), np.int64)
 
         return SplitIndex(
@@ -274,34 +278,25 @@ class ParquetIndex(Index):
             shards=Texts(names.dictionary),
             formats=of_shards("format"),
             shard_of_block=places,
-            block=array("block"),
-            rows=array("rows"),
-            offset=array("offset"),
-            length=array("length"),
+            block=of_blocks("block"),
+            rows=of_blocks("rows"),
+            offset=of_blocks("offset"),
+            length=of_blocks("length"),
             checksums=of_shards("checksum"),
         )
 
 
-def read_index(path: Path, digest: str | None = None) -> Index:
+def read_index(path: Path, digest: str | None = None) -> RunIndex:
     """Read index.parquet; with a digest, its bytes are checked first. Raises `CorruptShard`."""
     try:
         data = path.read_bytes()
         if digest is not None and sha256_hex(data) != digest:
-            raise CorruptShard(f"{path}: is not the index its manifest names; restore it or prepare the run again")
-        return parse_index(data)
+            raise damaged(path, "is not the index its manifest names")
+        # Decoded on the calling thread, so that none outlives it.
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            table = file.read(use_threads=False)
+        if not table.schema.equals(INDEX_SCHEMA):
+            raise ValueError("its columns are not those of an index")
+        return RunIndex(table, *columns_of(table.schema.metadata or {}))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise CorruptShard(
-            f"{path}: cannot be read as an index ({error}); restore it or prepare the run again"
-        ) from error
-
-
-def parse_index(data: bytes) -> Index:
-    """The index in the bytes that `index_bytes` gave; decoded on the calling thread, so that none outlives it.
-
-    Raises one of the errors that `read_index` catches.
-    """
-    with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-        table = file.read(use_threads=False)
-    if not table.schema.equals(INDEX_SCHEMA):
-        raise ValueError("its columns are not those of an index")
-    return ParquetIndex(table, *columns_of(table.schema.metadata or {}))
+        raise damaged(path, f"cannot be read as an index ({error})") from error

@@ -1,4 +1,4 @@
-"""What can be streamed: splits of blocks under one root directory, as a finished run or plain shards give them."""
+"""Datasets that can be streamed: splits of blocks under one root, from a finished run or plain shards."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Literal
 
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.dataset.file_cache import FileCache
 from headrace.dataset.index import Index, SplitIndex
+from headrace.dataset.local_shards import FileCache
+from headrace.dataset.local_shards import Verify as Verify
+from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
 from headrace.storage.places import place_of
 
-Verify = Literal["first_touch", "never"]
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
 _SECOND = 1_000_000_000  # nanoseconds
@@ -105,25 +105,92 @@ class IndexedDataset(ABC):
         files: keeps local copies of whole shards of an object store, which are checked against their checksum.
         """
         index = self.split_index(split)
-        checked = index if verify == "first_touch" else replace(index, checksums=())
         if files is not None:
-            return _BlockReader(self.root, index, tuple(self.index.null_values), files)
+            return block_reader(self.root, index, self.index.null_values, files)
         if (index.split, verify) not in self._readers:
-            self._readers[index.split, verify] = _BlockReader(self.root, checked, tuple(self.index.null_values))
+            checked = index if verify == "first_touch" else replace(index, checksums=())
+            self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
         return self._readers[index.split, verify]
 
 
-def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
+def block_reader(
+    root: Path, index: SplitIndex, null_values: Sequence[str], files: FileCache | None = None
+) -> ReadBlock:
     """Reads blocks of a split below a root directory. Picklable parts only; safe to call from any thread.
 
     A shard whose checksum is known is checked against it when it is first read, so that no corrupt byte is delivered:
     `CorruptShard` names it.
     """
-    return _BlockReader(root, index, tuple(null_values))
+    return _BlockReader(root, index, null_values, files)
 
 
-def refuse_changed(path: Path, indexed_as: I64) -> None:
-    """Raise `CorruptShard` for a plain shard whose size or time is not that of the index: its blocks lie elsewhere."""
+class _BlockReader:
+    """Reads blocks of a split, from copies of whole shards where `files` keeps some.
+
+    A plain shard whose size or time (of an object, tag) is not that of the index is refused: its blocks lie elsewhere.
+    """
+
+    def __init__(
+        self, root: Path, index: SplitIndex, null_values: Sequence[str], files: FileCache | None = None
+    ) -> None:
+        self._root, self._index, self._null_values = root, index, tuple(null_values)
+        self._remote = place_of(root).reads == "requests"
+        self._files = files if self._remote else None
+        self._copies: dict[int, Path] = {}  # of shards that were as indexed when these copies had been made
+        self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        index = self._index
+        shard = int(index.shard_of_block[number])
+        path, word = self._root / index.shards[shard], index.formats[shard]
+        checksum = index.checksums[shard] if index.checksums else ""
+        copy = self._files.place(path, checksum) if self._files is not None else None
+        if copy is None and self._remote and word == "parquet":
+            checksum = ""  # its pages have checksums of their own, and the rest of the object is not fetched
+        if copy is None and checksum:
+            self._check(shard, path, checksum)
+        if index.stamps is not None and not self._remote:
+            _refuse_changed(path, index.stamps[shard])
+        try:
+            table = read_block(
+                copy or path,
+                word,
+                block=int(index.block[number]),
+                offset=int(index.offset[number]),
+                length=int(index.length[number]),
+                columns=columns,
+                schema=index.schema,
+                null_values=self._null_values,
+                pages="trust" if checksum else "check",
+            )
+        except CorruptShard:
+            if copy is None or copy.exists():
+                raise
+            # Another process made room in this moment.
+            return _BlockReader(self._root, index, self._null_values)(number, columns)
+        if index.stamps is not None and self._remote and (copy is None or self._copies.get(shard) != copy):
+            # An object that is still the one indexed was so when it was read; the name of a copy holds its digest.
+            _refuse_replaced(path, word if copy is None else "", index.stamps[shard])
+            if copy is not None:
+                self._copies[shard] = copy
+        return table
+
+    def _check(self, shard: int, path: Path, checksum: str) -> None:
+        try:
+            if self._remote and shard in self._whole:
+                return  # not a request for every block
+            stamp = stamp_of(path)
+            if self._whole.get(shard) == stamp:
+                return
+            with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
+                if self._whole.get(shard) != stamp and place_of(path).checksum() != checksum:
+                    raise damaged(path)
+                self._whole[shard] = stamp
+        except OSError as error:
+            raise damaged(path, f"is missing ({error.strerror})") from error
+
+
+def _refuse_changed(path: Path, indexed_as: I64) -> None:
     try:
         stat = path.stat()
     except OSError as error:
@@ -134,11 +201,8 @@ def refuse_changed(path: Path, indexed_as: I64) -> None:
         raise _changed(path)
 
 
-def refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
-    """The same of an object, by its size and tag, after a read: an object that is still the one indexed was so then.
-
-    A Parquet object is asked for nothing: all that is read of it has the tag of its footer.
-    """
+def _refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
+    """Compare size and tag. A Parquet object is asked for nothing: what is read of it has the tag of its footer."""
     try:
         fact = fact_of(path) if word == "parquet" else place_of(path).stat()
     except FileNotFoundError as error:
@@ -151,88 +215,3 @@ def refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
 
 def _changed(path: Path) -> CorruptShard:
     return CorruptShard(f"{path}: changed after it was indexed; open the dataset again once it is complete")
-
-
-class _BlockReader:
-    def __init__(
-        self,
-        root: Path,
-        index: SplitIndex,
-        null_values: tuple[str, ...],
-        files: FileCache | None = None,
-    ) -> None:
-        self._root, self._index, self._null_values, self._files = root, index, null_values, files
-        self._remote = place_of(root).reads == "requests"
-        self._copies: dict[int, Path] = {}  # of shards that were as indexed when these copies had been made
-        self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        index = self._index
-        shard = int(index.shard_of_block[number])
-        path = self._root / index.shards[shard]
-        known = bool(index.checksums) and bool(index.checksums[shard])
-        copy = self._copy(path, index.checksums[shard] if known else "")
-        if copy is not None:
-            path = copy
-        elif known and self._remote and index.formats[shard] == "parquet":
-            known = False  # its pages have checksums of their own, and the rest of the object is not fetched
-        if known and copy is None:
-            self._check(shard, path)
-        if index.stamps is not None and not self._remote:
-            refuse_changed(path, index.stamps[shard])
-        try:
-            table = read_block(
-                path,
-                index.formats[shard],
-                block=int(index.block[number]),
-                offset=int(index.offset[number]),
-                length=int(index.length[number]),
-                columns=columns,
-                schema=index.schema,
-                null_values=self._null_values,
-                pages="trust" if known else "check",
-            )
-        except CorruptShard:
-            if copy is None or copy.exists():
-                raise
-            # Another process made room in this moment.
-            return _BlockReader(self._root, index, self._null_values)(number, columns)
-        self._refuse_replaced(shard, copy)
-        return table
-
-    def _refuse_replaced(self, shard: int, copy: Path | None) -> None:
-        path, stamps = self._root / self._index.shards[shard], self._index.stamps
-        if stamps is None or not self._remote:
-            return
-        if copy is None:
-            refuse_replaced(path, self._index.formats[shard], stamps[shard])
-        elif self._copies.get(shard) != copy:  # the name of a copy holds the digest of its bytes
-            refuse_replaced(path, "", stamps[shard])
-            self._copies[shard] = copy
-
-    def _copy(self, path: Path, checksum: str) -> Path | None:
-        """A local copy of the shard, whose bytes have been checked, where copies are kept."""
-        if self._files is None or not self._remote:
-            return None
-        try:
-            return self._files.place(path, checksum)
-        except FileNotFoundError as error:
-            raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
-
-    def _check(self, shard: int, path: Path) -> None:
-        try:
-            if self._remote and shard in self._whole:
-                return  # not a request for every block
-            stamp = stamp_of(path)
-            if self._whole.get(shard) == stamp:
-                return
-            with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
-                if self._whole.get(shard) == stamp:
-                    return
-                if place_of(path).checksum() != self._index.checksums[shard]:
-                    raise CorruptShard(
-                        f"{path}: its bytes are not those that were published; restore it or prepare the run again"
-                    )
-                self._whole[shard] = stamp
-        except OSError as error:
-            raise CorruptShard(f"{path}: is missing ({error.strerror}); restore it or prepare the run again") from error

@@ -1,35 +1,171 @@
-"""Shards as checked local files, for readers that map files: a local run's own, of an object store copies on a disk.
+"""Shards as checked local files: a local run's own, of an object store copies on a disk.
 
-A copy is made when a shard is first touched, once for all processes of the machine (see `file_cache`). What is mapped
-has to lie there whole, so a limit below the size of all shards is refused when the run is opened, not in the middle
-of an epoch.
+A copy is made when a shard is first touched, by one process of the machine while the others wait, checked against its
+published checksum, and gets its name when it is whole: the name holds the checksum of its bytes, against which every
+process checks the file once before it reads it. Copies are kept below `limit_bytes` with those of other datasets, least
+recently used first out; those of a dataset that this process reads stay, so what does not fit beside them is read from
+the store, block by block, and nothing is fetched and swept in a circle. Only copies are ever removed.
+
+Readers that map files (`LocalShards`) need all shards whole on the disk, so a limit below their size is refused when
+the run is opened, not in the middle of an epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.checks import check_integer, check_word
-from headrace.dataset.file_cache import FileCache, stored_bytes
-from headrace.dataset.indexed import Verify
-from headrace.dataset.plain import cache_directory
-from headrace.digest import checksum_file, sha256_file
-from headrace.errors import CorruptShard, SettingsError, StoreError
-from headrace.storage.places import place_of
+from headrace.dataset.sound import damaged
+from headrace.digest import checksum_file, sha256_file, sha256_hex
+from headrace.errors import SettingsError, StoreError
+from headrace.storage.cache_room import Room, use
+from headrace.storage.local import alone, make_directory, storing, temporary_for
+from headrace.storage.places import local_path_of, place_of
+
+Verify = Literal["first_touch", "never"]
 
 DISK_BYTES = 1 << 35
-_MEND = "restore it or prepare the run again"
+_Stamp = tuple[int, int, int]
+
+
+def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
+    """The directory that the caller named, or ~/.cache/headrace. Raises `SettingsError` for one that is not local."""
+    if asked is not None:
+        return local_path_of(asked, setting)
+    try:
+        return Path.home() / ".cache" / "headrace"
+    except RuntimeError:
+        raise SettingsError(
+            "the cache of indexes has no place: this user has no home directory; set HOME, or give cache_dir"
+            " (--cache-dir)"
+        ) from None
+
+
+class FileCache:
+    """Local copies of shards below one root; picklable, safe from any thread.
+
+    directory: of all datasets' copies, which `limit_bytes` is for.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int, root: Path) -> None:
+        self._base, self._limit, self._root = directory, limit_bytes, root
+        self._begin()
+
+    def place(self, path: Path, checksum: str) -> Path | None:
+        """The local copy of a shard, whole and checked; None where there is no room for one.
+
+        checksum: XXH3-128 of the published bytes; "" where it is not known: then the copy is of the object as it is
+        when this process first asks. Raises `CorruptShard` if the object is missing or has other bytes.
+        """
+        if self._process != os.getpid():  # forked: the parent's locks may be taken
+            self._begin()
+        with self._lock:
+            lock = self._locks.setdefault(str(path), threading.Lock())
+        with lock:
+            known = self._whole.get(str(path))
+            if known is not None and _stamp(known[0]) == known[1]:
+                with suppress(OSError):  # of a cache that others own
+                    os.utime(known[0])  # says when it was last used, to whoever makes room
+                self._whole[str(path)] = known[0], _stamp(known[0])
+                return known[0]
+            if path in self._refused:
+                return None
+            try:
+                found = self._found(path, checksum)
+            except FileNotFoundError as error:
+                raise damaged(path, "is missing") from error
+            if found is None:
+                self._refused.add(path)
+                return None
+            self._whole[str(path)] = found, _stamp(found)
+            return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_base": self._base, "_limit": self._limit, "_root": self._root}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._whole: dict[str, tuple[Path, _Stamp | None]] = {}  # copies that had their checksum, as they were then
+        self._refused: set[Path] = set()
+        self._room = Room(self._base, self._limit)
+        self._directory = self._base / sha256_hex(str(self._root).encode())[:32]
+        use(self._directory)
+
+    def _found(self, path: Path, checksum: str) -> Path | None:
+        key = checksum or sha256_hex(f"{path} {place_of(path).stat().etag}".encode())[:32]
+        make_directory(self._directory)
+        try:
+            with alone(self._directory / f".{key}.lock"):
+                return self._kept(key) or self._fetched(path, key, checksum)
+        except StoreError as error:
+            if isinstance(error.__cause__, OSError):  # the local disk's, not the store's: it is full, or not ours
+                return None
+            raise
+
+    def _kept(self, key: str) -> Path | None:
+        """The copy that is there, if it is what its name says; else it is removed."""
+        for place in sorted(self._directory.glob(f"{key}-*")):
+            if checksum_file(place) == place.name.rpartition("-")[2]:
+                return place
+            place.unlink(missing_ok=True)
+        return None
+
+    def _fetched(self, path: Path, key: str, checksum: str) -> Path | None:
+        size, temporary = place_of(path).stat().size, temporary_for(self._directory / key)
+        try:
+            with self._lock:  # what is on its way counts as held from the beginning
+                if not self._room.admit(size):
+                    return None
+                with storing(temporary), temporary.open("xb") as file:
+                    file.truncate(size)
+            place_of(path).fetch(temporary)
+            own = checksum_file(temporary)
+            if checksum and own != checksum:
+                raise damaged(path)
+            place = self._directory / f"{key}-{own}"
+            with storing(place):
+                os.replace(temporary, place)
+            return place
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def stored_bytes(root: Path, shards: Sequence[str]) -> int:
+    """Bytes of these objects below a prefix; one listing for each prefix that they are in."""
+    wanted = [root / shard for shard in shards]
+    listed: dict[Path, int] = {}
+    for parent in {each.parent for each in wanted}:
+        listed |= {parent / fact.name: fact.size for fact in place_of(parent).children()[1]}
+    return sum(listed.get(each, 0) for each in set(wanted))
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles:
-    """How shards become local files, checked.
+    """Options for making shards local files, checked.
 
     verify: whether a run's own files are checked when first touched; copies always are. cache_dir: of copies, None:
     ~/.cache/headrace. disk_bytes: most that all copies there take, 1 or more.
@@ -61,35 +197,27 @@ class LocalShards:
                     f"{root}: its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,}; they are mapped"
                     f" from copies on a disk: set disk_bytes={needed} or more"
                 )
-            base = cache_directory(files.cache_dir)
-            self._directory = base / "files"
+            self._directory = cache_directory(files.cache_dir) / "files"
             self._cache = FileCache(self._directory, files.disk_bytes, root)
 
     def place(self, shard: str) -> Path:
         """The local file of a shard, whole and checked. Raises `CorruptShard`, `StoreError`."""
-        path = self._root / shard
+        path, checksum = self._root / shard, self._checksums[shard]
         if self._cache is not None:
-            return self._copy(self._cache, path, self._checksums[shard])
-        checksum = self._checksums[shard] if self._verify == "first_touch" else ""
+            found = self._cache.place(path, checksum)
+            if found is None:
+                raise StoreError(
+                    f"{path}: no room for a copy in {self._directory}, beside those that are in use there; make room on"
+                    " the disk, raise disk_bytes, or give another cache_dir"
+                )
+            return found
         try:
-            whole = not checksum or checksum_file(path) == checksum
+            whole = self._verify == "never" or not checksum or checksum_file(path) == checksum
         except OSError as error:
-            raise CorruptShard(f"{path}: cannot be read ({error.strerror}); {_MEND}") from error
+            raise damaged(path, f"cannot be read ({error.strerror})") from error
         if not whole:
-            raise CorruptShard(f"{path}: its bytes are not those that were published; {_MEND}")
+            raise damaged(path)
         return path
-
-    def _copy(self, cache: FileCache, path: Path, checksum: str) -> Path:
-        try:
-            found = cache.place(path, checksum)
-        except FileNotFoundError as error:
-            raise CorruptShard(f"{path}: cannot be read ({error.strerror}); {_MEND}") from error
-        if found is None:
-            raise StoreError(
-                f"{path}: no room for a copy in {self._directory}, beside those that are in use there; make room on the"
-                " disk, raise disk_bytes, or give another cache_dir"
-            )
-        return found
 
 
 def checked_table(path: Path, sha256: str, columns: list[str] | None = None) -> pa.Table:
@@ -97,7 +225,7 @@ def checked_table(path: Path, sha256: str, columns: list[str] | None = None) -> 
     try:
         with place_of(path).local_copy() as file:
             if sha256 and sha256_file(file) != sha256:
-                raise CorruptShard(f"{path}: its bytes are not those that were published; {_MEND}")
+                raise damaged(path)
             return pq.read_table(file, columns=columns)
     except (OSError, pa.ArrowException) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error
+        raise damaged(path, f"cannot be read ({error})") from error

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.dataset.html import table_html
-from headrace.dataset.sound import manifest_problem
+from headrace.dataset.sound import damaged, manifest_problem
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import InputError
 from headrace.formats.json_text import loads
 
 MANIFEST = "manifest.json"
@@ -25,7 +25,7 @@ _USUAL = ("train", "val", "valid", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTotals:
-    """What one split holds."""
+    """Totals of one split."""
 
     rows: int
     shards: int
@@ -57,7 +57,7 @@ class Manifest:
     def to_json(self) -> bytes:
         """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""
         record = asdict(self)
-        record[DIGEST] = _digest_of(record)
+        record[DIGEST] = sha256_hex(canonical_json(record))
         return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     def _repr_html_(self) -> str:
@@ -83,12 +83,12 @@ def read_manifest(run: Path) -> Manifest | None:
     path = run / MANIFEST
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise CorruptShard(f"{path}: is larger than {_MAX_BYTES} bytes; restore it or prepare the run again")
+            raise damaged(path, f"is larger than {_MAX_BYTES} bytes")
         record = loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
+        raise damaged(path, f"is not a manifest ({error})") from error
     version = record.get("format_version") if isinstance(record, dict) else None
     if version != FORMAT_VERSION:
         older = isinstance(version, int) and version < FORMAT_VERSION
@@ -96,7 +96,7 @@ def read_manifest(run: Path) -> Manifest | None:
         raise InputError(f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}")
     try:
         digest = record.pop(DIGEST, None)
-        if digest is not None and digest != _digest_of(record):
+        if digest is not None and digest != sha256_hex(canonical_json(record)):
             raise ValueError("its digest does not fit: it was changed or damaged")
         problem = manifest_problem(record)
         if problem is not None:
@@ -104,18 +104,14 @@ def read_manifest(run: Path) -> Manifest | None:
         record["splits"] = {name: SplitTotals(**totals) for name, totals in record["splits"].items()}
         return Manifest(**record)
     except KeyError as error:
-        raise CorruptShard(f"{path}: has no {error}; restore it or prepare the run again") from error
+        raise damaged(path, f"has no {error}") from error
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
+        raise damaged(path, f"is not a manifest ({error})") from error
 
 
 def finished_at(run: Path) -> str:
-    """When a run was finished: the modification time of its manifest file, in ISO 8601, UTC.
+    """Read when a run was finished, the modification time of its manifest file, in ISO 8601, UTC.
 
     A copy that does not keep times has the time of the copy.
     """
     return datetime.fromtimestamp(int((run / MANIFEST).stat().st_mtime), UTC).isoformat(timespec="seconds")
-
-
-def _digest_of(record: dict[str, Any]) -> str:
-    return sha256_hex(canonical_json(record))

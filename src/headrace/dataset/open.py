@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from headrace.dataset.index import Index, read_index
+from headrace.dataset.index import RunIndex, read_index
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, finished_at, read_manifest
 from headrace.dataset.pointer import RUN_ID, pointed_run
-from headrace.dataset.sound import index_problem
-from headrace.errors import CorruptShard, InputError
+from headrace.dataset.sound import damaged, index_problem
+from headrace.errors import InputError
 from headrace.storage.places import path_of, place_of
 
 
@@ -23,18 +23,18 @@ class FinishedRun(IndexedDataset):
         self.manifest = manifest
 
     @cached_property
-    def index(self) -> Index:
+    def index(self) -> RunIndex:
         """All blocks of the run; its bytes are checked against the manifest, and its names stay below the run."""
         path = self.root / INDEX
         index = read_index(path, self.manifest.index_digest)
         problem = index_problem(index.table)
         if problem is not None:
-            raise CorruptShard(f"{path}: {problem}; restore it or prepare the run again")
+            raise damaged(path, problem)
         return index
 
     @property
     def finished_at(self) -> str:
-        """When the run was finished, in ISO 8601, UTC."""
+        """Time at which the run was finished, in ISO 8601, UTC."""
         return finished_at(self.root)
 
     @property
@@ -49,7 +49,7 @@ class FinishedRun(IndexedDataset):
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a directory was made by `prepare`, finished or not."""
+    """Tell whether `prepare` made a directory, finished or not."""
     return place_of(path).holds_any((MANIFEST, "runs", "receipts"))
 
 
@@ -74,21 +74,15 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
             raise InputError(f"{root}: has no finished run {run!r}; it has {', '.join(_finished(root)) or 'none'}")
         return chosen, manifest
     linked = pointed_run(root)
-    if linked is not None:
-        manifest = read_manifest(root / "runs" / linked)
+    manifest = None if linked is None else read_manifest(root / "runs" / linked)
+    if linked is not None and manifest is not None:
+        return root / "runs" / linked, manifest
+    runs = [root / "runs" / name for name in _finished(root)]
+    for newest in sorted(runs, key=lambda each: (finished_at(each), each), reverse=True):
+        manifest = read_manifest(newest)
         if manifest is not None:
-            return root / "runs" / linked, manifest
-    finished: list[tuple[str, Path, Manifest]] = []
-    for name in _finished(root):
-        manifest = read_manifest(root / "runs" / name)
-        if manifest is not None:
-            finished.append((finished_at(root / "runs" / name), root / "runs" / name, manifest))
-    if not finished:
-        raise InputError(
-            f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out {root}`"
-        )
-    _, newest, manifest = max(finished, key=lambda each: each[:2])
-    return newest, manifest
+            return newest, manifest
+    raise InputError(f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out {root}`")
 
 
 def _finished(root: Path) -> list[str]:

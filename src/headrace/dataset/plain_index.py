@@ -7,7 +7,9 @@ one. Memory is O(blocks) numbers and names, whatever number of columns the files
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,16 +30,15 @@ OnProgress = Callable[[int, int], None]
 _FILES_A_TASK = 64  # so that a task costs little beside the footers it reads
 
 
-@dataclass(frozen=True)
-class _Looked:
-    """What a task found: of its files those that differ in what they say of columns, and the blocks of all.
+class _Looked(NamedTuple):
+    """A task's findings. kinds: those of its files that differ in what they say of columns.
 
     counts: blocks of each file; spans: block, rows, offset and length of each block, int64 [blocks, 4].
     """
 
-    kinds: Sequence[Shard]
-    formats: Sequence[str]
-    counts: Sequence[int]
+    kinds: list[Shard]
+    formats: list[str]
+    counts: list[int]
     spans: I64
 
 
@@ -55,19 +56,17 @@ def build(
     done, files) from any thread. Raises `InputError` if a file cannot be read or files differ in their columns,
     `SettingsError` on types of columns that no text file has.
     """
-    done = [0]
+    done = 0
 
-    def task(start: int) -> Callable[[], _Looked]:
-        def work() -> _Looked:
-            places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
-            found = _look(listing, places, kinds)
-            done[0] += len(places)
-            on_progress(done[0], len(listing.names))
-            return found
+    def task(start: int) -> _Looked:
+        nonlocal done
+        places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
+        found = _look(listing, places, kinds)
+        done += len(places)
+        on_progress(done, len(listing.names))
+        return found
 
-        return work
-
-    found = run_tasks([task(start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers)
+    found = run_tasks([partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers)
     shards = _distinct([shard for each in found for shard in each.kinds])
     text = {name for shard in shards if shard.dialect is not None for name in shard.schema.names}
     unknown = sorted(set(kinds) - text)
@@ -83,43 +82,33 @@ def build(
 
 
 def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType]) -> _Looked:
-    shards: list[Shard] = []
-    formats: list[str] = []
-    counts: list[int] = []
+    found = _Looked([], [], [], np.empty((0, 4), np.int64))
     spans: list[tuple[int, int, int, int]] = []
     for place in places:
-        shard, blocks = look(listing.path(place), listing.names[place], shards[-1] if shards else None)
-        shard = _declared(replace(shard, size=int(listing.sizes[place]), mtime_ns=int(listing.mtimes_ns[place])), kinds)
-        formats.append(shard.word)
-        counts.append(len(blocks))
+        shard, blocks = look(listing.path(place), listing.names[place], found.kinds[-1] if found.kinds else None)
+        if shard.dialect is not None and kinds:  # the declared types of text columns
+            declared = pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema])
+            shard = replace(shard, schema=declared)
+        shard = replace(shard, size=int(listing.sizes[place]), mtime_ns=int(listing.mtimes_ns[place]))
+        found.formats.append(shard.word)
+        found.counts.append(len(blocks))
         spans += [(span.block, span.rows, span.offset, span.length) for span in blocks]
-        shards = _distinct([*shards, shard])
-    return _Looked(shards, formats, counts, np.array(spans, np.int64).reshape(-1, 4))
+        found.kinds[:] = _distinct([*found.kinds, shard])
+    return found._replace(spans=np.array(spans, np.int64).reshape(-1, 4))
 
 
 def _distinct(shards: Sequence[Shard]) -> list[Shard]:
     """The first of each kind of shard: format, columns, and which of them may hold nulls."""
+
+    def same(a: Shard, b: Shard) -> bool:
+        words = [(each.kind, each.content, each.dialect is None, each.null_columns) for each in (a, b)]
+        return words[0] == words[1] and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
+
     kept: list[Shard] = []
     for shard in shards:
-        if not any(_same(shard, other) for other in kept):
+        if not any(same(shard, other) for other in kept):
             kept.append(shard)
     return kept
-
-
-def _same(a: Shard, b: Shard) -> bool:
-    same = (
-        (a.kind, a.content) == (b.kind, b.content)
-        and (a.dialect is None) == (b.dialect is None)
-        and a.null_columns == b.null_columns
-    )
-    return same and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
-
-
-def _declared(shard: Shard, kinds: Mapping[str, pa.DataType]) -> Shard:
-    """The shard with the declared types of its text columns."""
-    if shard.dialect is None or not kinds:
-        return shard
-    return replace(shard, schema=pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema]))
 
 
 def _splits(listing: Listing, formats: Sequence[str], counts: I64, spans: I64, schema: pa.Schema) -> list[SplitIndex]:

@@ -1,31 +1,36 @@
-"""The pointer: which run a trainer sees that reads paths, and whether it sees that run whole.
+"""The pointer: which run trainers that read paths see, and whether they see that run whole.
 
     runs/<run_id>/splits/<name> -> ../<directory>   the run's own links, made before its manifest, never changed
     splits -> runs/<run_id>/splits                  one link, so one rename replaces all splits together
     <file> -> splits/../<file>                      files beside splits/ change hands with the same rename
 
-An object store has no links. There `splits.json` names the run and its directories, and one PUT replaces it.
+Nothing that a reader sees changes before the rename. A process that dies anywhere leaves the old run or the new one,
+and preparing again finishes the rest. An object store has no links: there `splits.json` names the run and its
+directories, and one PUT replaces it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace.dataset.manifest import Manifest
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, StoreError
+from headrace.storage import local
 from headrace.storage.local import TEMP_PREFIX
 from headrace.storage.places import place_of
+
+Announce = Callable[[Literal["links.made", "beside.linked", "splits.linked"], str], None]
 
 SPLITS, POINTER = "splits", "splits.json"
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TO_RUN = re.compile(rf"runs/({RUN_ID.pattern})/{SPLITS}")
-_SINGLE = re.compile(rf"\.\./runs/{RUN_ID.pattern}/.+")  # earlier versions: a link a split, and files beside them
-_BESIDE = re.compile(rf"runs/{RUN_ID.pattern}/.+")
 _AGAIN = "prepare the run again, or open it by its run id"
 
 
@@ -37,79 +42,126 @@ def pointer_of(root: Path) -> Path:
 def pointed_run(root: Path) -> str | None:
     """The run id that the pointer of a dataset directory names, or None where there is no pointer.
 
-    A directory `splits/` of single links is what earlier versions made; the first link that leads to a run counts.
+    A dataset that was copied from a store to a disk is opened by its `splits.json`.
     Raises `CorruptShard` for a `splits.json` that names no run.
     """
-    if not place_of(root).has_links:
-        return _named(root)
     pointer = root / SPLITS
-    if pointer.is_symlink():
+    if place_of(root).has_links and pointer.is_symlink():
         match = _TO_RUN.fullmatch(os.readlink(pointer))
         return match[1] if match else None
-    for link in sorted(pointer.glob("*")):
-        found = RUN_ID.search(os.readlink(link)) if link.is_symlink() else None
-        if found:
-            return found[0]
-    return _named(root)  # a copy of a dataset that was in a store
+    try:
+        name = json.loads((root / POINTER).read_bytes())["run"]
+        return name if RUN_ID.fullmatch(name) else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptShard(f"{root / POINTER}: names no run ({error}); delete it and prepare again") from error
+
+
+def check_pointer(out: Path) -> None:
+    """Refuse an output where the pointer could not be made, before the work, so that no work is lost.
+
+    Raises `StoreError` that names what is in the way, or says that the file system has no symbolic links.
+    """
+    pointer = out / SPLITS
+    if os.path.lexists(pointer):
+        if not pointer.is_symlink() or not _TO_RUN.fullmatch(os.readlink(pointer)):
+            raise _in_the_way(pointer)
+        return
+    probe = local.temporary_for(pointer)
+    try:
+        os.symlink(SPLITS, probe)
+        probe.unlink()
+    except OSError as error:
+        raise StoreError(
+            f"{out}: cannot hold symbolic links ({error.strerror}), and splits/ is one; choose an output directory on "
+            "another file system"
+        ) from error
+
+
+def make_own_links(run: Path, manifest: Manifest) -> None:
+    """Make `runs/<run_id>/splits/`, durably."""
+    links = _own_links(manifest)
+    directory = local.make_directory(run / SPLITS)
+    with local.storing(directory):
+        for name, place in sorted(manifest.facts["directories"].items()):
+            local.make_directory(run / place)  # a split without rows
+            if name in links:
+                local.link_to(directory / name, links[name])
+    local.sync_directory(directory)
+    local.sync_directory(run)
+
+
+def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> None:
+    """Let `splits`, and every file that the run publishes beside it, lead to this run. Raises `StoreError`."""
+    make_own_links(run, manifest)
+    announce("links.made", SPLITS)
+    pointer, beside = out / SPLITS, manifest.facts.get("published", {})
+    with _pointing_alone(out):
+        check_pointer(out)
+        for name in sorted(beside):
+            if os.path.lexists(out / name) and not _follows_pointer(out / name):
+                raise _in_the_way(out / name)
+        for name, place in sorted(beside.items()):  # leads nowhere, or to the old run, until the pointer moves
+            local.link_to(out / name, f"{SPLITS}/../{place}")  # the kernel follows `splits` first: `..` is the run
+        announce("beside.linked", SPLITS)
+        local.link_to(pointer, f"runs/{run.name}/{SPLITS}")
+        local.sync_directory(out)
+        announce("splits.linked", str(pointer))
+        with local.storing(out):
+            for entry in sorted(out.iterdir()):
+                if entry.name not in beside and _follows_pointer(entry):
+                    entry.unlink(missing_ok=True)
+
+
+def point_record_at(out: Path, run_id: str, manifest: Manifest) -> None:
+    """Let `splits.json` of an object store name the run as the newest."""
+    place = out / POINTER
+    data = (json.dumps(pointer_record(run_id, manifest), indent=1, sort_keys=True) + "\n").encode()
+    with suppress(FileNotFoundError):
+        if place.read_bytes() == data:
+            return
+    place_of(place).replace(data)
 
 
 def pointer_record(run_id: str, manifest: Manifest) -> dict[str, Any]:
-    """What `splits.json` says of a run; paths are relative to the dataset."""
+    """The content of `splits.json`; paths are relative to the dataset."""
+
+    def below_run(names: Mapping[str, str]) -> dict[str, str]:
+        return {name: f"runs/{run_id}/{relative}" for name, relative in sorted(names.items())}
+
     return {
         "run": run_id,
-        "splits": _below_run(run_id, manifest.facts["directories"]),
-        "published": _below_run(run_id, manifest.facts.get("published", {})),
+        "splits": below_run(manifest.facts["directories"]),
+        "published": below_run(manifest.facts.get("published", {})),
     }
 
 
-def own_links(manifest: Manifest) -> dict[str, str]:
-    """Name → text of each link in a run's own `splits/`. A split whose directory is already there needs none."""
-    places = manifest.facts["directories"].items()
-    return {name: os.path.relpath(place, SPLITS) for name, place in places if place != f"{SPLITS}/{name}"}
-
-
-def beside_links(manifest: Manifest) -> dict[str, str]:
-    """Name → text of each link beside `splits/`. The kernel follows `splits` first, so `..` is the run."""
-    return {name: f"{SPLITS}/../{place}" for name, place in manifest.facts.get("published", {}).items()}
-
-
-def leads_into_a_run(link: Path, root: Path) -> bool:
-    """Whether a name directly below `root`, or below a directory of single links in it, is a link that headrace made.
-
-    A link of the user's, e.g. `best -> runs/<run_id>`, has another name than what it leads to.
-    """
-    if not link.is_symlink() or link.name.startswith(TEMP_PREFIX):
-        return False
-    text = os.readlink(link)
-    if link.parent != root:
-        return _SINGLE.fullmatch(text) is not None
-    return text.startswith(f"{SPLITS}/../") or (_BESIDE.fullmatch(text) is not None and Path(text).name == link.name)
-
-
 def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
-    """What a trainer that reads the paths of `root` sees other than this run, or None if it sees this run whole."""
-    if not place_of(root).has_links:
-        return _json_problem(root, run, manifest)
-    pointer, wanted = root / SPLITS, f"runs/{run.name}/{SPLITS}"
-    if pointer.is_symlink():
-        text = os.readlink(pointer)
-        if text != wanted:
-            return f"{pointer}: leads to {text}, not to {wanted}; delete the link and {_AGAIN}"
-        problem = own_links_problem(run, manifest)
-    elif pointer.is_dir():
-        problem = _single_links_problem(pointer, run, manifest)
-    elif os.path.lexists(pointer):
-        return f"{pointer}: is a file, not a link to {wanted}; move it away and {_AGAIN}"
-    elif (root / POINTER).is_file():
-        return _json_problem(root, run, manifest)
-    else:
+    """Name what a trainer that reads the paths of `root` sees other than this run; None if it sees this run whole."""
+    pointer, record = root / SPLITS, root / POINTER
+    if not place_of(root).has_links or (not os.path.lexists(pointer) and record.is_file()):
+        try:
+            same = json.loads(record.read_bytes()) == pointer_record(run.name, manifest)
+        except FileNotFoundError:
+            return f"{record}: is missing, so readers of the store cannot tell which run is the newest; {_AGAIN}"
+        except ValueError:
+            return f"{record}: is not JSON; {_AGAIN}"
+        return None if same else f"{record}: does not name run {run.name} and its splits; {_AGAIN}"
+    wanted = f"runs/{run.name}/{SPLITS}"
+    if not os.path.lexists(pointer):
         return f"{pointer}: is missing, so trainers that read paths find no split; {_AGAIN}"
-    return problem or _beside_problem(root, run, manifest)
+    if not pointer.is_symlink():
+        kind = "directory" if pointer.is_dir() else "file"
+        return f"{pointer}: is a {kind}, not a link to {wanted}; move it away and {_AGAIN}"
+    if (text := os.readlink(pointer)) != wanted:
+        return f"{pointer}: leads to {text}, not to {wanted}; delete the link and {_AGAIN}"
+    return own_links_problem(run, manifest) or _beside_problem(root, run, manifest)
 
 
 def own_links_problem(run: Path, manifest: Manifest) -> str | None:
-    """The first name in a run's own `splits/` that does not lead where the manifest says, or None."""
-    directory, links = run / SPLITS, own_links(manifest)
+    """Name the first entry of a run's own `splits/` that does not lead where the manifest says, or None."""
+    directory, links = run / SPLITS, _own_links(manifest)
     for name, place in sorted(manifest.facts["directories"].items()):
         entry = directory / name
         if name in links and (not entry.is_symlink() or os.readlink(entry) != links[name]):
@@ -122,56 +174,41 @@ def own_links_problem(run: Path, manifest: Manifest) -> str | None:
     return None
 
 
-def _single_links_problem(pointer: Path, run: Path, manifest: Manifest) -> str | None:
-    """The same of the layout of earlier versions: a directory with one link a split."""
-    places = manifest.facts["directories"]
-    entries = sorted(each for each in pointer.iterdir() if not each.name.startswith(TEMP_PREFIX))
-    for entry in entries:
-        if not entry.is_symlink():
-            return f"{entry}: is not a link into a run; move it away and {_AGAIN}"
-        if entry.name not in places or not _same_place(entry, run / places[entry.name]):
-            return f"{entry}: leads to {os.readlink(entry)}, which is not a split of run {run.name}; {_AGAIN}"
-    missing = sorted(set(places) - {each.name for each in entries})
-    return f"{pointer / missing[0]}: is missing; {_AGAIN}" if missing else None
-
-
 def _beside_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
     beside = manifest.facts.get("published", {})
     for name, place in sorted(beside.items()):
-        if not _same_place(root / name, run / place):
-            return f"{root / name}: does not lead to {place} of run {run.name}; move it away and {_AGAIN}"
+        link, target = root / name, run / place
+        if not (link.exists() and target.exists() and link.samefile(target)):
+            return f"{link}: does not lead to {place} of run {run.name}; move it away and {_AGAIN}"
     for entry in sorted(root.iterdir()):
-        if entry.name not in (SPLITS, *beside) and leads_into_a_run(entry, root):
+        if entry.name not in beside and _follows_pointer(entry):
             return f"{entry}: is a link of another run than {run.name}; delete it"
     return None
 
 
-def _same_place(link: Path, target: Path) -> bool:
-    return link.exists() and target.exists() and link.samefile(target)
+def _own_links(manifest: Manifest) -> dict[str, str]:
+    """Name → text of each link in a run's own `splits/`. A split whose directory is already there needs none."""
+    places = manifest.facts["directories"].items()
+    return {name: os.path.relpath(place, SPLITS) for name, place in places if place != f"{SPLITS}/{name}"}
 
 
-def _json_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
-    place = root / POINTER
+def _follows_pointer(link: Path) -> bool:
+    """Tell whether headrace made this link beside `splits`; others, e.g. `best -> runs/<run_id>`, are the user's."""
+    return link.is_symlink() and not link.name.startswith(TEMP_PREFIX) and os.readlink(link).startswith(f"{SPLITS}/../")
+
+
+def _in_the_way(path: Path) -> StoreError:
+    return StoreError(f"{path}: is in the way of a link of that name; move it, or choose another --out")
+
+
+@contextmanager
+def _pointing_alone(out: Path) -> Iterator[None]:
+    """Wait for other processes that point `splits` at their runs: each makes all its links, then the next one does."""
+    with local.storing(out):
+        descriptor = os.open(out / "runs", os.O_RDONLY)
     try:
-        record = json.loads(place.read_bytes())
-    except FileNotFoundError:
-        return f"{place}: is missing, so readers of the store cannot tell which run is the newest; {_AGAIN}"
-    except ValueError:
-        return f"{place}: is not JSON; {_AGAIN}"
-    same = record == pointer_record(run.name, manifest)
-    return None if same else f"{place}: does not name run {run.name} and its splits; {_AGAIN}"
-
-
-def _named(root: Path) -> str | None:
-    """The run that `splits.json` names."""
-    try:
-        name = json.loads((root / POINTER).read_bytes())["run"]
-        return name if RUN_ID.fullmatch(name) else None
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptShard(f"{root / POINTER}: names no run ({error}); delete it and prepare again") from error
-
-
-def _below_run(run_id: str, names: Mapping[str, str]) -> dict[str, str]:
-    return {name: f"runs/{run_id}/{relative}" for name, relative in sorted(names.items())}
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a manifest and an index must be before anything is done with them: whoever wrote them may mean harm.
+"""Check a manifest and an index before anything is done with them: their author may mean harm.
 
 Names are relative and stay below the run, counts are counts, digests are digests. Nothing here opens a file. That the
 bytes of shards are those of the digests is checked when they are read.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from headrace.errors import CorruptShard
 
 # Absolute, with a drive, with an empty part, "." or "..", or with a zero byte.
 _UNSOUND = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|(^|/)\.?(/|$)|\x00"
@@ -21,12 +24,12 @@ LARGEST = 1 << 48  # rows and bytes; sums of them stay inside 64 bits
 
 
 def is_sound_name(name: object) -> bool:
-    """Whether this is the name of something below a directory, whatever links there are."""
+    """Tell whether this names something below a directory, whatever links there are."""
     return isinstance(name, str) and _UNSOUND_NAME.search(name) is None
 
 
 def manifest_problem(record: Mapping[str, Any]) -> str | None:
-    """What is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
+    """Name what is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
     for name in ("run_id", "recipe"):
         if not isinstance(record[name], str):
             return f"{name} is {_short(record[name])}, not text"
@@ -61,7 +64,7 @@ def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str 
 
 
 def index_problem(table: pa.Table) -> str | None:
-    """What is wrong with the index of a finished run, or None: names, places, counts and digests of its blocks."""
+    """Name what is wrong with names, places, counts or digests in the index of a finished run, or None."""
     for name in ("block", "first_row", "rows", "offset", "length"):
         values = table[name]
         wrong = pc.or_(pc.less(values, 0), pc.greater_equal(values, LARGEST))
@@ -77,6 +80,11 @@ def index_problem(table: pa.Table) -> str | None:
     if pc.any(wrong).as_py():
         return f"shard is {_short(shards.filter(wrong)[0].as_py())}, which may lead out of the run"
     return None
+
+
+def damaged(path: Path, problem: str = "its bytes are not those that were published") -> CorruptShard:
+    """The error for a file of a run that is not what the run says."""
+    return CorruptShard(f"{path}: {problem}; restore it or prepare the run again")
 
 
 def _short(value: object) -> str:

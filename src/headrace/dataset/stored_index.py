@@ -12,8 +12,6 @@ import mmap
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from headrace.arrays import I64
 from headrace.dataset.index import (
-    INDEX_SCHEMA,
     Index,
-    MappedFields,
+    MappedSplit,
     SplitIndex,
     Texts,
     columns_metadata,
     columns_of,
 )
-from headrace.dataset.sound import LARGEST, is_sound_name
+from headrace.dataset.sound import LARGEST
 from headrace.errors import CorruptShard
 
 # Raise it whenever this layout, `SplitIndex.identity` or what the scan of a file finds changes: older files are then
@@ -53,40 +49,6 @@ _STORED = pa.schema(
 _DIGEST_BYTES = 16
 
 
-@dataclass(frozen=True)
-class MappedSplit:
-    """The fields of a split that are views of a file.
-
-    digest: of the file's stream, in hex; place: the file's device and inode.
-    """
-
-    path: Path
-    digest: str
-    place: tuple[int, int]
-    split: str
-    fields: Mapping[str, Any]
-
-    def is_there(self) -> bool:
-        """Whether the path still names the file that was mapped."""
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self.place
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _mapped_split, (self.path, self.digest, self.split)
-
-
-def _mapped_split(path: Path, digest: str, split: str) -> MappedFields:
-    """The same fields in another process of this machine. Raises `CorruptShard` if the file is another one by now."""
-    index = map_index(path)
-    mapped = index.split(split).mapped
-    if index.digest != digest or mapped is None:
-        raise CorruptShard(f"{path}: is another index than this process was started with; open the dataset again")
-    return mapped
-
-
 class StoredIndex(Index):
     """The index in such a file. data: its bytes; files: a digest of the files that it was made of; digest: its own."""
 
@@ -102,11 +64,6 @@ class StoredIndex(Index):
     ) -> None:
         super().__init__(schema, null_values)
         self.splits, self.data, self.files, self.digest = splits, data, files, digest
-
-    @cached_property
-    def table(self) -> pa.Table:
-        """One row per block, in `INDEX_SCHEMA`; made when it is first asked for."""
-        return pa.concat_tables([INDEX_SCHEMA.empty_table(), *(_table(each) for each in self.splits.values())])
 
     def split(self, split: str) -> SplitIndex:
         """The blocks of one split in natural order."""
@@ -235,44 +192,3 @@ def _check(fields: Mapping[str, Any]) -> None:
     names = pa.array(shards)
     if len(names) and not pc.all(pc.less(names[:-1], names[1:]), min_count=0).as_py():
         raise ValueError("its shards are not in their order")
-
-
-def _table(index: SplitIndex) -> pa.Table:
-    places = pa.array(index.shard_of_block)
-    first_block = np.searchsorted(index.shard_of_block, index.shard_of_block)
-    shard = pa.array(index.shards, pa.string()).take(places)
-    nothing = pa.repeat(pa.scalar(""), len(index.rows))
-    columns = {
-        "split": pa.repeat(pa.scalar(index.split), len(index.rows)),
-        "shard": shard,
-        "format": pa.array(index.formats, pa.string()).take(places),
-        "first_row": index.first_row - index.first_row[first_block],
-        **{name: getattr(index, name) for name in ("block", "rows", "offset", "length")},
-        "digest": nothing,
-        "checksum": nothing,
-        "source_shard": shard,
-        "key_min": pa.nulls(len(index.rows), pa.int64()),
-        "key_max": pa.nulls(len(index.rows), pa.int64()),
-    }
-    return pa.table([columns[name] for name in INDEX_SCHEMA.names], schema=INDEX_SCHEMA)
-
-
-def problem_beside(index: StoredIndex, expected: Mapping[str, tuple[Sequence[str], I64]]) -> str | None:
-    """Why an index is not that of these files, or None. expected: names and stamps of the files of each split, sorted.
-
-    Files without rows have no place in an index. Names that the index invents are found here.
-    """
-    if list(index.splits) != list(expected):
-        return f"its splits are not {', '.join(expected)}"
-    for split, (names, stamps) in expected.items():
-        known = index.splits[split]
-        shards, listed = pa.array(known.shards), pa.array(names, pa.large_string())
-        places = np.arange(len(names)) if shards.equals(listed) else pc.index_in(shards, listed)
-        if isinstance(places, pa.Array):
-            if places.null_count:
-                missing = shards.filter(pc.is_null(places))[0].as_py()
-                return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
-            places = places.to_numpy()
-        if known.stamps is None or not np.array_equal(known.stamps, stamps[places]):
-            return "files have other sizes or times"
-    return None

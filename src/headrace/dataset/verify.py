@@ -1,20 +1,27 @@
-"""Check a finished run against its manifest, byte for byte and row for row."""
+"""Check a finished run against its manifest, byte for byte and row for row.
+
+Receipts say what was published beside the shards of the index: files without rows, of which the index has no block, and
+second names for other programs, which are hard links and become files of their own when the run is copied.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.dataset.html import table_html
+from headrace.dataset.indexed import ALIASES
 from headrace.dataset.manifest import DIGEST, MANIFEST
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.pointer import SPLITS, own_links_problem, pointer_of, pointer_problem
-from headrace.dataset.published import beside_problem, receipts_problem, whole_receipts
-from headrace.digest import sha256_file, sha256_hex
+from headrace.dataset.sound import is_sound_name
+from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.recipe import load, registration_of_run
@@ -40,7 +47,7 @@ class Verdict:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong; empty if nothing is."""
+        """Problems found; empty if there are none."""
         return [check.problem for check in self.checks if check.problem is not None]
 
     def __repr__(self) -> str:
@@ -67,8 +74,8 @@ def verify(path: str | Path, *, run: str | None = None, workers: int | None = No
     verdict = Verdict(manifest.run_id)
     laws = registration_of_run(manifest.recipe).verify
     try:
-        verdict.checks += verify_files(finished, workers)
-        verdict.checks.append(verify_pointer(finished, place if run is None and place != root else None))
+        verdict.checks += _files(finished, workers or default_workers())
+        verdict.checks.append(_pointer(finished, place if run is None and place != root else None))
         if not verdict.problems and laws is not None:
             verdict.checks += load(laws)(finished, workers)
     except HeadraceError as error:
@@ -80,136 +87,134 @@ def verify(path: str | Path, *, run: str | None = None, workers: int | None = No
     return verdict
 
 
-def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Every file has the digest it was published with, every count adds up, and nothing else lies among the shards."""
-    checks = [_manifest(run), _config(run), _receipts(run), _index(run)]
-    if checks[-1].problem is None:  # without an index there is nothing to compare the shards with
-        checks += [_shards(run, workers or default_workers()), _beside(run), _counts(run), _strangers(run)]
-    return checks
-
-
-def verify_pointer(run: FinishedRun, out: Path | None) -> Check:
+def _pointer(run: FinishedRun, out: Path | None) -> Check:
     """A trainer that reads the paths below `out` sees this run and nothing else; None: only the run's own links."""
     if out is not None:
-        pointer = pointer_of(out)
-        return Check("splits", f"{pointer} leads to this run", pointer_problem(out, run.root, run.manifest))
-    there = place_of(run.root).has_links and (run.root / SPLITS).is_dir()  # earlier versions made none
+        return Check("splits", f"{pointer_of(out)} leads to this run", pointer_problem(out, run.root, run.manifest))
+    there = place_of(run.root).has_links and (run.root / SPLITS).is_dir()
     return Check("splits", "the run's links lead into it", own_links_problem(run.root, run.manifest) if there else None)
 
 
-def _manifest(run: FinishedRun) -> Check:
-    """Its fields were checked when it was read; here every byte, where it has a digest."""
-    path = run.root / MANIFEST
-    data = path.read_bytes()
-    same = data == run.manifest.to_json() or DIGEST not in json.loads(data)
-    return Check(
-        "manifest", "is as it was written", None if same else f"{path}: its bytes are not those it was written as"
-    )
+def _files(run: FinishedRun, workers: int) -> list[Check]:
+    """Every file has the digest it was published with, every count adds up, and nothing else lies among the shards."""
+    root, manifest = run.root, run.manifest
+    path = root / MANIFEST
+    data = path.read_bytes()  # its fields were checked when it was read; here every byte, where it has a digest
+    same = data == manifest.to_json() or DIGEST not in json.loads(data)
+    problem = None if same else f"{path}: its bytes are not those it was written as"
+    checks = [Check("manifest", "is as it was written", problem)]
 
+    path = root / "config.json"
+    same = path.is_file() and sha256_hex(path.read_bytes()) == manifest.config_digest
+    problem = None if same else f"{path}: is not the file the manifest names"
+    checks.append(Check("configuration", "config.json has its digest", problem))
 
-def _receipts(run: FinishedRun) -> Check:
-    count, problem = receipts_problem(run.root)
-    return Check("receipts", f"{count:,} receipts are whole", problem)
+    receipts = {path: read_receipt(path) for path in sorted((root / "receipts").glob("[!.]*.json"))}
+    broken = next((path for path, receipt in receipts.items() if receipt is None), None)
+    problem = None if broken is None else f"{broken}: is not the receipt that was written"
+    checks.append(Check("receipts", f"{len(receipts):,} receipts are whole", problem))
 
-
-def _config(run: FinishedRun) -> Check:
-    path = run.root / "config.json"
-    same = path.is_file() and sha256_hex(path.read_bytes()) == run.manifest.config_digest
-    return Check(
-        "configuration", "config.json has its digest", None if same else f"{path}: is not the file the manifest names"
-    )
-
-
-def _index(run: FinishedRun) -> Check:
     try:
-        return Check("index", f"{run.index.table.num_rows:,} blocks, digest as in the manifest")
-    except CorruptShard as error:
-        return Check("index", "index.parquet", str(error))
+        table = run.index.table
+    except CorruptShard as error:  # without an index there is nothing to compare the shards with
+        return [*checks, Check("index", "index.parquet", str(error))]
+    checks.append(Check("index", f"{table.num_rows:,} blocks, digest as in the manifest"))
+
+    indexed: dict[str, str] = dict(zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True))
+    found = run_tasks([partial(_file_problem, root / name, {indexed[name]}) for name in sorted(indexed)], workers)
+    detail = f"{len(indexed):,} shards have the bytes that were published"
+    checks.append(Check("digests", detail, next(filter(None, found), None)))
+
+    whole = [receipt for receipt in receipts.values() if receipt is not None]
+    return [*checks, _beside(run, indexed, whole), _counts(run, whole), _strangers(run, indexed)]
 
 
-def _shards(run: FinishedRun, workers: int) -> Check:
-    table = (
-        run.index.table.select(["shard", "digest"])
-        .group_by("shard", use_threads=False)
-        .aggregate([("digest", "first")])
-    )
-    digests = sorted(zip(table["shard"].to_pylist(), table["digest_first"].to_pylist(), strict=True))
+def _beside(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]) -> Check:
+    """Files that receipts name and the index does not, and what is in second directories of splits."""
+    named = {str(each["path"]): str(each["digest"]) for record in receipts for each in record["files"]}
+    digests = {name: each for name, each in named.items() if is_sound_name(name) and not name.startswith("stage/")}
+    beside = sorted(set(digests) - set(indexed))
+    digests |= indexed
+    problems = [_file_problem(run.root / name, {digests[name]}) for name in beside]
+    count = len(beside)
+    directories = run.manifest.facts["directories"]
+    for alias, directory in sorted(directories.items()):
+        twin = directories.get(ALIASES.get(alias, ""))
+        if twin is None or twin == directory:
+            continue
+        files, twins = _files_in(run.root / directory), _files_in(run.root / twin)
+        count += len(files)
+        if len(files) != len(twins):
+            problems.append(
+                f"{run.root / directory}: has {len(files)} files, {run.root / twin} has {len(twins)}; they are the same"
+                " ones"
+            )
+        same = {(each.stat().st_dev, each.stat().st_ino) for each in twins}
+        known = {digest for name, digest in digests.items() if name.startswith(f"{twin}/")}
+        own = (path for path in files if (path.stat().st_dev, path.stat().st_ino) not in same)
+        problems += (_file_problem(path, known) for path in own)
+    detail = f"{count:,} other files and second names have their bytes"
+    return Check("beside the shards", detail, next(filter(None, problems), None))
 
-    def check(name: str, digest: str) -> Callable[[], str | None]:
-        def look() -> str | None:
-            path = run.root / name
-            if not path.is_file():
-                return f"{path}: is missing"
-            return None if sha256_file(path) == digest else f"{path}: its bytes are not those that were published"
 
-        return look
-
-    results = run_tasks([check(name, digest) for name, digest in digests], workers)
-    problem = next((result for result in results if result is not None), None)
-    return Check("digests", f"{len(digests):,} shards have the bytes that were published", problem)
-
-
-def _beside(run: FinishedRun) -> Check:
-    table = run.index.table
-    indexed = dict(zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True))
-    count, problem = beside_problem(run.root, indexed, run.manifest.facts["directories"])
-    return Check("beside the shards", f"{count:,} other files and second names have their bytes", problem)
-
-
-def _counts(run: FinishedRun) -> Check:
+def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
     """Rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
     manifest = run.manifest
     # Where output rows are not source rows, the recipe has counted the source rows that are in each split.
     per_split = manifest.facts.get("source_rows") or {name: each.rows for name, each in manifest.splits.items()}
-    in_splits = sum(per_split.values())
-    dropped = sum(manifest.dropped.values())
+    in_splits, dropped = sum(per_split.values()), sum(manifest.dropped.values())
     read = manifest.source["rows"]
-    detail = f"{read:,} rows read = {in_splits:,} in splits + {dropped:,} dropped"
+    problem = None
     if read != in_splits + dropped:
-        return Check(
-            "rows conserved", detail, f"{run.root}: {read:,} rows read, {in_splits:,} in splits and {dropped:,} dropped"
-        )
+        problem = f"{read:,} rows read, {in_splits:,} in splits and {dropped:,} dropped"
     for split, totals in manifest.splits.items():
         rows = run.split_index(split).total_rows
-        if rows != totals.rows:
-            return Check(
-                "rows conserved",
-                detail,
-                f"{run.root}: split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index",
-            )
-    receipts = [record["result"] for record in whole_receipts(run.root, "split")]
-    counted = sum(sum(each["rows"].values()) + sum(each["dropped"].values()) for each in receipts)
-    problem = (
-        None
-        if not receipts or counted == read
-        else f"{run.root}: the receipts count {counted:,} rows, the manifest {read:,}"
+        if problem is None and rows != totals.rows:
+            problem = f"split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index"
+    results = [record["result"] for record in receipts if record.get("stage") == "split"]
+    counted = sum(sum(each["rows"].values()) + sum(each["dropped"].values()) for each in results)
+    if problem is None and results and counted != read:
+        problem = f"the receipts count {counted:,} rows, the manifest {read:,}"
+    detail = f"{read:,} rows read = {in_splits:,} in splits + {dropped:,} dropped"
+    return Check("rows conserved", detail, problem and f"{run.root}: {problem}")
+
+
+def _strangers(run: FinishedRun, indexed: Mapping[str, str]) -> Check:
+    """Other programs list directories, so what lies in a split's directory must be the split's."""
+    real_root = place_of(run.root).real()
+
+    def is_known(path: Path) -> bool:
+        """Look up a file of the index; for a link, the file behind it."""
+        real, root = (path.resolve(), real_root) if path.is_symlink() else (path, run.root)
+        return real.is_relative_to(root) and real.relative_to(root).as_posix() in indexed
+
+    directories = [run.root / run.manifest.facts["directories"][split] for split in run.manifest.splits]
+    strange = sorted(
+        path
+        for directory in directories
+        for path in directory.rglob("*")
+        # A file without rows has no blocks: the single layout writes one for an empty test split.
+        if path.is_file() and not path.name.startswith((TEMP_PREFIX, "test_processed_data")) and not is_known(path)
     )
-    return Check("rows conserved", detail, problem)
+    problem = f"{strange[0]}: is not part of this run" if strange else None
+    return Check("nothing else", "split directories hold the run's shards only", problem)
 
 
-def _own_name(path: Path, root: Path) -> str:
-    """A file's path relative to the run; of a link that of the file behind it, or "" outside the run."""
-    if not path.is_symlink():
-        return path.relative_to(root).as_posix()
-    real, whole = path.resolve(), root.resolve()
-    return real.relative_to(whole).as_posix() if real.is_relative_to(whole) else ""
+def _file_problem(path: Path, known: set[str]) -> str | None:
+    if not path.is_file():
+        return f"{path}: is missing"
+    return None if sha256_file(path) in known else f"{path}: its bytes are not those that were published"
 
 
-def _strangers(run: FinishedRun) -> Check:
-    """Other programs list directories: what lies in a split's directory must be the split's."""
-    known = {str(name) for name in run.index.table["shard"].to_pylist()}
-    strange: list[Path] = []
-    for split in run.manifest.splits:
-        directory = run.root / run.manifest.facts["directories"][split]
-        strange += [
-            each
-            for each in directory.rglob("*")
-            if each.is_file() and _own_name(each, run.root) not in known and not each.name.startswith(TEMP_PREFIX)
-        ]
-    # A file without rows has no blocks: the single layout writes one for an empty test split.
-    strange = sorted(each for each in strange if not each.name.startswith("test_processed_data"))
-    return Check(
-        "nothing else",
-        "split directories hold the run's shards only",
-        f"{strange[0]}: is not part of this run" if strange else None,
-    )
+def _files_in(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("[!.]*") if path.is_file()) if directory.is_dir() else []
+
+
+def read_receipt(path: Path) -> dict[str, Any] | None:
+    """The receipt in a file, or None if it is not as it was written."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        whole = record.pop("digest") == sha256_hex(canonical_json(record))
+        return record if whole else None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from headrace.engine.engine import Tell
@@ -62,12 +63,9 @@ class LocalEngine:
     ) -> list[Result]:
         """See `Engine`; `done` is called in the threads, in any order."""
 
-        def bound(place: int) -> Callable[[], Result]:
-            def work() -> Result:
-                result = tasks[place](hear)
-                done(place, result)
-                return result
+        def work(place: int) -> Result:
+            result = tasks[place](hear)
+            done(place, result)
+            return result
 
-            return work
-
-        return run_tasks([bound(place) for place in range(len(tasks))], workers)
+        return run_tasks([partial(work, place) for place in range(len(tasks))], workers)

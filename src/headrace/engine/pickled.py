@@ -13,6 +13,7 @@ import io
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -32,14 +33,13 @@ class Packed:
     ) -> None:
         self._tasks, self._pickler = tasks, pickler
         counts: Counter[int] = Counter()
-        objects: dict[int, Any] = {}
+        self._objects: dict[int, Any] = {}  # kept, so that no id is used twice
         for task in tasks:
-            for found in {id(each): each for each in _parts(task, _DEPTH)}.values():
-                counts[id(found)] += 1
-                objects[id(found)] = found
-        common = [objects[key] for key, count in counts.items() if count > 1]
+            found = {id(each): each for each in _parts(task, _DEPTH)}
+            counts.update(found.keys())
+            self._objects |= found
+        common = [self._objects[key] for key, count in counts.items() if count > 1]
         self._places = {id(each): place for place, each in enumerate(common)}
-        self._objects = objects  # kept, so that no id is used twice
         self.buffers: list[pickle.PickleBuffer] = []
 
         def keep_inside(buffer: pickle.PickleBuffer) -> bool:
@@ -50,7 +50,7 @@ class Packed:
             return small
 
         stream = io.BytesIO()
-        self._pickler(stream, protocol=5, buffer_callback=keep_inside).dump(common)
+        pickler(stream, protocol=5, buffer_callback=keep_inside).dump(common)
         self.shared = stream.getvalue()
 
     def __len__(self) -> int:
@@ -70,19 +70,16 @@ class Packed:
 
 
 def load_shared(shared: bytes, buffers: Sequence[Any]) -> list[Any]:
-    """What tasks share. Arrays are views of the buffers, read-only if these are."""
+    """The objects that tasks share. Arrays are views of the buffers, read-only if these are."""
     found: list[Any] = pickle.loads(shared, buffers=buffers)
     return found
 
 
 def load_task(task: bytes, shared: Sequence[Any]) -> Callable[..., Any]:
     """One task, with its own parts made anew and what is shared as it is."""
-
-    class Finding(pickle.Unpickler):
-        def persistent_load(self, pid: Any) -> Any:
-            return shared[pid]
-
-    found: Callable[..., Any] = Finding(io.BytesIO(task)).load()
+    unpickler = pickle.Unpickler(io.BytesIO(task))
+    unpickler.persistent_load = shared.__getitem__  # type: ignore[method-assign]  # documented: an attribute will do
+    found: Callable[..., Any] = unpickler.load()
     return found
 
 
@@ -94,20 +91,13 @@ def _parts(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, functools.partial):
         inner = [value.func, *value.args, *value.keywords.values()]
     elif isinstance(value, FunctionType):
-        inner = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)] + list(
-            value.__defaults__ or ()
-        )
+        inner = list(value.__defaults__ or ())
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # nothing is in it yet
+                inner.append(cell.cell_contents)
     else:
         yield value
         if is_dataclass(value):
             inner = [getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)]
     for each in inner:
         yield from _parts(each, depth - 1)
-
-
-def _is_set(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - the access is the question
-    except ValueError:
-        return False
-    return True

@@ -4,25 +4,34 @@ A task is sent as bytes (`pickled`); what tasks share lies once in the object st
 Tasks are spread over the nodes, one core each. A task whose node or process dies is done again by Ray, elsewhere; tasks
 publish files that never overwrite and have receipts, so doing one twice changes nothing. Errors of ours come back as
 they were raised. On Ctrl-C running tasks are cancelled before the interrupt goes on.
+
+A worker process loads the shared part once a stage, then one task after the other (`do_task`). This module imports
+nothing heavy: a worker sets the thread counts of the libraries before they are loaded, because Ray gives a task as
+many cores as it asked for and the libraries would take all of the machine.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import secrets
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.engine import ray_task
 from headrace.engine.engine import Tell
 from headrace.engine.local import default_workers
-from headrace.engine.pickled import Packed
+from headrace.engine.pickled import Packed, load_shared, load_task
 from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsError
+from headrace.machine import library_version
 
 Result = TypeVar("Result")
 
+LIBRARIES = ("pyarrow", "polars", "numpy")
 RETRIES = 5  # of a task whose process or node died
 _CANCEL_S = 10.0  # time for tasks to remove what they began
 _TASK_CORES = 1  # what Ray reserves for a task, and the task is told it has
@@ -35,7 +44,10 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
     address: of a cluster, "auto" for the one this machine belongs to; None: the one this process is connected to, else
     Ray is started on this machine alone, with `workers` cores. Raises `MissingExtra`, `EngineError`.
     """
-    ray = _import()
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("ray", "ray") from error
     if address is not None and address.startswith("ray://"):
         raise SettingsError(
             f"address is {address!r}, of a client outside the cluster; run this on a machine of the cluster, with "
@@ -94,19 +106,20 @@ class RayEngine:
         """See `Engine`. What a task says is heard when it has finished, in the caller's thread."""
         if not tasks:
             return []
+        import numpy as np  # in the driver only
         from ray import cloudpickle
 
         ray = self._ray
         packed = Packed(tasks, cloudpickle.Pickler)
-        stage = ray_task.Stage(
+        stage = Stage(
             token=secrets.token_hex(8),
             shared=ray.put(packed.shared),
-            buffers=tuple(ray.put(_bytes_of(buffer)) for buffer in packed.buffers),
+            buffers=tuple(ray.put(np.frombuffer(buffer.raw(), np.uint8)) for buffer in packed.buffers),
             here=os.getcwd(),
-            versions=ray_task.library_versions(),
+            versions=library_versions(),
             threads=_TASK_CORES,
         )
-        remote = ray.remote(ray_task.do_task).options(
+        remote = ray.remote(do_task).options(
             num_cpus=_TASK_CORES, max_retries=RETRIES, scheduling_strategy="SPREAD", name="headrace"
         )
         results: dict[int, Result] = {}
@@ -122,14 +135,13 @@ class RayEngine:
                 for reference in finished:
                     place = running.pop(reference)
                     try:
-                        told = ray.get(reference)
+                        results[place], said = ray.get(reference)
                     except Exception as error:  # noqa: BLE001 - sorted out below, in task order
                         errors[place] = error
                         continue
-                    for word in told.said:
+                    for word in said:
                         hear(word)
-                    results[place] = told.result
-                    done(place, told.result)
+                    done(place, results[place])
         except BaseException:
             self._cancel(list(running))
             raise
@@ -138,35 +150,30 @@ class RayEngine:
         return [results[place] for place in range(len(tasks))]
 
     def _cancel(self, running: list[Any]) -> None:
-        """End tasks: first as Ctrl-C does, so that they remove what they began, then for good."""
+        """End tasks: first as Ctrl-C does, so that they remove what they began, then for good.
+
+        Never raises because a connection is gone, and the tasks with it: what is on its way to the caller is why tasks
+        end.
+        """
         for force in (False, True):
-            running = [reference for reference in running if self._told_to_end(reference, force)]
-            until = time.monotonic() + _CANCEL_S
+            known = []
+            for reference in running if self._ray.is_initialized() else ():  # else ray.cancel would start another Ray
+                with suppress(self._ray.exceptions.RayError, TypeError, ValueError):  # "No owner found for object."
+                    self._ray.cancel(reference, force=force)
+                    known.append(reference)
+            running, until = known, time.monotonic() + _CANCEL_S
             while running and time.monotonic() < until:
                 _, running = self._ray.wait(running, num_returns=len(running), timeout=0.2)
             if not running:
                 return
 
-    def _told_to_end(self, reference: Any, force: bool) -> bool:
-        """Whether the cluster knows the task; not if the connection that owned it is gone, and the task with it.
-
-        Never raises because of that: what is on its way to the caller is why tasks end.
-        """
-        if not self._ray.is_initialized():
-            return False  # asked now, ray.cancel would start another Ray
-        try:
-            self._ray.cancel(reference, force=force)
-        except (self._ray.exceptions.RayError, TypeError, ValueError):  # TypeError: "No owner found for object."
-            return False
-        return True
-
     def _as_raised(self, error: BaseException, place: int) -> BaseException:
         """The task's own error; what Ray has to say of its machines as ours."""
-        exceptions, caught = self._ray.exceptions, error
+        exceptions, raised = self._ray.exceptions, error
         if isinstance(error, exceptions.RayTaskError):
             cause = error.cause
             if not isinstance(cause, BaseException):
-                return caught
+                return raised
             if not isinstance(cause, HeadraceError):
                 cause.__cause__ = error  # whose text is the traceback in the worker
             return cause
@@ -178,19 +185,96 @@ class RayEngine:
         return error
 
 
-def _import() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra("ray", "ray") from error
-    return ray
-
-
-def _bytes_of(buffer: Any) -> Any:
-    import numpy as np
-
-    return np.frombuffer(buffer.raw(), np.uint8)
-
-
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """References into Ray's object store to what the tasks of a stage share.
+
+    token: names the stage in its driver. here: the driver's directory, which relative paths are relative to.
+    versions: of the libraries in the driver; a worker with others would write other bytes. threads: of each library,
+    as many as a task has cores.
+    """
+
+    token: str
+    shared: Any
+    buffers: tuple[Any, ...]
+    here: str
+    versions: Mapping[str, str]
+    threads: int
+
+
+_KEEP_S = 30.0  # how long what tasks share outlives the last of them in a process that Ray keeps
+
+_loading = threading.Lock()
+_loaded: tuple[str, list[Any]] = ("", [])
+_letting_go: threading.Timer | None = None
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that decide which bytes are written."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    return found | {name: library_version(name) for name in ("headrace", *LIBRARIES)}
+
+
+def do_task(stage: Stage, task: bytes) -> tuple[Any, list[Any]]:
+    """Do one task in this process; its result, and what it said while it worked. Raises what the task raises."""
+    said: list[Any] = []
+    try:
+        return load_task(task, _shared(stage))(said.append), said
+    finally:
+        _let_go_later()
+
+
+def _shared(stage: Stage) -> list[Any]:
+    global _loaded
+    with _loading:
+        if _loaded[0] != stage.token:
+            import ray
+
+            _prepare_process(stage)
+            _loaded = ("", [])  # let go of the stage before, so that the store may
+            shared, *buffers = ray.get([stage.shared, *stage.buffers])
+            _loaded = (stage.token, load_shared(shared, buffers))
+        if _letting_go is not None:
+            _letting_go.cancel()
+        return _loaded[1]
+
+
+def _let_go_later() -> None:
+    """Ray may keep this process for other work; the object store must not keep our arrays because of it."""
+    global _letting_go
+
+    def let_go() -> None:
+        global _loaded
+        with _loading:
+            if _letting_go is own:
+                _loaded = ("", [])
+
+    own = threading.Timer(_KEEP_S, let_go)
+    own.daemon = True
+    with _loading:
+        if _letting_go is not None:
+            _letting_go.cancel()
+        _letting_go = own
+    own.start()
+
+
+def _prepare_process(stage: Stage) -> None:
+    own = library_versions()
+    for name, asked in stage.versions.items():
+        if own[name] != asked:
+            raise EngineError(
+                f"{platform.node()}: has {name} {own[name]}, the driver has {asked}; other versions write other bytes: "
+                "install the same on all nodes"
+            )
+    with suppress(OSError):  # where paths are absolute, nobody needs the directory
+        os.chdir(stage.here)
+    if "polars" not in sys.modules:
+        os.environ.setdefault("POLARS_MAX_THREADS", str(stage.threads))  # polars has no other way to be told
+    if "pyarrow" not in sys.modules:
+        import pyarrow as pa
+
+        pa.set_cpu_count(stage.threads)

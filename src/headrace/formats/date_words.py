@@ -37,7 +37,7 @@ _ISO = re.compile(r"\d{4}-\d\d?-\d\d?([ Tt]\d\d?(:\d\d(:\d\d([.,]\d+)?)?)?)?( ?[
 _LIKELY = 1900, 2200  # numbers that would be dates of other years are rather counted in another unit
 
 
-def advice(value: object, date_format: str, setting: str = "date_format") -> str:
+def advice(value: object, date_format: str, setting: str = "time_format") -> str:
     """Say what to do about a value that does not match `date_format`; setting: the name of the caller's option."""
     text = value if isinstance(value, str) else None
     if text is not None and text.strip() != text:

@@ -1,4 +1,4 @@
-"""`headrace histories`: measurements into big rows; `headrace histories decode`: rows back into measurements."""
+"""`headrace histories`: measurements into big rows; `decode`: back into measurements; `plan`: an epoch of contexts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
+from headrace.cli.completing import datasets
 from headrace.cli.derived import Given, Out, add_derived
-from headrace.cli.for_machines import tell
+from headrace.cli.flags import Json, RunOptions
+from headrace.cli.output import emit, say
 from headrace.errors import InputError
-from headrace.histories import contexts_command
 from headrace.printable import printable
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -45,10 +45,50 @@ app = typer.Typer(
 )
 
 
-app.command("plan")(contexts_command.plan)
+@app.command("plan")
+def plan(
+    path: Annotated[
+        Path,
+        typer.Argument(help="The --out directory of prepared histories, or a run of it.", autocompletion=datasets),
+    ],
+    *,
+    split: Annotated[str, typer.Option(help="train | test.")] = "train",
+    rows: Annotated[
+        str, typer.Option(help="Contexts of a large row: uniform, up to the cap | measurements, as it is long.")
+    ] = "uniform",
+    contexts_per_row: Annotated[int, typer.Option(help="The cap of uniform.")] = 16,
+    measurements_per_context: Annotated[int, typer.Option(help="A row of n has n divided by this, rounded up.")] = 30,
+    context_tokens: Annotated[int, typer.Option(help="Tokens of a context.")] = 1024,
+    max_segments: Annotated[
+        int | None, typer.Option(help="Most small rows in a context; as many as fit unless given.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the contexts.")] = 0,
+    sample: Annotated[int, typer.Option(help="Contexts that are really made, for padding and coverage.", min=1)] = 512,
+    as_json: Json = False,
+) -> None:
+    """Say how many contexts an epoch has, how much of the measurements they show, and how much is padding.
+
+    Example:  headrace histories plan out --rows measurements
+    """
+    from headrace.histories.contexts.contexts import open_contexts
+
+    options: dict[str, Any] = {
+        "rows": rows,
+        "contexts_per_row": contexts_per_row,
+        "measurements_per_context": measurements_per_context,
+        "context_tokens": context_tokens,
+        "max_segments": max_segments,
+        "seed": seed,
+    }
+    contexts = open_contexts(path, split, **options).plan(sample=sample)
+    if as_json:
+        emit(asdict(contexts))
+        return
+    for line in str(contexts).split("\n"):
+        say(line)
 
 
-def prepare(*, given: Given, out: Out, about: AboutRun) -> None:
+def prepare(*, given: Given, out: Out, about: RunOptions) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
 
     `headrace histories SOURCE …` is the same. A run that was killed resumes.
@@ -72,7 +112,7 @@ def decode(
 
     Example:  headrace histories decode out/splits/train/part-00000.array_record --json
     """
-    from headrace.histories.decode import decode_shard
+    from headrace.histories.shard_file import decode_shard
 
     if not shard.is_file():
         raise InputError(f"{shard}: no such file; give a shard, e.g. out/splits/train/part-00000.array_record")
@@ -81,6 +121,6 @@ def decode(
             return
         record = asdict(measurement)
         if as_json:
-            tell(record)
+            emit(record)
         else:
             typer.echo("\t".join("" if each is None else printable(str(each)) for each in record.values()))

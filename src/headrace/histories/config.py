@@ -1,4 +1,4 @@
-"""What can be asked of histories."""
+"""The settings of histories."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ class Histories(RecipeSettings):
         return self
 
     def columns(self) -> list[str]:
-        """The columns that are read."""
+        """Name the columns that are read."""
         entity = [self.entity] if self.entity_from == "column" else []
         return [*entity, self.time, *([] if self.peer is None else [self.peer]), self.value]
 
     @property
     def slab_rows(self) -> int:
-        """Measurements of an average partition; one of up to twice as many is sorted in memory."""
+        """Give the measurements of an average partition; one of up to twice as many is sorted in memory."""
         return max(1, self.memory_limit // (16 * WORKING_BYTES))
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:

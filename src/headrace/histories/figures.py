@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
-import pyarrow.parquet as pq
+import polars as pl
 
-from headrace.arrays import F64, I32, I64, Bools
+from headrace.arrays import F64, Bools
 from headrace.errors import CorruptShard
 from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
@@ -23,7 +20,7 @@ _SAMPLE = 64
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Draw the figures, in the order of the page."""
     rows = _rows(facts)
     return [
         *_timeline_figures(facts, rows),
@@ -35,61 +32,36 @@ def figures(facts: RunFacts) -> list[Figure]:
     ]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """rows.parquet but for names, [R]; those of an entity stand together. Times in seconds since 1970."""
+def _rows(facts: RunFacts) -> pl.DataFrame | None:
+    """Read `rows.parquet` but for names; those of an entity stand together. Times in seconds since 1970.
 
-    path: Path
-    splits: list[str]
-    split: I32
-    part: I32
-    measurements: I64
-    first_time: I64
-    last_time: I64
-    bytes: I64
-
-    def of(self, split: str) -> Bools:
-        """Which rows are of a split."""
-        return np.equal(self.split, self.splits.index(split) if split in self.splits else -1)
-
-    def name(self, row: int) -> str:
-        """The entity of a row."""
-        with pq.ParquetFile(self.path) as file:
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                if row < rows:
-                    return str(file.read_row_group(group, columns=["src_id"])["src_id"][row].as_py())
-                row -= rows
-        raise IndexError(row)
-
-
-def _rows(facts: RunFacts) -> _Rows | None:
-    """None where there are none, or more than pictures need."""
+    None where there are no rows, or more than pictures need.
+    """
     path = facts.run.root / "rows.parquet"
     if sum(each.rows for each in facts.manifest.splits.values()) > _MOST_ROWS:
         return None
     names = ["split", "part", "n_measurements", "first_time", "last_time", "bytes"]
     try:
-        table = pq.read_table(path, columns=names, read_dictionary=["split"])
-    except (OSError, ValueError) as error:
+        rows = pl.read_parquet(path, columns=names)
+    except (OSError, pl.exceptions.PolarsError) as error:
         raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
-    if not table.num_rows:
-        return None
-    split = table["split"].unify_dictionaries().combine_chunks()
-    return _Rows(
-        path, split.dictionary.to_pylist(), split.indices.to_numpy(), *(table[name].to_numpy() for name in names[1:])
-    )
+    return rows if len(rows) else None
 
 
-def _timeline_figures(facts: RunFacts, rows: _Rows | None) -> list[Figure]:
+def _of_splits(facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
+    """Which rows are of each split: bool [R]."""
+    return {split: (rows["split"] == split).to_numpy() for split in facts.splits}
+
+
+def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     if rows is None:
         return []
-    begins, ends = (each.astype(np.float64) * 1e6 for each in (rows.first_time, rows.last_time))
+    begins, ends = (rows[name].to_numpy().astype(np.float64) * 1e6 for name in ("first_time", "last_time"))
     edges = time_edges(float(begins.min()), float(ends.max()))
+    measurements = rows["n_measurements"].to_numpy().astype(np.float64)
     parts, lines = {}, []
-    for split in facts.splits:
-        own = rows.of(split)
-        parts[split] = counted(begins[own], edges, rows.measurements[own].astype(np.float64))
+    for split, own in _of_splits(facts, rows).items():
+        parts[split] = counted(begins[own], edges, measurements[own])
         if own.any():
             lines.append(f"{split} from {moment(begins[own].min())} to {moment(ends[own].max())}")
     answer = (
@@ -102,26 +74,27 @@ def _timeline_figures(facts: RunFacts, rows: _Rows | None) -> list[Figure]:
     return [Figure("timeline", "When are the measurements?", answer, chart, "plain", "full")]
 
 
-def _size_figures(facts: RunFacts, rows: _Rows | None) -> list[Figure]:
+def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     if rows is None:
         answer = f"There are more than {_MOST_ROWS:,} big rows, too many to read for a picture."
         return [Figure("entities", "How large are the entities?", answer)]
-    starts = np.flatnonzero(rows.part == 0)
-    sizes = np.add.reduceat(rows.measurements, starts).astype(np.float64)
-    several = int(np.count_nonzero(np.diff(starts, append=len(rows.part)) > 1))
-    largest = rows.name(int(starts[np.argmax(sizes)]))
+    starts = np.flatnonzero(rows["part"].to_numpy() == 0)
+    sizes = np.add.reduceat(rows["n_measurements"].to_numpy(), starts).astype(np.float64)
+    several = int(np.count_nonzero(np.diff(starts, append=len(rows)) > 1))
+    names = pl.scan_parquet(facts.run.root / "rows.parquet").select("src_id")
+    largest = names.slice(int(starts[np.argmax(sizes)]), 1).collect().item()
     answer = (
         f"{many(len(sizes), 'entity', 'entities')}: {np.median(sizes):,.0f} measurements in the middle, "
         f"{sizes.max():,.0f} at most (of {largest}, {share(float(sizes.max()), float(sizes.sum()))} of all). "
         f"{many(several, 'entity is', 'entities are') if several else 'None is'} cut into several rows."
     )
-    long = (rows.last_time - rows.first_time).astype(np.float64)
+    long = (rows["last_time"] - rows["first_time"]).to_numpy().astype(np.float64)
     long_answer = (
         f"{span(float(np.median(long)))} in the middle, {span(float(long.max()))} at most; "
         f"{many(int((long == 0).sum()), 'row')} of a single moment. A row takes "
-        f"{size(float(np.median(rows.bytes)))} in the middle."
+        f"{size(float(np.median(rows['bytes'].to_numpy())))} in the middle."
     )
-    of_rows = {split: rows.of(split) for split in facts.splits}
+    of_rows = _of_splits(facts, rows)
     of_entities = {split: own[starts] for split, own in of_rows.items()}
     return [
         _spread(

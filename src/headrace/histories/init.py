@@ -1,4 +1,8 @@
-"""A configuration for histories, from a look at the data. The rows looked at are read by the recipe's own parser."""
+"""Write a configuration for histories, from a look at the names, types and first rows of columns.
+
+Names decide first, then what the values can be. The rows looked at are read by the recipe's own parser, so that what it
+would refuse is told.
+"""
 
 from __future__ import annotations
 
@@ -7,76 +11,75 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import number_share
+from headrace.cli.init.look import Look, known, look, named, number_share
+from headrace.cli.init.times import time_forms
 from headrace.errors import SettingsError
 from headrace.formats.detect import stem_of_name
 from headrace.formats.source import survey
+from headrace.formats.text_columns import as_text
+from headrace.histories.codec.addresses import KINDS, Kind, parse
 from headrace.histories.config import Histories
-from headrace.histories.init_roles import Roles, parts, roles_of
-from headrace.histories.parse import Dropped, Known, Place, parse_chunk
+from headrace.histories.parse import Dropped, Place, parse_chunk
+
+_FILES, _ROWS = 64, 1 << 14
+_TIMES = ("event_time", "timestamp", "datetime", "epoch", "time", "date", "ts")
+_ENTITIES = ("src_addr", "source", "src", "probe", "prb", "sensor", "device", "from", "client", "host", "entity", "id")
+_PEERS = ("dst_addr", "destination", "dest", "dst", "peer", "target", "remote", "server", "anchor", "to_")
+_VALUES = ("rtt", "latency", "delay", "ping", "response", "elapsed", "duration", "value")
+_UNITS = {"us": ("_us", "_usec", "_micros"), "ms": ("_ms", "_msec", "_millis"), "s": ("_s", "_sec", "_seconds")}
+_MOST = 0.9  # of the distinct values: more that cannot be read, and it is no column of addresses
+
+Found = tuple[dict[str, Any], str]  # settings, and words about them
 
 
 def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
-    """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    roles = roles_of(asked)
-    kept, dropped = _read(roles)
-    if not kept:
-        first = next(iter(dropped.first.values()), "it holds no rows")
-        raise SettingsError(f"none of the rows looked at is a measurement; {first}; give --entity, --time, --value")
-    sections = _sections(asked, roles, dropped)
-    Histories(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
-    return sections, _about(roles)
-
-
-def _read(roles: Roles) -> tuple[int, Dropped]:
-    """How many of the rows are measurements, and what the others are."""
-    settings = Histories(**roles.settings, bad_rows="drop")
-    dropped, known, kept = Dropped(), Known.none(settings), 0
-    for name, table in roles.seen.tables:
-        if len(table):
-            place = Place(name, name, stem_of_name(name.rsplit("/", 1)[-1]))
-            kept += len(parse_chunk(table, np.arange(len(table)), place, settings, dropped, known).codes)
-    return kept, dropped
-
-
-def _about(roles: Roles) -> str:
-    seen = roles.seen
+    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    seen = look(asked.source, files=_FILES, rows=_ROWS)
     rows = sum(len(table) for _, table in seen.tables)
-    own = roles.settings.get("entity", "the file's name")
-    return (
+    if not rows:
+        raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
+    taken = [asked.time, asked.peer, asked.value, None if asked.entity == "file_name" else asked.entity]
+    for name in taken:
+        if name is not None:
+            known(name, seen.columns, "column")
+    free = [each.name for each in seen.columns.values() if each.in_files == len(seen.tables) and each.name not in taken]
+    time, time_words = _find_time(seen, asked.time, free)
+    free = [each for each in free if each != time["time"]]
+    entity, entity_words = _find_entity(seen, asked.entity, free)
+    free = [each for each in free if each != entity.get("entity")]
+    peer, peer_words = _find_peer(seen, asked.peer, free)
+    value, value_words = _find_value(seen, asked.value, [each for each in free if each != peer.get("peer")])
+    source = {"source": asked.source if len(asked.source) > 1 else asked.source[0]}
+
+    about = (
         f"{len(seen.names):,} files, {seen.bytes / 1e6:,.1f} MB; looked at {rows:,} rows of {len(seen.tables):,}; "
-        f"entity {own}, time {roles.settings['time']}, value {roles.settings['value']}"
+        f"entity {entity.get('entity', 'the name of the file')}, time {time['time']}, value {value['value']}"
     )
-
-
-def _sections(asked: AskedHistories, roles: Roles, dropped: Dropped) -> list[Section]:
-    settings, words = roles.settings, roles.words
-
-    def some(*names: str) -> dict[str, Any]:
-        return {name: settings[name] for name in names if name in settings}
-
     sections = [
         Section(
-            f"Written by `headrace init histories` after a look at the data: {_about(roles)}.\n"
+            f"Written by `headrace init histories` after a look at the data: {about}.\n"
             "Paths are relative to where the command is run. Every setting is explained in docs/histories.md.",
             {"recipe": "histories", "out": asked.out},
         ),
-        Section(f"Measurements, in any order. {_separators(roles)}{_drift(roles)}".strip(), some("source")),
-        Section(words["entity"], some("entity", "entity_from", "entity_kind")),
-        Section(words["time"], some("time", "time_format")),
-        Section(words["peer"], some("peer", "peer_kind")),
-        Section(*_value(roles)),
+        Section(f"Measurements, in any order. {_about_files(seen)}".strip(), source),
+        Section(entity_words, entity),
+        Section(time_words, time),
+        Section(peer_words, peer),
+        Section(value_words, {**value, "missing": "failed", "negative": "failed", "zero": "value"}),
     ]
+    dropped = _try(seen, Histories(**source, **time, **entity, **peer, **value, bad_rows="drop"))
     if dropped.rows:
         told = "; ".join(
             f"{word.replace('_', ' ')}: {dropped.rows[word]:,}, first {where}" for word, where in dropped.first.items()
         )
-        sections.append(
-            Section(f"Rows that are no measurements are dropped and counted. Looked at: {told}.", {"bad_rows": "drop"})
-        )
+        words = f"Rows that are no measurements are dropped and counted. Looked at: {told}."
+        sections.append(Section(words, {"bad_rows": "drop"}))
+    has_array_record = find_spec("array_record") is not None
     sections += [
         Section(
             "An entity trains or tests as its keyed hash says, whatever other entities come. A sample keeps rows by a "
@@ -88,60 +91,160 @@ def _sections(asked: AskedHistories, roles: Roles, dropped: Dropped) -> list[Sec
             "number of shards follows from it, unless partitions says how many.",
             {"max_row_bytes": "8MiB", "memory_limit": "2GiB", "partitions": Aside(8)},
         ),
-        _format(),
+        Section(
+            "array_record for random access (extra histories), arrow to be mapped."
+            + ("" if has_array_record else " array_record is not installed here."),
+            {"format": "array_record" if has_array_record else "arrow"},
+        ),
     ]
-    return sections
+    Histories(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+    return sections, about
 
 
-def _value(roles: Roles) -> tuple[str, dict[str, Any]]:
-    """What the values are: their range, and what is no latency."""
-    name = roles.settings["value"]
-    shares = [number_share(each) for each in parts(roles.seen, name)]
-    values = np.concatenate([np.zeros(0), *(np.asarray(each.to_numpy()) for each in shares if each is not None)])
-    there = values[~np.isnan(values)]
-    positive = there[(there > 0) & np.isfinite(there)]
-    told = ["The latency.", roles.words["unit"]]
-    if len(positive):
-        told.append(
-            f"Values above 0 run from {positive.min():g} to {positive.max():g}, half of them up to "
-            f"{np.median(positive):g}."
+def _try(seen: Look, settings: Histories) -> Dropped:
+    """Parse the rows looked at; returns those that are no measurements. Raises `SettingsError` if none is one."""
+    dropped, kept = Dropped(), 0
+    for name, table in seen.tables:
+        if len(table):
+            place = Place(name, name, stem_of_name(name.rsplit("/", 1)[-1]))
+            kept += len(parse_chunk(table, np.arange(len(table)), place, settings, dropped).codes)
+    if not kept:
+        first = next(iter(dropped.first.values()))
+        raise SettingsError(f"none of the rows looked at is a measurement; {first}; give --entity, --time, --value")
+    return dropped
+
+
+def _about_files(seen: Look) -> str:
+    words = ""
+    dialect = survey(seen.root / seen.names[0], seen.names[0]).dialect
+    if dialect is not None and dialect.separator not in (",", "\t"):
+        words = f"Fields are separated by {dialect.separator!r}, which is found out. "
+    partial = [each.name for each in seen.columns.values() if each.in_files < len(seen.tables)]
+    return words + (f"Not all files have {_some(partial, 8)}, which no setting needs." if partial else "")
+
+
+def _find_time(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
+    for name in [asked] if asked is not None else sorted(free, key=lambda name: -named(name, _TIMES)):
+        forms = time_forms(_parts(seen, name))
+        if forms is None:
+            continue
+        words = "When it was measured; without an offset, UTC."
+        if len(forms.forms) > 1:
+            words += f" Written in {len(forms.forms)} forms, tried in this order; the first that reads a value counts."
+        declared = {} if forms.forms in ((), ("iso",)) else {"time_format": list(forms.forms)}
+        return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
+    if asked is not None:
+        raise SettingsError(
+            f"{seen.names[0]}: column {asked!r} holds no times that are understood; give another --time, or write the "
+            "configuration with time_format as a strptime pattern"
         )
-    negative = there[there < 0]
+    raise SettingsError(f"{seen.names[0]}: no column that all files have holds times; give --time, {_one_of(free)}")
+
+
+def _find_entity(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
+    stems = [stem_of_name(name.rsplit("/", 1)[-1]) for name in seen.names]
+    name = None if asked == "file_name" else asked
+    if asked is None:
+        best = _address_columns(seen, free, _ENTITIES)
+        best = [each for each in best if not named(each, _PEERS) or named(each, _ENTITIES[:-2])] or best
+        name = best[0] if best else None
+    if name is not None:
+        return _address_column(seen, name, "entity", "number the entities"), f"Whose history it is: {name}."
+    for kind in KINDS:
+        if parse(pa.array(stems), kind).readable.all() and (len(stems) > 1 or asked is not None):
+            words = f"Every file is one entity, named as the file: {len(stems):,}, e.g. {stems[0]}."
+            return {"entity_from": "file_name"} | ({} if kind == "address" else {"entity_kind": kind}), words
+    raise SettingsError(
+        f"{seen.names[0]}: no column holds addresses or numbers of entities, and names of files are none "
+        f"({stems[0]!r}); give --entity, {_one_of(free)}"
+    )
+
+
+def _find_peer(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
+    name = asked or next(iter(_address_columns(seen, free, _PEERS)), None)
+    if name is None:
+        return {}, "No column of the other end: rows take 6 bytes a measurement."
+    found = _address_column(seen, name, "peer", "leave it out")
+    return found, f"The other end: {name}. Without it rows take 6 bytes a measurement."
+
+
+def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
+    name = asked
+    if name is None:
+        numbers = [each for each in free if seen.columns[each].kind == "number"]
+        called = sorted((each for each in numbers if named(each, _VALUES)), key=lambda each: -named(each, _VALUES))
+        finer = [each for each in numbers if (_numbers(seen, each) > np.floor(_numbers(seen, each))).any()]
+        usable = called or (finer if len(finer) == 1 else numbers if len(numbers) == 1 else [])
+        if not usable:
+            raise SettingsError(
+                f"{seen.names[0]}: no column is the latency for certain; give --value, {_one_of(numbers or free)}"
+            )
+        name = usable[0]
+    unit = next((each for each, ends in _UNITS.items() if name.lower().endswith(ends)), None)
+    words = "The latency." if unit else "The latency. The unit is not told by the name: ms is assumed."
+    values = _numbers(seen, name)
+    negative, absent = values[values < 0], int(np.isnan(values).sum())
     if len(negative):
-        usual = np.unique(negative)
-        some = ", ".join(f"{each:g}" for each in usual[:6]) + (", …" if len(usual) > 6 else "")
-        told.append(f"{len(negative):,} are below 0 ({some}), codes of failures rather than times.")
-    absent = len(values) - len(there)
+        codes = _some([f"{each:g}" for each in np.unique(negative)], 6)
+        words += f" {len(negative):,} are below 0 ({codes}), codes of failures rather than times."
     if absent:
-        told.append(f"{absent:,} are missing.")
-    zeros = int((there == 0).sum())
-    if zeros:
-        told.append(f"{zeros:,} are 0: a latency, unless zero says failed or drop.")
-    told.append("Each may be failed, drop or error; failed measurements stay in the history.")
-    settings = {"value": name, "value_unit": roles.settings.get("value_unit", "ms"), "missing": "failed"}
-    return " ".join(each for each in told if each), {**settings, "negative": "failed", "zero": "value"}
+        words += f" {absent:,} are missing."
+    words += " Each may be failed, drop or error; failed measurements stay in the history."
+    return {"value": name, "value_unit": unit or "ms"}, words
 
 
-def _separators(roles: Roles) -> str:
-    """The separator of text files, which is found out file by file."""
-    name = roles.seen.names[0]
-    dialect = survey(roles.seen.root / name, name).dialect
-    if dialect is None or dialect.separator in (",", "\t"):
-        return ""
-    return f"Fields are separated by {dialect.separator!r}, which is found out. "
+def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Columns that may be entities or peers, best first. Numbers count only where the name says so."""
+    kinds = {name: _kind_of(seen, name) for name in names}
+    usable = [name for name, kind in kinds.items() if kind == "address" or (kind == "number" and named(name, words))]
+    return sorted(usable, key=lambda name: (-named(name, words), kinds[name] != "address"))
 
 
-def _drift(roles: Roles) -> str:
-    partial = [each.name for each in roles.seen.columns.values() if each.in_files < len(roles.seen.tables)]
-    return f"Not all files have {_few(partial)}, which no setting needs." if partial else ""
+def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[str, Any]:
+    """The settings of a column of entities or peers."""
+    kind = _kind_of(seen, name)
+    if kind is None:
+        example = next(iter(_texts(seen, name).to_pylist()), "")
+        raise SettingsError(
+            f"{seen.names[0]}: column {name!r} holds neither addresses nor whole numbers below 2^32, e.g. {example!r}; "
+            f"give another --{role}, or {otherwise}"
+        )
+    return {role: name} | ({} if kind == "address" else {f"{role}_kind": kind})
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+def _kind_of(seen: Look, name: str) -> Kind | None:
+    """What most of its distinct values are."""
+    try:
+        texts = _texts(seen, name)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, SettingsError):
+        return None
+    return next((kind for kind in KINDS if len(texts) and parse(texts, kind).readable.mean() >= _MOST), None)
 
 
-def _format() -> Section:
-    words = "array_record for random access (extra histories), arrow to be mapped."
-    if find_spec("array_record") is None:
-        return Section(f"{words} array_record is not installed here.", {"format": "arrow"})
-    return Section(words, {"format": "array_record"})
+def _texts(seen: Look, name: str) -> pa.Array:
+    """The distinct values as text, without nulls."""
+    found = pa.array([], pa.large_string())
+    for column in _parts(seen, name):
+        if not pa.types.is_nested(column.type):
+            texts = as_text(column, ("",), name).cast(pa.large_string())
+            found = pc.unique(pa.chunked_array([found, *texts.chunks]).drop_null())
+    return found
+
+
+def _numbers(seen: Look, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The values that are numbers, NaN where they are missing."""
+    shares = [number_share(each) for each in _parts(seen, name)]
+    return np.concatenate([np.zeros(0), *(each.to_numpy().astype(float) for each in shares if each is not None)])
+
+
+def _parts(seen: Look, name: str) -> list[pa.ChunkedArray]:
+    """The column in each table that has it."""
+    return [table[name] for _, table in seen.tables if name in table.column_names]
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"one of {_some(names, 20)}"
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

@@ -1,4 +1,4 @@
-"""Rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
+"""Parse rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
 
 A row that is no measurement has one reason, the first that fits, in the order of `REASONS`. Each is an error or dropped
 and counted, as the settings say. Text is parsed once per distinct value of a chunk. O(chunk) of memory.
@@ -11,38 +11,23 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I8, I64, U8, U16, Bools
+from headrace.arrays import F64, I8, I64, U16, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.schema import is_text
 from headrace.formats.text_columns import as_text, nulled
 from headrace.histories.codec import addresses, latency
-from headrace.histories.codec.addresses import Addresses
+from headrace.histories.codec.addresses import Addresses, Kind
 from headrace.histories.config import Histories
-from headrace.histories.known import KnownAddresses
 
-REASONS = (
-    "null_time",
-    "unreadable_time",
-    "time_before_1970",
-    "null_entity",
-    "unreadable_entity",
-    "null_peer",
-    "unreadable_peer",
-    "unreadable_value",
-    "missing_value",
-    "negative_value",
-    "zero_value",
-)
 _LATEST_US = 1 << 62
 _TELLING = 1 << 10  # so many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
-_ADVICE = {
+_ADVICE = {  # of each reason, what is said of the value
     "null_time": "is missing",
     "unreadable_time": "is no time of the declared form: {time}",
     "time_before_1970": "is before 1970, and row times count from there",
@@ -55,6 +40,7 @@ _ADVICE = {
     "negative_value": "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'",
     "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
 }
+REASONS = tuple(_ADVICE)
 
 
 @dataclass(frozen=True)
@@ -98,27 +84,10 @@ class Parsed:
     clamped: int
 
 
-@dataclass(frozen=True)
-class Known:
-    """What the tasks of a run remember of addresses they have read."""
-
-    entities: KnownAddresses
-    peers: KnownAddresses
-    compiled: bool
-
-    @staticmethod
-    def none(settings: Histories, *, compiled: bool = False) -> Known:
-        """Nothing yet; entities and peers of one kind are remembered together. compiled: read by numba."""
-        entities = KnownAddresses(settings.entity_kind, compiled=compiled)
-        same = settings.peer_kind == settings.entity_kind
-        peers = entities if same else KnownAddresses(settings.peer_kind, compiled=compiled)
-        return Known(entities, peers, compiled)
-
-
 def parse_chunk(
-    table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, known: Known
+    table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, *, compiled: bool = False
 ) -> Parsed:
-    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0.
+    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0. compiled: by numba.
 
     Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
     """
@@ -130,16 +99,17 @@ def parse_chunk(
         own = addresses.parse(pa.array([place.stem]), settings.entity_kind)
         entity = Coded(own, np.full(n, 0 if own.readable[0] else -2))
     else:
-        entity = code_addresses(table[settings.entity], known.entities, settings.entity)
+        entity = code_addresses(table[settings.entity], settings.entity_kind, settings.entity, compiled=compiled)
     blame(entity.place == -1, "null_entity")
     blame(entity.place == -2, "unreadable_entity")
     peer = None
     if settings.peer is not None:
-        peer = code_addresses(table[settings.peer], known.peers, settings.peer, repeats="stay")
-    if peer is not None:
+        peer = code_addresses(
+            table[settings.peer], settings.peer_kind, settings.peer, compiled=compiled, repeats="stay"
+        )
         blame(peer.place == -1, "null_peer")
         blame(peer.place == -2, "unreadable_peer")
-    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason, compiled=known.compiled)
+    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason, compiled=compiled)
     if reason.any():
         _settle(table, rows, place, settings, reason, dropped)
     keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
@@ -155,34 +125,45 @@ def parse_chunk(
 
 
 def code_addresses(
-    column: pa.ChunkedArray, known: KnownAddresses, name: str, repeats: Literal["go", "stay"] = "go"
+    column: pa.ChunkedArray,
+    kind: Kind,
+    name: str,
+    *,
+    compiled: bool = False,
+    repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
-    """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
+    """Code a column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
 
-    Plain texts are parsed row by row where that is compiled, which is faster than finding out which are distinct; with
-    repeats="stay", or where hardly any repeat, it is not found out, and addresses may come more than once.
+    compiled: addresses by numba. Plain texts are then parsed row by row, which is faster than finding out which are
+    distinct; with repeats="stay", or where hardly any repeat, it is not found out, and addresses may come more than
+    once.
     """
-    if known.compiled and is_text(column.type):
+    if compiled and kind == "address" and is_text(column.type):
         return _code_texts(column, name, repeats)
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
-    present = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False), np.bool_)
-    read = known.read(texts.drop_null())
+    filled = pc.fill_null(texts, "") if texts.null_count else texts
+    if compiled and kind == "address":
+        from headrace.histories.codec.text_kernels import parse_texts
+
+        read = Addresses(*parse_texts(filled))
+    else:
+        read = addresses.parse(filled, kind)
     readable = np.flatnonzero(read.readable)
-    places = np.full(len(texts) + 1, -1)  # the last: rows that are null themselves
-    codes = np.full(int(present.sum()), -2)
-    codes[readable] = np.arange(len(readable))
-    places[:-1][present] = codes
+    places = np.full(len(texts) + 1, -2)
+    places[readable] = np.arange(len(readable))
+    places[:-1][np.asarray(texts.is_null(), np.bool_)] = -1
+    places[-1] = -1  # rows that are null themselves
     at = encoded.indices
     at = np.asarray((pc.fill_null(at, len(texts)) if at.null_count else at).to_numpy(), np.int64)
     return Coded(read if len(readable) == len(read) else read.take(readable), places[at])
 
 
 def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay"]) -> Coded:
-    from headrace.histories.codec.kernels import places_of
-    from headrace.histories.codec.parse_kernels import offsets_of, parse_texts
+    from headrace.histories.codec.kernels import distinct
+    from headrace.histories.codec.text_kernels import offsets_of, parse_texts
 
     if column.type not in (pa.string(), pa.large_string()):
         column = as_text(column, (), f"column {name!r}")
@@ -194,27 +175,26 @@ def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay
     if texts.null_count:
         absent |= np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
         family[absent] = 0
-    if repeats == "stay" or _hardly_repeat(family, data):
+    if repeats == "go":
+        words, families = data.view(np.uint64), family.astype(np.uint64)[:, None]
+        # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
+        # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
+        some = np.flatnonzero(family[: len(family) // 8])
+        if len(some) >= _TELLING and len(distinct(words[some], families[some])[1]) > 0.96 * len(some):
+            repeats = "stay"
+    if repeats == "stay":
         place = np.arange(len(family))
         place[family == 0] = -2
-        place[absent] = -1
-        return Coded(Addresses(family, data), place)
-    place, first = places_of(family, data)
+    elif family.all():
+        number, found = distinct(words, families)
+        place = number.astype(np.int64)
+    else:
+        place, readable = np.full(len(family), -2), np.flatnonzero(family)
+        place[readable], found = distinct(words[readable], families[readable])
     place[absent] = -1
-    return Coded(Addresses(family[first], data[first]), place)
-
-
-def _hardly_repeat(family: U8, data: U8) -> bool:
-    """Whether most addresses of a chunk stand in it once, told by its first eighth, so that each is kept as it comes.
-
-    If they come at random and fewer than 4 of 100 repeat there, fewer than a quarter do in the whole, and telling them
-    apart here and again in the partition is more work than hashing and storing some twice.
-    """
-    from headrace.histories.codec.kernels import places_of
-
-    some = len(family) // 8
-    readable = np.count_nonzero(family[:some])
-    return bool(readable >= _TELLING and len(places_of(family[:some], data[:some])[1]) > 0.96 * readable)
+    if repeats == "go":
+        family, data = found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8)
+    return Coded(Addresses(family, data), place)
 
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
@@ -260,22 +240,16 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
         reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
-def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool) -> latency.Codes:
+def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> latency.Codes:
     """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
     if compiled:
-        from headrace.histories.codec.gather_kernels import FAILED, KEPT, ValueRules, codes_of
+        from headrace.histories.codec.kernels import codes_of
 
-        fate = {"failed": FAILED, "value": KEPT}
-        numbers = [fate.get(rule, REASONS.index(word) + 1) for word, rule in rules.items()]
-        return latency.Codes(
-            *codes_of(
-                values,
-                _US_PER[settings.value_unit],
-                ValueRules(REASONS.index("unreadable_value") + 1, *numbers),
-                reason,
-            )
-        )
+        of_rule = {"failed": -1, "value": 0}
+        missing, negative, zero = (of_rule.get(rule, REASONS.index(word) + 1) for word, rule in rules.items())
+        numbers = (REASONS.index("unreadable_value") + 1, missing, negative, zero)
+        return latency.Codes(*codes_of(values, _US_PER[settings.value_unit], numbers, reason))
     failed = np.zeros(len(values), np.bool_)
     masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
     _blame(reason, np.isinf(values), "unreadable_value")
@@ -285,38 +259,25 @@ def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool) -> l
         elif rules[word] != "value":
             _blame(reason, mask, word)
     failed |= reason != 0
-    usable = np.where(np.isfinite(values) & (values > 0), values, 0.0) * _US_PER[settings.value_unit]
-    return latency.encode(np.rint(np.minimum(usable, 2.0**62)).astype(np.int64), failed)
+    usable = np.minimum(np.where(failed, 0.0, values), _LATEST_US) * _US_PER[settings.value_unit]
+    return latency.encode(np.rint(usable), failed)
 
 
-def _settle(
-    table: pa.Table, rows: I64, place: Place, settings: Histories, reason: npt.NDArray[np.int8], dropped: Dropped
-) -> None:
+def _settle(table: pa.Table, rows: I64, place: Place, settings: Histories, reason: I8, dropped: Dropped) -> None:
     """Count the rows that go, or raise for the first row that is an error."""
-    refused = np.array([False, *(_is_error(word, settings) for word in REASONS)])
+    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+    refused = np.array([False, *(rules.get(word, settings.bad_rows) == "error" for word in REASONS)])
     errors = np.flatnonzero(refused[reason])
     if len(errors):
         row = int(errors[0])
         word = REASONS[int(reason[row]) - 1]
-        raise InputError(f"{place.path}: " + _tell(table, row, rows, place, settings, word) + _end(word))
+        end = "" if word in rules else "; or drop and count such rows with bad_rows='drop'"
+        raise InputError(f"{place.path}: {_tell(table, row, rows, place, settings, word)}{end}")
     for number in np.unique(reason[reason > 0]).tolist():
         word = REASONS[number - 1]
         mine = np.flatnonzero(reason == number)
         dropped.rows[word] = dropped.rows.get(word, 0) + len(mine)
         dropped.first.setdefault(word, f"{place.name}: " + _tell(table, int(mine[0]), rows, place, settings, word))
-
-
-def _is_error(word: str, settings: Histories) -> bool:
-    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
-    return rules.get(word, settings.bad_rows) == "error"
-
-
-def _end(word: str) -> str:
-    return (
-        ""
-        if word in ("missing_value", "negative_value", "zero_value")
-        else "; or drop and count such rows with bad_rows='drop'"
-    )
 
 
 def _tell(table: pa.Table, row: int, rows: I64, place: Place, settings: Histories, word: str) -> str:

@@ -1,4 +1,4 @@
-"""Pass 1 on disk: the measurements of one source shard as records of fixed size, grouped by partition.
+"""Keep pass 1 on disk: the measurements of one source shard as records of fixed size, grouped by partition.
 
 A piece file is batches, each of them the batch's entities and then its records, both ordered by partition; behind the
 last batch stand the directory of batches (where each begins, and how many entities and records are in the partitions
@@ -7,7 +7,6 @@ before each), its shape, and a number for this layout. A partition reads of ever
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +50,22 @@ class PieceWriter:
         self._checksum = xxhash.xxh3_128()
 
     def append(self, parsed: Parsed, hashes: U64, *, compiled: bool = False) -> int:
-        """One batch; returns its `multiset_sum`. hashes: of the entities. compiled: by numba, the same bytes."""
-        if not len(parsed.micros):
-            return 0
+        """Write one batch; returns its `multiset_sum`. hashes: of the entities. compiled: by numba, the same bytes."""
         partition = partition_of(hashes, self._partitions)
-        place = _placed_compiled if compiled else _placed
-        entities, local, held = place(parsed.entities, partition, self._partitions)
-        group = _grouped_compiled if compiled else _grouped
-        records, counts, total = group(parsed, hashes, partition, local, self._partitions)
+        entities: Records | U64
+        records: Records | U64
+        if compiled:
+            from headrace.histories.codec import kernels
+
+            found, columns = parsed.entities, (parsed.entity, parsed.micros, parsed.codes)
+            peer = None
+            if parsed.peers is not None and parsed.peer is not None:
+                peer = (parsed.peer, parsed.peers.family, parsed.peers.bytes)
+            entities, local, held = kernels.placed(partition, found.family, found.bytes, self._partitions)
+            records, counts, total = kernels.grouped((partition, local, hashes), *columns, peer, self._partitions)
+        else:
+            entities, local, held = _placed(parsed.entities, partition, self._partitions)
+            records, counts, total = _grouped(parsed, hashes, partition, local, self._partitions)
         begin = self._file.tell()
         self._write(entities.view(np.uint8).reshape(-1).data)
         self._write(records.view(np.uint8).reshape(-1).data)
@@ -80,54 +87,32 @@ class PieceWriter:
 
 
 def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Records, I64, I64]:
-    """Records of the entities, partition by partition, the place of each in its own, and how many each has."""
+    """As `kernels.placed`."""
     by_partition = np.argsort(partition, kind="stable")
     records = np.zeros(len(by_partition), ENTITY)
-    words = entities.words()[by_partition]
-    records["word0"], records["word1"] = words[:, 0], words[:, 1]
+    records["word0"], records["word1"] = entities.words()[by_partition].T
     records["family"] = entities.family[by_partition]
     held = np.bincount(partition, minlength=partitions)
-    before = np.cumsum(held) - held
     local = np.empty(len(by_partition), np.int64)
-    local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
+    local[by_partition] = np.arange(len(by_partition)) - np.repeat(np.cumsum(held) - held, held)
     return records, local, held
 
 
-def _placed_compiled(entities: Addresses, partition: U16, partitions: int) -> tuple[U64, I64, I64]:
-    from headrace.histories.codec.gather_kernels import placed
-
-    return placed(partition, entities.family, entities.bytes, partitions)
-
-
 def _grouped(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[Records, I64, int]:
-    """Records of the measurements, partition by partition, how many each has, and the sum of all.
-
-    hashes, partition, local: of entities.
-    """
+    """As `kernels.grouped`. hashes, partition, local: of entities."""
     of_row = partition[parsed.entity]
     order = np.argsort(of_row, kind="stable")
     records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)
     records["micros"], records["code"] = parsed.micros[order], parsed.codes[order]
     records["entity"] = local[parsed.entity[order]]
-    if parsed.peers is not None and parsed.peer is not None:
-        peer, words = parsed.peer[order], parsed.peers.words()
-        records["word0"], records["word1"] = words[peer, 0], words[peer, 1]
-        records["family"] = parsed.peers.family[peer]
     mixed = None
     if parsed.peers is not None and parsed.peer is not None:
+        peer = parsed.peer[order]
+        records["word0"], records["word1"] = parsed.peers.words()[peer].T
+        records["family"] = parsed.peers.family[peer]
         mixed = mixed_peers(parsed.peers)[parsed.peer]
     total = multiset_sum(hashes[parsed.entity], parsed.micros // 1_000_000, mixed, parsed.codes)
     return records, np.bincount(of_row, minlength=partitions), total
-
-
-def _grouped_compiled(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[U64, I64, int]:
-    from headrace.histories.codec.gather_kernels import Keyed, grouped
-
-    peer = None
-    if parsed.peers is not None and parsed.peer is not None:
-        peer = (parsed.peer, parsed.peers.family, parsed.peers.bytes)
-    entities = Keyed(partition, local, hashes)
-    return grouped(entities, parsed.entity, parsed.micros, parsed.codes, peer, partitions)
 
 
 @dataclass(frozen=True)
@@ -142,88 +127,62 @@ class Segment:
 
 
 def read_entities(segments: Sequence[Segment]) -> Records:
-    """Records of `ENTITY` of all segments, end to end."""
+    """Read records of `ENTITY` of all segments, end to end."""
     out = np.empty(sum(each.entities for each in segments), ENTITY)
     at = 0
-    with Reading() as files:
-        for each in segments:
-            files.read(each.path, each.entities_at, out[at : at + each.entities])
-            at += each.entities
+    for each in segments:
+        read_into(out[at : at + each.entities], each.path, each.entities_at)
+        at += each.entities
     return out
 
 
-class Reading:
-    """Pieces that are being read, one open at a time: segments of one piece stand behind each other."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._file = -1
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def read(self, path: Path, at: int, out: npt.NDArray[Any]) -> None:
-        """Fill `out` with what begins at this byte."""
-        self._open(path)
-        left = out.view(np.uint8).data
+def read_into(out: npt.NDArray[Any], path: Path, at: int) -> None:
+    """Fill `out` with what begins at this byte of a piece."""
+    left = out.view(np.uint8).data
+    with path.open("rb", buffering=0) as file:
+        file.seek(at)
         while len(left):
-            count = os.preadv(self._file, [left], at) if at >= 0 else 0
+            count = file.readinto(left)
             if not count:
-                raise CorruptShard(f"{path}: ends early; remove the run's directory and prepare it again")
-            left, at = left[count:], at + count
-
-    def size(self, path: Path) -> int:
-        """How many bytes the piece has."""
-        self._open(path)
-        return os.fstat(self._file).st_size
-
-    def _open(self, path: Path) -> None:
-        if path is not self._path:
-            self._close()
-            self._file, self._path = os.open(path, os.O_RDONLY | os.O_CLOEXEC), path
-
-    def _close(self) -> None:
-        if self._path is not None:
-            os.close(self._file)
-            self._path = None
+                raise _cut(path)
+            left = left[count:]
 
 
 def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
-    """The segments of a partition, piece by piece; those without measurements are left out."""
-    with Reading() as files:
-        for path in paths:
-            yield from _segments(files, path, partition, dtype)
-
-
-def _segments(files: Reading, path: Path, partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
-    # Of a batch's row in the directory a partition reads its own numbers alone, and not those of all the others.
-    shape = np.empty(3, "<i8")
-    end = files.size(path) - shape.nbytes
-    files.read(path, end, shape)
-    batches, partitions, layout = shape.tolist()
-    if layout != _LAYOUT:
-        raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
-    width = 1 + 2 * (partitions + 1)
-    begin, entities, records = np.empty(1, "<i8"), np.empty(2, "<i8"), np.empty(2, "<i8")
-    last = np.empty(1, "<i8")
-    for batch in range(batches):
-        row = end - 8 * (batches - batch) * width
-        for place, out in ((0, begin), (1 + partition, entities), (1 + partitions, last)):
-            files.read(path, row + 8 * place, out)
-        files.read(path, row + 8 * (2 + partitions + partition), records)
-        if records[1] > records[0]:
+    """Find the segments of a partition, piece by piece; those without measurements are left out."""
+    for path in paths:
+        try:
+            # Mapped, as only the partition's own numbers are read; a plain array is sliced faster than a memmap.
+            words = np.memmap(path, "<i8", "r").view(np.ndarray)
+            batches, partitions, layout = words[-3:].tolist()
+            if layout != _LAYOUT:
+                raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
+            width = 1 + 2 * (partitions + 1)
+            directory = words[len(words) - 3 - batches * width : -3].reshape(batches, width)
+        except ValueError:
+            raise _cut(path) from None
+        begin, entities, all_entities = (
+            directory[:, 0],
+            directory[:, 1 + partition :][:, :2],
+            directory[:, 1 + partitions],
+        )
+        records = directory[:, 2 + partitions + partition :][:, :2]
+        for batch in np.flatnonzero(records[:, 1] > records[:, 0]).tolist():
+            (first_entity, last_entity), (first, last) = entities[batch].tolist(), records[batch].tolist()
+            records_at = int(begin[batch] + all_entities[batch] * ENTITY.itemsize)
             yield Segment(
                 path,
-                int(begin[0] + entities[0] * ENTITY.itemsize),
-                int(entities[1] - entities[0]),
-                int(begin[0] + last[0] * ENTITY.itemsize + records[0] * dtype.itemsize),
-                int(records[1] - records[0]),
+                int(begin[batch]) + first_entity * ENTITY.itemsize,
+                last_entity - first_entity,
+                records_at + first * dtype.itemsize,
+                last - first,
             )
 
 
+def _cut(path: Path) -> CorruptShard:
+    return CorruptShard(f"{path}: ends early; remove the run's directory and prepare it again")
+
+
 def partition_of(order: npt.NDArray[np.uint64], partitions: int) -> npt.NDArray[np.uint16]:
-    """The partition of each entity: equal ranges of the upper half of its hash, so partitions follow hash order."""
+    """Choose the partition of each entity by equal ranges of the upper half of its hash: they follow hash order."""
     return ((order >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint16)

@@ -1,10 +1,11 @@
-"""Histories as a run: gather measurements by partition, order and write each partition, list the rows."""
+"""Run histories: gather measurements by partition, order and write each partition, list the rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.config import WORKING_BYTES, Histories
 from headrace.histories.gather import check_columns, gather_shard
-from headrace.histories.parse import REASONS, Known
-from headrace.histories.rows_file import RowShard, write_rows
+from headrace.histories.parse import REASONS
 from headrace.histories.shard_file import ROW_SCHEMA
-from headrace.histories.write import SPLITS, directory_of, shard_name, write_partition
+from headrace.histories.write import SPLITS, directory_of, shard_name, write_partition, write_rows
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -36,7 +36,7 @@ _GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts a
 
 
 def is_worth_compiling(rows: float) -> bool:
-    """Whether so many rows are worth kernels, where numba is there to make them."""
+    """Tell if so many rows are worth kernels, where numba is there to make them."""
     return rows >= WORTH_COMPILING and find_spec("numba") is not None
 
 
@@ -45,10 +45,9 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     shards, partitions, rows = _survey(settings, context, files)
     compiled = is_worth_compiling(rows * settings.sample_rate)
     at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
-    known = Known.none(settings, compiled=compiled)
     gathered = at_once.stage(
         "gather",
-        [_gather_task(settings, shard, number, partitions, known) for number, shard in enumerate(shards)],
+        [_gather_task(settings, shard, number, partitions, compiled) for number, shard in enumerate(shards)],
         durable=False,
     )
     pa.default_memory_pool().release_unused()  # texts of shards, which nothing reads from here on
@@ -58,14 +57,10 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     ordered = at_once.stage(
         "order", [_order_task(settings, len(shards), number, compiled) for number in range(partitions)]
     )
-    shard_rows = [
-        RowShard(split, number, shard_name(split, number, settings.format))
-        for number, receipt in enumerate(ordered)
-        for split in receipt.result["splits"]
-    ]
+    written = [(split, number) for number, receipt in enumerate(ordered) for split in receipt.result["splits"]]
 
     def list_rows(files: TaskFiles) -> dict[str, Any]:
-        return {"rows_read": write_rows(files, shard_rows)}
+        return {"rows_read": write_rows(files, written, settings.format)}
 
     (listed,) = context.stage("rows", [Task("rows.parquet", 0, list_rows)])
     return _outcome(settings, context, files, gathered, ordered, partitions, listed)
@@ -77,17 +72,14 @@ def _survey(
     """The source shards; how many partitions to make: so many that one has about `slab_rows` measurements; and about
     how many rows there are."""
 
-    def looked(path: Path, name: str) -> Callable[[], tuple[Shard, int]]:
-        def work() -> tuple[Shard, int]:
-            if settings.partitions is not None:
-                shard = survey(path, name)
-                return shard, shard.size // _ROW_BYTES
-            shard, spans = look(path, name)
-            return shard, sum(span.rows for span in spans)
+    def looked(path: Path, name: str) -> tuple[Shard, int]:
+        if settings.partitions is not None:
+            shard = survey(path, name)
+            return shard, shard.size // _ROW_BYTES
+        shard, spans = look(path, name)
+        return shard, sum(span.rows for span in spans)
 
-        return work
-
-    found = context.map([looked(path, name) for path, name in files])
+    found = context.map([partial(looked, path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in with_content(shards):
         check_columns(settings, shard)
@@ -104,9 +96,9 @@ def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunCont
     return replace(context, workers=max(1, min(context.workers, at_once)))
 
 
-def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, known: Known) -> Task:
+def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, compiled: bool) -> Task:
     def work(files: TaskFiles) -> dict[str, Any]:
-        return gather_shard(files, settings, shard, number, partitions, known)
+        return gather_shard(files, settings, shard, number, partitions, compiled=compiled)
 
     return Task(shard.name, shard.size, work, [shard.path])
 
@@ -132,6 +124,10 @@ def _outcome(
     def of_split(split: str, name: str) -> int:
         return sum(int(each.result["splits"][split][name]) for each in ordered if split in each.result["splits"])
 
+    def totals(split: str) -> SplitTotals:
+        own = [each for receipt in ordered for each in receipt.files if each.path.startswith(f"{directory_of(split)}/")]
+        return SplitTotals(rows=of_split(split, "rows"), shards=len(own), bytes=sum(each.bytes for each in own))
+
     dropped = {
         word: sum(int(receipt.result["dropped"].get(word, 0)) for receipt in gathered)
         for word in (*REASONS, "not_sampled")
@@ -146,7 +142,7 @@ def _outcome(
     return Outcome(
         schema=ROW_SCHEMA,
         index=_index(settings, ordered),
-        splits={split: _totals(ordered, split, of_split(split, "rows")) for split in SPLITS},
+        splits={split: totals(split) for split in SPLITS},
         dropped=dropped,
         source={
             "files": len(files),
@@ -197,10 +193,3 @@ def _index(settings: Histories, ordered: Sequence[Receipt]) -> list[IndexRow]:
                 )
                 first_row += count
     return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
-
-
-def _totals(ordered: Sequence[Receipt], split: str, rows: int) -> SplitTotals:
-    own = [
-        record for receipt in ordered for record in receipt.files if record.path.startswith(f"{directory_of(split)}/")
-    ]
-    return SplitTotals(rows=rows, shards=len(own), bytes=sum(record.bytes for record in own))

@@ -1,4 +1,4 @@
-"""Shards of rows: ArrayRecord files of one row a record, or Arrow files to be mapped.
+"""Write and read shards of rows: ArrayRecord files of one row a record, or Arrow files to be mapped.
 
 ArrayRecord is uncompressed with groups of one record, as random access wants it; writer options are fixed, so the same
 rows are the same bytes. Arrow files have the row's facts as columns beside its blob, in record batches that end with
@@ -20,6 +20,9 @@ from headrace.arrays import I64, U8
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
+from headrace.histories.codec.addresses import Addresses, render
+from headrace.histories.codec.decoding import decode_row
+from headrace.histories.codec.latency import FAILED, decode
 from headrace.histories.codec.rows import Encoded
 from headrace.storage.local import failed, storing
 
@@ -45,10 +48,10 @@ class ShardFile(Protocol):
     """A shard that is being written."""
 
     def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
-        """The next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
+        """Write the next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
 
     def finish(self, rows: int) -> Written:
-        """No more rows than these; closes the file."""
+        """Close the file, which has these rows and no more."""
 
     def close(self) -> None:
         """Let go of the file, whole or not."""
@@ -80,7 +83,7 @@ class Most:
     bytes: int
 
     def cut(self, sizes: I64) -> list[tuple[int, int]]:
-        """Rows of these sizes in pieces: (first row, row behind the last) of each."""
+        """Cut rows of these sizes in pieces: (first row, row behind the last) of each."""
         ends = np.cumsum(sizes)
         pieces, first = [], 0
         while first < len(sizes):
@@ -96,13 +99,13 @@ MOST = Most(rows=8192, bytes=2 << 20)
 
 
 def read_blobs(path: Path) -> Iterator[memoryview]:
-    """The row blobs of a shard of either format, in order. Raises `CorruptShard` for a file that cannot be read."""
+    """Read the row blobs of a shard of either format, in order. Raises `CorruptShard` for what cannot be read."""
     for piece in read_pieces(path):
         yield from piece
 
 
 def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> Iterator[Blobs]:
-    """The same, many rows at a time. expected: bytes of the rows that ought to be there, so that no piece of large rows
+    """Read them many rows at a time. expected: bytes of the rows that ought to be there, so that no piece of large rows
     among small ones is larger than asked for; without, pieces are as large on average.
 
     Where rows cannot be read, those before them are given.
@@ -110,16 +113,10 @@ def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> I
     if path.name.endswith(EXTENSION["arrow"]):
         yield from _read_arrow(path, most)
         return
-    module = _array_record()
-    if not path.is_file():
-        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again")
-    try:
-        reader = module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:1")
-    except (ValueError, RuntimeError, OSError) as error:
-        raise _unreadable(path, error) from error
+    reader = open_array_record(path, max_parallelism=1)
     try:
         if not reader.ok() or not reader.num_records():  # a cut file opens as one of no records
-            raise _unreadable(path, ValueError("it has no records"))
+            raise unreadable(path, ValueError("it has no records"))
         rows = reader.num_records()
         average = -(-path.stat().st_size // rows)
         sizes = np.full(rows, average, np.int64)
@@ -138,7 +135,7 @@ def _read(reader: Any, path: Path, first: int, last: int) -> Iterator[Blobs]:
         found = reader.read(first, last)  # a call costs as much as a hundred small rows
     except (ValueError, RuntimeError, OSError, IndexError) as error:
         if last - first == 1:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         for row in range(first, last):
             yield from _read(reader, path, row, row + 1)
     else:
@@ -229,10 +226,53 @@ def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> CorruptShard:
+@dataclass(frozen=True)
+class Measurement:
+    """One measurement. event_time: epoch seconds; rtt: ms, None where it failed; dst_addr: None without peers."""
+
+    src_addr: str
+    dst_addr: str | None
+    event_time: int
+    rtt: float | None
+    part: int
+
+
+def decode_shard(path: Path) -> Iterator[Measurement]:
+    """Read the measurements of a shard one by one, in its order. O(one row) of memory, Python work per
+    measurement. Raises `CorruptShard`, `MissingExtra`."""
+    for place, blob in enumerate(read_blobs(path)):
+        row = decode_row(blob, f"{path}: row {place + 1}")
+        entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
+        (name,) = render(entity, row.entity_kind)
+        peers: list[str | None] = [None]
+        peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind)
+        of_peer = [0] * row.n if row.peers is None else (row.peers.astype(np.int64) + 1).tolist()
+        for time, code, micros, peer in zip(
+            row.times.tolist(), row.codes.tolist(), decode(row.codes).tolist(), of_peer, strict=True
+        ):
+            yield Measurement(name, peers[peer], time, None if code == FAILED else micros / 1000, row.part)
+
+
+def open_array_record(path: Path, *, max_parallelism: int) -> Any:
+    """Open an ArrayRecord file to read nothing ahead: the package's defaults read 16 MB and start threads.
+
+    Raises `CorruptShard`, `MissingExtra`.
+    """
+    module = _array_record()
+    if not path.is_file():
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again")
+    try:
+        options = f"readahead_buffer_size:0,max_parallelism:{max_parallelism}"
+        return module.ArrayRecordReader(str(path), options)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> CorruptShard:
+    """Make the error of a shard that cannot be read."""
     return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")
 
 

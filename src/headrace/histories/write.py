@@ -1,52 +1,73 @@
-"""Pass 2, a task per partition: its measurements in order, cut into rows, encoded all at once, one shard per split.
+"""Write what pass 2 makes, a task per partition: its measurements in order, cut into rows, one shard per split.
 
-Beside the shards stands an Arrow file with the facts of every row, from which `rows.parquet` is made. O(slab) of
-memory, and one row of an entity that goes on in the next slab.
+Beside the shards stands an Arrow file with the facts of every row. O(slab) of memory, and one row of an entity that
+goes on in the next slab. At the end `rows.parquet` lists the facts of every big row of the run, so that planning opens
+no shard: one row per big row, ordered by shard and position, a row group per shard; O(rows of a shard) of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from headrace.arrays import I64
+from headrace.arrays import I32, I64, Ints
 from headrace.formats import arrow
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
+from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import texts
-from headrace.histories.codec.rows import Encoded, Measurements, encode_rows
+from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Encoded, Measurements, blob_bytes, encode_rows
 from headrace.histories.config import Histories
-from headrace.histories.cut import cut_rows
 from headrace.histories.gather import piece_file
 from headrace.histories.keyed import hash_entities
 from headrace.histories.piece import ALONE, WITH_PEER, segments
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
-from headrace.histories.slabs import Partition, Slab, open_partition
-from headrace.run.arrow_file import write_arrow
+from headrace.histories.sort import Partition, Slab, open_partition
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 
 SPLITS = ("train", "test")
+_MOST_A_MEASUREMENT = 4 + 2 + 4 + 16  # time, code, peer index, a peer of its own
+_LEAST_A_MEASUREMENT = 4 + 2
+_ROUNDING = 16
+_FEW = 16
+ROWS = "rows.parquet"
+ROWS_SCHEMA = pa.schema(
+    [
+        *list(FACTS_SCHEMA)[:-1],
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("measurements_before", pa.int64(), nullable=False),
+    ]
+)
+# Few values, or such as grow: half the size and a third of the time that dictionaries for every column take.
+_CODED = ["part", "n_measurements", "split", "shard", "bytes"]
+_GROWING = ["first_time", "last_time", "position", "measurements_before"]
 
 
 def directory_of(split: str) -> str:
-    """Where a split's shards lie, relative to the run."""
+    """Say where a split's shards lie, relative to the run."""
     return f"histories/{split}"
 
 
 def shard_name(split: str, number: int, format_: str) -> str:
-    """Path of a partition's shard of a split, relative to the run."""
+    """Give the path of a partition's shard of a split, relative to the run."""
     return f"{directory_of(split)}/part-{number:05d}{EXTENSION[format_]}"
 
 
 def facts_file(split: str, number: int) -> str:
-    """Path of the facts of a shard's rows, relative to the run."""
+    """Give the path of the facts of a shard's rows, relative to the run."""
     return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
 
 
@@ -117,7 +138,9 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
     slab = next(slabs, None)
     while slab is not None:
         following = next(slabs, None)
-        whole = slab if rest is None else _joined(rest, slab)
+        parts: list[Any] = [slab] if rest is None else [rest, slab]
+        columns: list[Any] = [None if each[0] is None else np.concatenate(each) for each in zip(*parts, strict=True)]
+        whole = Slab(*columns)
         times = whole.micros // 1_000_000
         starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes)
         entity = whole.entity[starts].astype(np.int64)
@@ -127,7 +150,8 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
         done, stop = len(starts), len(times)
         if following is not None:
             done, stop = len(starts) - 1, int(starts[-1])
-            rest, next_part = _from(whole, stop), int(part[-1])
+            behind: list[Any] = [None if column is None else column[stop:].copy() for column in whole]
+            rest, next_part = Slab(*behind), int(part[-1])
         if done:
             rows = Measurements(
                 times=times[:stop],
@@ -144,19 +168,62 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
         slab = following
 
 
-def _joined(one: Slab, other: Slab) -> Slab:
-    peer = None if one.peer is None or other.peer is None else np.concatenate([one.peer, other.peer])
-    return Slab(
-        np.concatenate([one.entity, other.entity]),
-        np.concatenate([one.micros, other.micros]),
-        peer,
-        np.concatenate([one.codes, other.codes]),
-    )
+def cut_rows(entity: Ints, times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes: int) -> I64:
+    """Find where rows begin: int64 [R]. entity, times [N] sorted; peer [N] or None: places in `is_6` (families).
+
+    A row ends before the measurement that would bring it above `max_bytes`, and before one that is too far from its
+    first for the row's clock; it has at least one. Entities that fit whatever their peers cost no work.
+    """
+    if not len(entity):
+        return np.zeros(0, np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(entity[1:] != entity[:-1]) + 1])
+    count = np.diff(starts, append=len(entity))
+    long = HEADER_BYTES + _ROUNDING + count * _MOST_A_MEASUREMENT > max_bytes
+    long |= times[starts + count - 1] - times[starts] > LARGEST_SPAN
+    if not long.any():
+        return starts
+    more = [
+        begin + _cuts(times[begin : begin + n], None if peer is None else peer[begin : begin + n], is_6, max_bytes)
+        for begin, n in zip(starts[long].tolist(), count[long].tolist(), strict=True)
+    ]
+    return np.union1d(starts, np.concatenate(more))
 
 
-def _from(slab: Slab, start: int) -> Slab:
-    peer = None if slab.peer is None else slab.peer[start:].copy()
-    return Slab(slab.entity[start:].copy(), slab.micros[start:].copy(), peer, slab.codes[start:].copy())
+def _cuts(times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes: int) -> I64:
+    """Where the rows of one entity begin; one step per row."""
+    begin, cuts = 0, [0]
+    window = max(1, max_bytes // _LEAST_A_MEASUREMENT)
+    while True:
+        stop = min(len(times), begin + window)
+        stop = begin + int(np.searchsorted(times[begin:stop], times[begin] + LARGEST_SPAN, side="right"))
+        four = six = np.zeros(0, np.int32)
+        if peer is not None:
+            mine = peer[begin:stop]
+            new = np.zeros(len(mine), np.bool_)
+            new[_first_places(mine, len(is_6))] = True
+            six = np.cumsum(new & is_6[mine], dtype=np.int32)
+            four = np.cumsum(new, dtype=np.int32) - six
+        fits = bisect_right(range(1, stop - begin + 1), max_bytes, key=partial(_bytes_of, four=four, six=six))
+        begin += max(1, fits)
+        if begin >= len(times):
+            return np.array(cuts, np.int64)
+        cuts.append(begin)
+
+
+def _bytes_of(n: int, four: I32, six: I32) -> int:
+    """Length of a row of the first n measurements; four, six: peers of each family that so many have."""
+    peers = (four[n - 1 : n], six[n - 1 : n]) if len(four) else (np.zeros(1, np.int64),) * 2
+    return int(blob_bytes(np.array([n]), *(each.astype(np.int64) for each in peers))[0])
+
+
+def _first_places(values: Ints, most: int) -> Ints:
+    """Where each value below `most` first stands, of those that do."""
+    if _FEW * len(values) < most:
+        return np.unique(values, return_index=True)[1]
+    first = np.full(most, len(values), np.int32)
+    # Of what is written to one place the last stays.
+    first[values[::-1]] = np.arange(len(values) - 1, -1, -1, dtype=np.int32)
+    return first[first < len(values)]
 
 
 @dataclass
@@ -186,7 +253,7 @@ class _Output:
     def finish(self, files: TaskFiles) -> dict[str, Any]:
         table = pa.Table.from_batches(self.facts)
         files.finished(self.temporary, self.target, self.shard.finish(table.num_rows))
-        write_arrow(files, self.facts_target, table)
+        files.write_arrow(self.facts_target, table)
         return {
             "rows": table.num_rows,
             "measurements": pc.sum(table["n_measurements"]).as_py(),
@@ -211,3 +278,36 @@ class _Output:
             schema=ROW_SCHEMA,
         )
         return [list(span) for span in arrow.batch_spans(shard)]
+
+
+def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str) -> int:
+    """Write `rows.parquet`; returns how many rows it has. shards: split and partition of each.
+
+    measurements_before counts in the split, in the order of the file.
+    """
+    temporary = files.temporary(ROWS)
+    file = HashingFile(temporary)
+    before: dict[str, int] = {}
+    rows = 0
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": _CODED, "write_page_checksum": True}
+    options["column_encoding"] = dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED")
+    with file, pq.ParquetWriter(file, ROWS_SCHEMA, **options) as writer:
+        for path, split, number in sorted((shard_name(*each, format_), *each) for each in shards):
+            with pa.memory_map(str(files.run / facts_file(split, number))) as source:
+                facts = pa.ipc.open_file(source).read_all()
+                n = facts["n_measurements"].to_numpy()
+                columns = {
+                    **{name: facts[name] for name in FACTS_SCHEMA.names},
+                    "split": pa.repeat(split, len(n)),
+                    "shard": pa.repeat(path, len(n)),
+                    "position": pa.array(np.arange(len(n))),
+                    "measurements_before": pa.array(before.get(split, 0) + np.cumsum(n) - n),
+                }
+                arrays = [columns[name] for name in ROWS_SCHEMA.names]
+                writer.write_table(pa.Table.from_arrays(arrays, schema=ROWS_SCHEMA), row_group_size=max(1, len(n)))
+            before[split] = before.get(split, 0) + int(n.sum())
+            rows += len(n)
+        writer.close()
+        done = Written(rows, file.written, file.digest.sha256, (), file.digest.checksum)
+    files.finished(temporary, ROWS, done)
+    return rows

@@ -1,9 +1,9 @@
 """What is prepared: datasets with weights, or per split, from a JSON file, from Python, or one plain path.
 
     {"datasets": [{"name": "math", "path": "gsm8k.jsonl.gz", "weight": 0.7, "mapping": {...}}, ...]}
-    {"train": [{...}], "valid": [{...}], "test": [{...}]}
+    {"train": [{...}], "val": [{...}], "test": [{...}]}
 
-Paths are relative to the blend file. What weights mean is defined in `assign`.
+Paths are relative to the blend file. What weights mean is defined in `choose`. `valid` is another word for `val`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,32 +20,30 @@ from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.formats.json_text import loads
-from headrace.packing.assign import SPLITS, Split
-from headrace.packing.chats.layout_names import Layout
-from headrace.settings import Names, Settings
+from headrace.packing.chats.settings import RowForm
+from headrace.settings import Settings
 from headrace.storage.places import expanded, is_address, path_of
 from headrace.storage.settings import Places
 
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+"""The splits as directories and readers of packed data call them."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_GROUPS = ("datasets", "train", "val", "valid", "test")
 
 
-class Source(Settings):
+class Source(RowForm):
     """One dataset of a blend.
 
     name: a directory of the output is called so: letters, digits, ".", "_", "-".
     path: files, directories or glob patterns; relative ones are relative to the blend file.
-    weight: relative share of tokens, 0 or more; see `assign`. Has no unit: 2 and 4 ask for the same as 0.5 and 1.
-    layout: how chats lie in a row; "auto" looks at each row. mapping: other names of columns, e.g. {"user": "problem",
-        "assistant": "solution"}; see `layouts`.
-    filters: keep rows whose column holds one of the words, as text, in a comma list or in a list; others are counted.
+    weight: relative share of tokens, 0 or more; see `choose`. Has no unit: 2 and 4 ask for the same as 0.5 and 1.
     """
 
     name: str
     path: Places = Field(min_length=1)
     weight: float = 1.0
-    layout: Layout = "auto"
-    mapping: Mapping[str, str] = Field(default_factory=dict)
-    filters: Mapping[str, Names] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -73,30 +71,39 @@ class SourceBlend(Settings):
     valid: tuple[Source, ...] = ()
     test: tuple[Source, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _val_is_valid(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or "val" not in value:
+            return value
+        if value.get("valid"):
+            raise ValueError("the blend has both val and valid, which are one split; give one list")
+        return {"valid" if name == "val" else name: each for name, each in value.items() if name != "valid"}
+
     @model_validator(mode="after")
     def _one_form(self) -> SourceBlend:
         per_split = [split for split in SPLITS if getattr(self, split)]
         if bool(self.datasets) == bool(per_split):
             what = "both datasets and " + ", ".join(per_split) if per_split else "no dataset"
-            raise ValueError(f"the blend has {what}; give either a list `datasets`, or lists `train`, `valid`, `test`")
+            raise ValueError(f"the blend has {what}; give either a list `datasets`, or lists `train`, `val`, `test`")
         for group, sources in self.groups():
             names = [source.name for source in sources]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"dataset {twice[0]!r} stands twice in {group or 'datasets'}; name them differently")
-            if sources and not any(source.weight > 0 for source in sources):
+            if not any(source.weight > 0 for source in sources):
                 raise ValueError(f"all weights of {group or 'datasets'} are 0; give one dataset a weight")
         return self
 
     def groups(self) -> list[tuple[Split | None, tuple[Source, ...]]]:
-        """(split, its datasets), or one (None, datasets) where rows are split by ratio."""
+        """List (split, its datasets), or one (None, datasets) where rows are split by ratio."""
         if self.datasets:
             return [(None, self.datasets)]
         return [(split, getattr(self, split)) for split in SPLITS if getattr(self, split)]
 
 
 def blend_of(value: object) -> object:
-    """What a user gave as a blend, in the form that `SourceBlend` checks.
+    """Bring what a user gave as a blend into the form that `SourceBlend` checks.
 
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
@@ -104,7 +111,7 @@ def blend_of(value: object) -> object:
         refuse_credentials(value)
         path = path_of(value)
         record = _blend_file(path)
-        return plain([path]) if record is None else located(record, path)
+        return plain([path]) if record is None else _located(record, path)
     if isinstance(value, Mapping):
         return value if _is_blend(value) else {"datasets": [value]}
     if isinstance(value, Sequence) and value:
@@ -114,66 +121,54 @@ def blend_of(value: object) -> object:
 
 
 def is_blend_file(path: Path) -> bool:
-    """Whether a path is a blend file, not data. Raises `InputError` for a JSON file that cannot be read."""
+    """Tell a blend file from data. Raises `InputError` for a JSON file that cannot be read."""
     return _blend_file(expanded(path)) is not None
 
 
 def plain(paths: Sequence[str | PurePath]) -> dict[str, Any]:
-    """A blend of one dataset, named after its first file or directory."""
+    """Make a blend of one dataset, named after its first file or directory."""
     first = path_of(paths[0])
     stem = first.name if kind_of_name(first.name) is None else stem_of_name(first.name)
     name = re.sub(r"[^A-Za-z0-9._-]+|__+", "-", stem).strip("-._") or "data"
     return {"datasets": [{"name": name, "path": list(paths)}]}
 
 
-def located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
+def _located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
     """A blend file's datasets with their paths relative to the file."""
-    found: dict[str, Any] = dict(record)
-    for group in ("datasets", *SPLITS):
-        sources = record.get(group)
-        if not isinstance(sources, list):
-            continue
-        moved = []
-        for source in sources:
-            if not isinstance(source, Mapping):
-                raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
-            _refuse_hub_keys(source, blend)
-            paths = source.get("path", [])
-            paths = [paths] if isinstance(paths, str) else paths
-            if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
-                raise SettingsError(
-                    f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list "
-                    f"of texts"
-                )
-            moved.append({**_renamed(source), "path": [_beside(blend, each) for each in paths]})
-        found[group] = moved
-    return found
+    return {
+        group: [_source(each, group, blend) for each in value]
+        if group in _GROUPS and isinstance(value, list)
+        else value
+        for group, value in record.items()
+    }
 
 
-def _beside(blend: Path, path: str) -> str:
-    return path if is_address(path) else str(blend.parent / expanded(Path(path)))
-
-
-def _refuse_hub_keys(source: Mapping[str, Any], blend: Path) -> None:
+def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
+    if not isinstance(source, Mapping):
+        raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
+    found = dict(source)
     for key in ("split", "subset"):
-        if source.get(key) is not None:
+        if found.pop(key, None) is not None:
             raise SettingsError(
                 f"{blend}: dataset {source.get('name')!r} has {key}={source[key]!r}, which names part of a data set on "
                 f"a hub; download it and give its files as path"
             )
-
-
-def _renamed(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Other preparations' word for the column of plain text."""
-    known = {key: value for key, value in source.items() if key not in ("split", "subset", "text_field")}
-    if source.get("text_field") is not None:
-        mapping = source.get("mapping", {})
-        known["mapping"] = {"text": source["text_field"], **mapping} if isinstance(mapping, Mapping) else mapping
-    return known
+    paths = source.get("path", [])
+    paths = [paths] if isinstance(paths, str) else paths
+    if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
+        raise SettingsError(
+            f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list of texts"
+        )
+    found["path"] = [each if is_address(each) else str(blend.parent / expanded(Path(each))) for each in paths]
+    text_field = found.pop("text_field", None)  # other preparations' word for the column of plain text
+    mapping = found.get("mapping", {})
+    if text_field is not None and isinstance(mapping, Mapping):
+        found["mapping"] = {"text": text_field, **mapping}
+    return found
 
 
 def _is_blend(record: Mapping[str, Any]) -> bool:
-    return any(group in record for group in ("datasets", *SPLITS))
+    return any(group in record for group in _GROUPS)
 
 
 def _blend_file(path: Path) -> Mapping[str, Any] | None:

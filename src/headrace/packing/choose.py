@@ -1,32 +1,35 @@
 """Which sequences of each dataset go into which split, and why the others go nowhere. Pure.
 
-Per blend with ratios, rows are split as `assign.split_units` says: each dataset for itself, or with a conversation key
-all datasets together, so that no key is in two splits whichever datasets it is in. In a blend per split the split is
-given; there a key that is in a later split too (test, then valid) is left out of the earlier ones. Then the mix of
-weights thins every split.
+Splits. A unit is the value of the entity field where one is given, else a row. Units are ordered by a keyed hash; the
+first `round(n × test_ratio)` are test, the next `round(n × val_ratio)` valid, the rest train (halves round up; a ratio
+above zero gives at least one unit). Counts are exact; shards, workers and file order have no part in them. Each dataset
+is split for itself. With an entity all datasets are split together, so that no value is in two splits. In a blend per
+split the split is given; there a value that is in a later split too (test, then valid) is left out of the earlier ones.
+
+Weights are relative shares of TOKENS inside each split. Nothing is repeated: the mix is as large as it can be
+without any dataset giving more than it has, so the scarcest dataset is taken whole and of the others so many rows, in
+the order of a keyed hash, that their tokens come as near to their share as whole rows can. Equal weights ask for no
+mix: everything is taken. Weight 0 takes nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8
+from headrace.arrays import I64, U8, U64
 from headrace.digest import derive_key, hash_words
-from headrace.packing.assign import (
-    SPLITS,
-    TEST,
-    TRAIN,
-    VALID,
-    Split,
-    split_units,
-    thinned,
-)
-from headrace.packing.origins import Origins
+from headrace.errors import InputError
+from headrace.packing.blend import SPLITS, Split
+from headrace.packing.sequences import Origins
 
+TRAIN, VALID, TEST = 0, 1, 2
 NOWHERE = 255
 KEY_IN_TEST, KEY_IN_VALID, WEIGHT = "key_in_test", "key_in_valid", "weight"
 REASONS = (KEY_IN_TEST, KEY_IN_VALID, WEIGHT)
@@ -42,99 +45,133 @@ class Candidate:
     origins: Origins
 
 
-@dataclass
-class Loss:
-    """What is not taken: rows that have nothing in the output, and sequences, tokens and labels."""
-
-    rows: int = 0
-    sequences: int = 0
-    tokens: int = 0
-    labels: int = 0
-
-    def add(self, other: Loss) -> None:
-        """Count another loss too."""
-        self.rows += other.rows
-        self.sequences += other.sequences
-        self.tokens += other.tokens
-        self.labels += other.labels
-
-
 @dataclass(frozen=True)
 class Choice:
     """The split of every sequence of every dataset (`NOWHERE` for none), what is left out and why, units per split.
 
+    left_out: per reason the rows, sequences, tokens and labels that are in no split.
     units: one record per independent draw: what was drawn, how many units each split got.
     """
 
     splits: Sequence[U8]
-    left_out: Mapping[str, Loss]
-    units: Sequence[tuple[str, Mapping[Split, int]]] = field(default_factory=tuple)
+    left_out: Mapping[str, Counter[str]]
+    units: Sequence[tuple[str, Mapping[Split, int]]]
 
 
 def choose(candidates: Sequence[Candidate], *, ratios: Mapping[Split, float], keyed: bool, seed: int) -> Choice:
-    """The split of every sequence. Sequences of one row are never apart. See the module."""
+    """Choose the split of every sequence; sequences of one row are never apart. keyed: whether an entity is given."""
     firsts = [candidate.origins.first_of_row for candidate in candidates]
-    losses = {reason: Loss() for reason in REASONS}
+    left_out = {reason: Counter[str]() for reason in REASONS}
+    units: list[tuple[str, Mapping[Split, int]]] = []
     if candidates and candidates[0].split is not None:
         sides = [
             np.full(len(first), SPLITS.index(candidate.split or "train"), np.uint8)
             for candidate, first in zip(candidates, firsts, strict=True)
         ]
         if keyed:
-            _keep_keys_apart(candidates, firsts, sides, losses)
-        units: list[tuple[str, Mapping[Split, int]]] = []
+            _keep_keys_apart(candidates, firsts, sides, left_out)
     else:
-        sides, units = _drawn(candidates, firsts, ratios, keyed=keyed)
+        high = [each.origins.unit_high[first] for each, first in zip(candidates, firsts, strict=True)]
+        low = [each.origins.unit_low[first] for each, first in zip(candidates, firsts, strict=True)]
+        if keyed:
+            what = "conversation keys of the blend"
+            side, counts = split_units(np.concatenate(high), np.concatenate(low), ratios, what)
+            sides, units = np.split(side, np.cumsum([len(first) for first in firsts])[:-1]), [("keys", counts)]
+        else:
+            drawn = [
+                split_units(one, other, ratios, f"rows of {each.name}")
+                for each, one, other in zip(candidates, high, low, strict=True)
+            ]
+            sides = [side for side, _ in drawn]
+            units = [(each.name, counts) for each, (_, counts) in zip(candidates, drawn, strict=True)]
     for number in (TRAIN, VALID, TEST):
-        _thin(candidates, firsts, sides, number, seed, losses)
+        _thin(candidates, firsts, sides, number, seed, left_out[WEIGHT])
     spread = [
-        np.repeat(side, _row_sizes(first, len(candidate.origins)))
+        np.repeat(side, np.diff(first, append=len(candidate.origins)))
         for candidate, first, side in zip(candidates, firsts, sides, strict=True)
     ]
-    return Choice(spread, losses, units)
+    return Choice(spread, left_out, units)
 
 
-def _row_sizes(first: I64, sequences: int) -> I64:
-    return np.diff(np.append(first, sequences))
+def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[Split, int]:
+    """Count how many of `units` are of each split. what: "rows of math" and so on, for the error.
+
+    Raises `InputError` where fewer units are there than splits have a ratio above zero: none is left empty silently.
+    """
+    asked = [split for split in SPLITS if ratios.get(split, 0) > 0]
+    if units < len(asked):
+        listed = ", ".join(f"{split} {ratios[split]}" for split in asked)
+        raise InputError(
+            f"{what}: {units:,} cannot fill {len(asked)} splits ({listed}); "
+            f"give more data, or set the ratio of a split to 0"
+        )
+    counts: dict[Split, int] = dict.fromkeys(SPLITS, 0)
+    left = units
+    for behind, split in reversed(list(enumerate(asked))):  # test first, train takes the rest
+        wanted = max(1, floor(Fraction(repr(float(ratios[split]))) * units + Fraction(1, 2)))
+        counts[split] = min(wanted, left - behind) if behind else left
+        left -= counts[split]
+    return counts
 
 
-def _drawn(
-    candidates: Sequence[Candidate], firsts: Sequence[I64], ratios: Mapping[Split, float], *, keyed: bool
-) -> tuple[list[U8], list[tuple[str, Mapping[Split, int]]]]:
-    high = [each.origins.unit_high[first] for each, first in zip(candidates, firsts, strict=True)]
-    low = [each.origins.unit_low[first] for each, first in zip(candidates, firsts, strict=True)]
-    if keyed:
-        side, counts = split_units(np.concatenate(high), np.concatenate(low), ratios, "conversation keys of the blend")
-        ends = np.cumsum([len(first) for first in firsts])[:-1]
-        return list(np.split(side, ends)), [("keys", counts)]
-    sides: list[U8] = []
-    units: list[tuple[str, Mapping[Split, int]]] = []
-    for candidate, one, other in zip(candidates, high, low, strict=True):
-        side, counts = split_units(one, other, ratios, f"rows of {candidate.name}")
-        sides.append(side)
-        units.append((candidate.name, counts))
-    return sides, units
+def split_units(high: U64, low: U64, ratios: Mapping[Split, float], what: str) -> tuple[U8, dict[Split, int]]:
+    """Find the split of every row, from the 128-bit hash of its unit [N] → uint8 [N], and the units of each split.
+
+    Rows with equal hashes are one unit and never apart.
+    """
+    order = np.lexsort((low, high))
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
+    unit_of = np.cumsum(first) - 1
+    units = int(first.sum())
+    counts = ratio_counts(units, ratios, what)
+    split_of_unit = np.full(units, TRAIN, np.uint8)
+    split_of_unit[: counts["test"] + counts["valid"]] = VALID
+    split_of_unit[: counts["test"]] = TEST
+    side = np.empty(len(order), np.uint8)
+    side[order] = split_of_unit[unit_of]
+    return side, counts
+
+
+def thinned(weights: Sequence[float], tokens: Sequence[I64], orders: Sequence[U64]) -> list[npt.NDArray[np.bool_]]:
+    """Choose the rows of each dataset that a split takes, so that token shares are as the weights: a mask a dataset.
+
+    tokens: of every row, per dataset; orders: the keyed hash that rows are taken by, parallel. See the module.
+    """
+    totals = [int(each.sum()) for each in tokens]
+    given = [place for place, weight in enumerate(weights) if weight > 0 and totals[place]]
+    masks = [np.full(len(each), weights[place] > 0, np.bool_) for place, each in enumerate(tokens)]
+    if len({weights[place] for place in given}) <= 1:
+        return masks
+    exact = {place: Fraction(repr(float(weights[place]))) for place in given}
+    scale = min(totals[place] / exact[place] for place in given)
+    for place in given:
+        target = floor(scale * exact[place])
+        if target >= totals[place]:
+            continue
+        order = np.argsort(orders[place], kind="stable")
+        held = np.cumsum(tokens[place][order])
+        behind = int(np.searchsorted(held, target))  # the first count of rows that reaches the target, less one
+        before = int(held[behind - 1]) if behind else 0
+        taken = behind + 1 if int(held[behind]) - target < target - before else behind
+        masks[place] = np.zeros(len(order), np.bool_)
+        masks[place][order[: max(1, taken)]] = True
+    return masks
 
 
 def _keep_keys_apart(
-    candidates: Sequence[Candidate], firsts: Sequence[I64], sides: Sequence[U8], losses: Mapping[str, Loss]
+    candidates: Sequence[Candidate], firsts: Sequence[I64], sides: Sequence[U8], left_out: Mapping[str, Counter[str]]
 ) -> None:
     """Test keeps its keys, valid those that are not in test, train the rest."""
-    units = [_pairs(each.origins, first) for each, first in zip(candidates, firsts, strict=True)]
+    units = []
+    for candidate, first in zip(candidates, firsts, strict=True):
+        pairs = np.empty((len(first), 2), ">u8")  # 128 bits as 16 bytes, which numpy can sort and compare
+        pairs[:, 0], pairs[:, 1] = candidate.origins.unit_high[first], candidate.origins.unit_low[first]
+        units.append(pairs.view("S16").reshape(-1))
     for keeper, reason, others in ((TEST, KEY_IN_TEST, (VALID, TRAIN)), (VALID, KEY_IN_VALID, (TRAIN,))):
-        kept = [unit[side == keeper] for unit, side in zip(units, sides, strict=True)]
-        held = np.unique(np.concatenate(kept)) if kept else np.empty(0, units[0].dtype)
+        held = np.unique(np.concatenate([unit[side == keeper] for unit, side in zip(units, sides, strict=True)]))
         for candidate, first, unit, side in zip(candidates, firsts, units, sides, strict=True):
-            doomed = np.isin(side, others) & np.isin(unit, held)
-            losses[reason].add(_loss(candidate.origins, first, doomed))
-            side[doomed] = NOWHERE
-
-
-def _pairs(origins: Origins, first: I64) -> npt.NDArray[np.bytes_]:
-    """128-bit units as values that numpy can sort and compare: 16 bytes each."""
-    pairs = np.empty((len(first), 2), ">u8")
-    pairs[:, 0], pairs[:, 1] = origins.unit_high[first], origins.unit_low[first]
-    return pairs.view("S16").reshape(-1)
+            _leave_out(candidate.origins, first, side, np.isin(side, others) & np.isin(unit, held), left_out[reason])
 
 
 def _thin(
@@ -143,33 +180,28 @@ def _thin(
     sides: Sequence[U8],
     number: int,
     seed: int,
-    losses: Mapping[str, Loss],
+    left_out: Counter[str],
 ) -> None:
     rows = [np.flatnonzero(side == number) for side in sides]
     here = [place for place, own in enumerate(rows) if len(own)]
-    if not here:
-        return
     tokens, orders = [], []
     for place in here:
         origins, first = candidates[place].origins, firsts[place]
         tokens.append(np.add.reduceat(origins.lengths, first)[rows[place]])
-        orders.append(_order(origins, first[rows[place]], seed))
+        own = first[rows[place]]
+        words = np.empty((len(own), 2), np.uint64)  # what rows are, not where they were found
+        words[:, 0] = origins.unit_low[own]
+        words[:, 1] = origins.row[own].astype(np.uint64) ^ (origins.file[own].astype(np.uint64) << np.uint64(40))
+        orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
     masks = thinned([candidates[place].weight for place in here], tokens, orders)
     for place, mask in zip(here, masks, strict=True):
         doomed = np.zeros(len(sides[place]), np.bool_)
         doomed[rows[place][~mask]] = True
-        losses[WEIGHT].add(_loss(candidates[place].origins, firsts[place], doomed))
-        sides[place][doomed] = NOWHERE
+        _leave_out(candidates[place].origins, firsts[place], sides[place], doomed, left_out)
 
 
-def _order(origins: Origins, firsts: I64, seed: int) -> npt.NDArray[np.uint64]:
-    """In which order rows are taken into a mix: a keyed hash of what they are, not of where they were found."""
-    words = np.empty((len(firsts), 2), np.uint64)
-    words[:, 0] = origins.unit_low[firsts]
-    words[:, 1] = origins.row[firsts].astype(np.uint64) ^ (origins.file[firsts].astype(np.uint64) << np.uint64(40))
-    return hash_words(derive_key(seed, "packed_sequences.weight"), words)[0]
-
-
-def _loss(origins: Origins, first: I64, doomed: npt.NDArray[np.bool_]) -> Loss:
-    lost = np.repeat(doomed, _row_sizes(first, len(origins)))
-    return Loss(int(doomed.sum()), int(lost.sum()), int(origins.lengths[lost].sum()), int(origins.labels[lost].sum()))
+def _leave_out(origins: Origins, first: I64, side: U8, doomed: npt.NDArray[np.bool_], left_out: Counter[str]) -> None:
+    lost = np.repeat(doomed, np.diff(first, append=len(origins)))
+    left_out.update(rows=int(doomed.sum()), sequences=int(lost.sum()))
+    left_out.update(tokens=int(origins.lengths[lost].sum()), labels=int(origins.labels[lost].sum()))
+    side[doomed] = NOWHERE

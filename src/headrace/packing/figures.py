@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +13,7 @@ from headrace.arrays import F64
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
 from headrace.report.facts import RunFacts
-from headrace.report.figure import Chart, Figure, Tone
+from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, share
 
 _MOST_BLOCKS = 48  # of a split; row groups evenly taken stand for the rest
@@ -24,7 +22,7 @@ _PARTS = {"trained": "trained", "context": "only read", "empty": "empty room"}
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Draw all figures, in the order of the page."""
     return [
         contents_figure(facts),
         fill_figure(facts),
@@ -37,8 +35,8 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def contents_figure(facts: RunFacts) -> Figure:
-    """How much of the room trains the model?"""
-    groups = _groups(facts)
+    """Show how much of the room trains the model."""
+    groups = facts.manifest.facts["groups"]
     splits = [split for split in facts.splits if any(group["split"] == split for group in groups)]
     parts: dict[str, list[float]] = {name: [] for name in _PARTS}
     for split in splits:
@@ -57,8 +55,8 @@ def contents_figure(facts: RunFacts) -> Figure:
 
 
 def fill_figure(facts: RunFacts) -> Figure:
-    """How full are the bins, of each dataset in each split?"""
-    groups = [group for group in _groups(facts) if group["bins"]]
+    """Show how full the bins of each dataset in each split are."""
+    groups = [group for group in facts.manifest.facts["groups"] if group["bins"]]
     question = "How full are the bins?"
     if not groups:
         return Figure("fill", question, "There are no bins.", None, "warning")
@@ -103,53 +101,56 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
     found = {split: each for split, each in sampled.items() if each is not None}
     if not found:
         return []
-    taken, there = sum(each.taken for each in found.values()), sum(each.there for each in found.values())
+    taken, there = sum(len(each.loads) for each in found.values()), sum(each.there for each in found.values())
     of = "all bins" if taken == there else f"{taken:,} of {there:,} bins, evenly taken"
     size = int(facts.config.get("pack_size") or 0)
     lengths = {split: each.lengths for split, each in found.items()}
     loads = {split: each.loads for split, each in found.items()}
     members = {split: each.members for split, each in found.items()}
-    every = np.concatenate(list(lengths.values()))
-    half = float(np.median(every))
-    longest = float(every.max())
-    full = int((every >= size).sum()) if size else 0
-    length_answer = (
-        f"{half:,.0f} tokens in the middle, {np.percentile(every, 99):,.0f} at the 99th percentile, {longest:,.0f} at "
-        f"most ({of}). {f'{share(full, len(every))} fill a bin of {size:,} alone.' if full else ''}"
-    )
-    load = np.concatenate(list(loads.values()))
-    load_answer = (
-        f"{many(len(load), 'bin')} looked at hold {load.min():,.0f} to {load.max():,.0f} tokens, "
-        f"{np.median(load):,.0f} in the middle{f'; there is room for {size:,}' if size else ''}."
-    )
-    member = np.concatenate(list(members.values()))
-    member_answer = f"{np.mean(member):.1f} on average, {member.max():,.0f} at most."
-    made = [
-        ("lengths", "How long are the sequences?", length_answer, lengths, "sequences", "tokens of a sequence"),
-        ("loads", "How much does a bin hold?", load_answer, loads, "bins", "tokens of a bin"),
-        ("members", "How many sequences share a bin?", member_answer, members, "bins", "sequences of a bin"),
-    ]
+    every, load, member = (np.concatenate(list(each.values())) for each in (lengths, loads, members))
+    alone = f" {share(int((every >= size).sum()), len(every))} fill a bin of {size:,} alone." if size else ""
+    mark = (float(size), "pack_size") if size else None
     return [
-        Figure(
-            key,
-            question,
-            answer.strip(),
-            _histogram(values, counted_of, title, (float(size), "pack_size") if size and key != "members" else None),
-        )
-        for key, question, answer, values, counted_of, title in made
+        _histogram(
+            "lengths",
+            "How long are the sequences?",
+            f"{np.median(every):,.0f} tokens in the middle, {np.percentile(every, 99):,.0f} at the 99th percentile, "
+            f"{every.max():,.0f} at most ({of}).{alone}",
+            lengths,
+            ("sequences", "tokens of a sequence"),
+            mark,
+        ),
+        _histogram(
+            "loads",
+            "How much does a bin hold?",
+            f"{many(len(load), 'bin')} looked at hold {load.min():,.0f} to {load.max():,.0f} tokens, "
+            f"{np.median(load):,.0f} in the middle{f'; there is room for {size:,}' if size else ''}.",
+            loads,
+            ("bins", "tokens of a bin"),
+            mark,
+        ),
+        _histogram(
+            "members",
+            "How many sequences share a bin?",
+            f"{np.mean(member):.1f} on average, {member.max():,.0f} at most.",
+            members,
+            ("bins", "sequences of a bin"),
+        ),
     ]
 
 
-def _histogram(values: dict[str, F64], of: str, title: str, mark: tuple[float, str] | None) -> Chart:
+def _histogram(
+    key: str,
+    question: str,
+    answer: str,
+    values: dict[str, F64],
+    axes: tuple[str, str],
+    mark: tuple[float, str] | None = None,
+) -> Figure:
     edges, grows = edges_for(np.concatenate(list(values.values())))
-    return charts.histogram(
-        edges,
-        {split: counted(each, edges) for split, each in values.items()},
-        of=of,
-        title=title,
-        grows=grows,
-        mark=mark,
-    )
+    parts = {split: counted(each, edges) for split, each in values.items()}
+    chart = charts.histogram(edges, parts, of=axes[0], title=axes[1], grows=grows, mark=mark)
+    return Figure(key, question, answer, chart)
 
 
 def _left_out_figures(facts: RunFacts) -> list[Figure]:
@@ -161,16 +162,10 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
     words = {"truncated": "cut at the end", "too_long_dropped": "left out", "divided": "divided into pieces"}
     said = ", ".join(f"{many(count, 'sequence')} {words[name]}" for name, count in cut.items())
     long = f"Sequences longer than a bin: {said}." if cut else "No sequence was longer than a bin."
+    question = "What is not in the bins?"
     if not lost:
-        return [
-            Figure(
-                "left-out",
-                "What is not in the bins?",
-                f"Every encoded token is in a bin. {long}",
-                None,
-                "warning" if cut else "good",
-            )
-        ]
+        answer = f"Every encoded token is in a bin. {long}"
+        return [Figure("left-out", question, answer, None, "warning" if cut else "good")]
     order = sorted(lost, key=lambda reason: (-lost[reason]["tokens"], reason))
     total = sum(loss["tokens"] for loss in lost.values())
     answer = (
@@ -185,52 +180,41 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
         unit="tokens",
         texts=[f"{value:,} · {share(value, encoded)}" for value in values],
     )
-    return [
-        Figure("left-out", "What is not in the bins?", answer, chart, "warning" if total > encoded / 10 else "plain")
-    ]
-
-
-def _groups(facts: RunFacts) -> Sequence[dict[str, Any]]:
-    groups: Sequence[dict[str, Any]] = facts.manifest.facts["groups"]
-    return groups
+    return [Figure("left-out", question, answer, chart, "warning" if total > encoded / 10 else "plain")]
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Bins that were looked at. lengths: tokens of each sequence; loads, members: tokens and sequences of each bin.
+    """Bins that were looked at, of how many there are. lengths: tokens of each sequence.
 
-    taken: bins that were read, of how many there are.
+    loads, members: tokens and sequences of each bin.
     """
 
     lengths: F64
     loads: F64
     members: F64
-    taken: int
     there: int
 
 
 def _sample(facts: RunFacts, split: str) -> _Sample | None:
     """Some bins of a split; None where none is Parquet."""
-    if facts.manifest.splits[split].rows == 0:
-        return None
     own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
-    if own.is_empty():
+    if facts.manifest.splits[split].rows == 0 or own.is_empty():
         return None
     index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
     lengths, loads, members = [], [], []
     for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
         table = read(block, ["seq_start_id", "loss_mask"])
-        starts, tokens = _lists(table["seq_start_id"]), pc.list_value_length(table["loss_mask"]).to_numpy()
-        counts = np.diff(starts.offsets.to_numpy())
+        starts, mask = (
+            column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+            for column in (table["seq_start_id"], table["loss_mask"])
+        )
+        tokens, counts = pc.list_value_length(mask).to_numpy(), np.diff(starts.offsets.to_numpy())
         flat = starts.flatten().to_numpy()
         ends = np.append(flat[1:], 0)
         ends[np.cumsum(counts) - 1] = tokens
         lengths.append(ends - flat)
         loads.append(tokens)
         members.append(counts)
-    tokens_of, load, member = (np.concatenate(each).astype(np.float64) for each in (lengths, loads, members))
-    return _Sample(tokens_of, load, member, len(load), index.total_rows)
-
-
-def _lists(column: pa.ChunkedArray) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    length, load, member = (np.concatenate(each).astype(np.float64) for each in (lengths, loads, members))
+    return _Sample(length, load, member, index.total_rows)

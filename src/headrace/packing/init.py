@@ -1,9 +1,11 @@
-"""A configuration for packed chats, from a look at the data: layout, lengths, bins, splits, tokenizer."""
+"""A configuration for packed chats, from the names of files and columns and a sample of rows."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,177 +13,317 @@ import numpy.typing as npt
 
 from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.errors import SettingsError
-from headrace.packing.blend import Source, is_blend_file, plain
+from headrace.cli.init.look import evenly
+from headrace.errors import InputError, SettingsError
+from headrace.formats.listing import Listing, list_files
+from headrace.packing.blend import SPLITS, Source, Split, is_blend_file, plain
+from headrace.packing.chats.layouts import Conversation, Sample, Tokens, layout_of, sample_of
+from headrace.packing.chats.messages import ROLES
+from headrace.packing.chats.reader import BrokenRow, Row, read_rows
+from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.config import PackedSequences
-from headrace.packing.init_chats import Chats, look_at_chats
-from headrace.packing.init_splits import Splits, splits_of
+from headrace.packing.encode import Encoder
 from headrace.storage.places import path_of
 
+_FILES, _ROWS = 16, 2000  # that are looked at: of files, of rows in all
 _LEAST_BIN, _MOST_BIN = 4096, 131_072
 _CHARACTERS_A_TOKEN = 4  # of English text by usual tokenizers; other languages and code have fewer
-_TOKENIZERS = ("tokenizer.json", "tokenizer.json.gz")
-_BESIDE = ("tools", "system", "chat_template_kwargs")
+_USERS = ("question", "problem", "query", "user", "human", "instruction", "prompt", "input", "source")
+_ASSISTANTS = ("assistant", "answer", "answers", "response", "solution", "generated_solution", "completion")
+_MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
+_MATERIALS = ("input", "context")  # what an instruction is about
+_SPLIT_WORDS: dict[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation", "oot"), "test"),
+}
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Of the rows that were looked at, [N]. how: by what they were counted. unfit: rows that gave no sequence."""
+class _Look:
+    """Rows that were looked at, `whole` if these are all there are; what they are read as, and which are not.
 
+    tokens: lengths of the rows that are read, [n]; how: by what they were counted.
+    """
+
+    rows: list[Row]
+    whole: bool
+    mapping: dict[str, str]
+    layouts: Counter[Layout]
     tokens: npt.NDArray[np.int64]
     how: str
-    unfit: dict[str, int]
+    rejected: Counter[str]
+    first_rejected: str
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that all rows have, in the order of the first."""
+        rows = [row for row in self.rows if isinstance(row, Mapping)]
+        return [name for name in rows[0] if all(name in row for row in rows)]
 
 
 def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
-    """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Write the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     path = path_of(asked.source[0])
     if len(asked.source) == 1 and is_blend_file(path):
         raise SettingsError(
             f"{path}: is a blend file already, and says what lies where; write `blend: {path}` into a configuration, "
             f"or give init the files of one dataset"
         )
-    chats = look_at_chats(asked.source)
+    listing = list_files(asked.source, splits="keep")
     (dataset,) = plain([path_of(each) for each in asked.source])["datasets"]
     dataset = {"name": dataset["name"], "path": [str(each) for each in asked.source]}
-    if chats.mapping:
-        dataset["mapping"] = chats.mapping
-    splits = splits_of(chats, dataset)
-    tokenizer = _tokenizer(asked, chats)
-    lengths = _lengths(chats, dataset, tokenizer)
+    look = _look(listing, dataset, asked.tokenizer)
     about = (
-        f"{len(chats.names):,} files, {chats.bytes / 1e6:,.1f} MB; looked at {len(chats.rows):,} rows: "
-        f"layout {chats.layout}{f', mapping {chats.mapping}' if chats.mapping else ''}"
+        f"{len(listing.names):,} files, {int(listing.sizes.sum()) / 1e6:,.1f} MB; looked at {len(look.rows):,} rows: "
+        f"layout {look.layouts.most_common(1)[0][0]}{f', mapping {look.mapping}' if look.mapping else ''}"
     )
-    sections = _sections(asked, chats, splits, lengths, tokenizer, about)
-    PackedSequences(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
-    return sections, about
-
-
-def _tokenizer(asked: AskedPack, chats: Chats) -> str | None:
-    """The directory or file that was given, or one that lies beside the data."""
-    if asked.tokenizer is not None:
-        return asked.tokenizer
-    if chats.layout == "tokens":
-        return None
-    for directory in (chats.root, chats.root / "tokenizer", chats.root.parent / "tokenizer"):
-        if any((Path(directory) / name).is_file() for name in _TOKENIZERS):
-            return str(directory)
-    return None
-
-
-def _lengths(chats: Chats, dataset: dict[str, Any], tokenizer: str | None) -> Lengths:
-    bad = dict(chats.rejected)
-    if chats.layout == "tokens":
-        return Lengths(np.array(chats.lengths, np.int64), "counted", bad)
-    if tokenizer is None:
-        tokens = np.array(chats.lengths, np.int64) // _CHARACTERS_A_TOKEN
-        return Lengths(tokens, f"estimated, {_CHARACTERS_A_TOKEN} characters a token", bad)
-    from headrace.packing.encoder import Encoder
-
-    settings = PackedSequences(blend={"datasets": [dataset]}, tokenizer=Path(tokenizer))
-    encoded = Encoder(settings).of(Source(**dataset))(chats.rows)
-    unfit: dict[str, int] = {}
-    for each in encoded.rejected:
-        unfit[each.reason] = unfit.get(each.reason, 0) + 1
-    if not len(encoded.lengths):
-        worst = encoded.rejected[0]
-        raise SettingsError(
-            f"{chats.names[0]}: no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}; give "
-            f"another --tokenizer, or mend the data"
-        )
-    return Lengths(encoded.lengths.astype(np.int64), "counted with this tokenizer", unfit)
-
-
-def _sections(
-    asked: AskedPack, chats: Chats, splits: Splits, lengths: Lengths, tokenizer: str | None, about: str
-) -> list[Section]:
+    blend, told = _blend(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
     sections = [
         Section(
             f"Written by `headrace init pack` after a look at the data: {about}.\n"
             "Paths are relative to where the command is run. Every setting is explained in docs/packing.md.",
             {"recipe": "packed_sequences", "out": asked.out},
         ),
-        Section(f"{_layout_words(chats)} {splits.words}".strip(), {"blend": splits.blend}),
-        _tokenizer_section(chats, tokenizer),
-        _bins(lengths),
-        *_bad_rows(chats, lengths),
-    ]
-    if splits.by_ratio:
-        few = chats.whole and len(chats.rows) < 3
-        ratios = (1.0, 0.0, 0.0) if few else (0.98, 0.01, 0.01)
-        words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
-        if few:
-            words += " Too few rows to hold some out."
-        names = ("train_ratio", "valid_ratio", "test_ratio")
-        sections.append(Section(words, {**dict(zip(names, ratios, strict=True)), "seed": 42}))
-    else:
-        sections.append(Section("The seed decides the order of packing.", {"seed": 42}))
-    key: Any = splits.key or "task"
-    sections += [
-        Section(splits.key_words, {"split_key": key if splits.certain else Aside(key)}),
+        Section(f"{_layout_words(look)} {told}".strip(), {"blend": blend}),
+        _tokenizer_section(look, asked.tokenizer),
+        _bins_section(look),
+        *_bad_rows(look),
+        _shares_section(look, by_ratio="datasets" in blend),
+        Section(
+            "Rows that belong together, e.g. by a task, stay in one split if entity names their field.",
+            {"entity": Aside("task")},
+        ),
         Section(
             "For whom: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most so many rows "
             "of each dataset: sample.",
             {"reader": "megatron", "sample": Aside(1000)},
         ),
     ]
-    return sections
+    PackedSequences(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+    return sections, about
 
 
-def _layout_words(chats: Chats) -> str:
-    words = f"Rows are of layout {chats.layout}"
-    if len(chats.layouts) > 1:
-        counts = ", ".join(f"{layout} {count:,}" for layout, count in chats.layouts.most_common())
+def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -> _Look:
+    """Read some rows of some files. Raises `InputError`, and `SettingsError` where no column holds chats."""
+    chosen = evenly(len(listing.names), _FILES)
+    rows: list[Row] = []
+    wheres: list[str] = []
+    whole = len(chosen) == len(listing.names)
+    for place in chosen:
+        room = max(1, _ROWS // len(chosen))
+        for batch in read_rows(listing.path(place), name=listing.names[place], batch_rows=_ROWS):
+            rows += batch.rows[:room]
+            wheres += [batch.where(at) for at in range(min(room, len(batch.rows)))]
+            room -= len(batch.rows)
+            if room < 0:
+                whole = False
+                break
+    if not rows:
+        raise SettingsError(f"{dataset['path'][0]}: holds no rows; give data to look at")
+    for row, where in zip(rows, wheres, strict=True):  # before a mapping: two columns of answers look like a chat
+        reason = _sample(row, {})
+        if isinstance(reason, RowRejected) and reason.reason == "preference_data":
+            raise SettingsError(f"{where}: {reason.detail}; write that in a blend file")
+    mapping = _mapping(rows, listing.names[0])
+    samples = [_sample(row, mapping) for row in rows]
+    rejected = [each.reason if isinstance(each, RowRejected) else "" for each in samples]
+    read = [sample for sample in samples if not isinstance(sample, RowRejected)]
+    objects = [row for row, reason in zip(rows, rejected, strict=True) if not reason and isinstance(row, Mapping)]
+    tokens, how = np.array([_length(each) for each in read], np.int64), "counted"
+    if not isinstance(read[0], Tokens) and tokenizer is None:
+        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
+    elif not isinstance(read[0], Tokens):
+        source = Source(**dataset, mapping=mapping)
+        settings = PackedSequences(blend={"datasets": [source]}, tokenizer=tokenizer)
+        encoded = Encoder(settings).of(source).encode(rows)
+        if not len(encoded.lengths):
+            worst = encoded.rejected[0]
+            raise SettingsError(
+                f"{listing.names[0]}: no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}; give "
+                f"another --tokenizer, or mend the data"
+            )
+        tokens, how = encoded.lengths, "counted with this tokenizer"
+        for each in encoded.rejected:
+            rejected[each.row] = each.reason
+    return _Look(
+        rows,
+        whole,
+        mapping,
+        Counter(layout_of(row, mapping) for row in objects),
+        tokens,
+        how,
+        Counter(filter(None, rejected)),
+        next((where for where, reason in zip(wheres, rejected, strict=True) if reason), ""),
+    )
+
+
+def _sample(row: Row, mapping: Mapping[str, str]) -> Sample | RowRejected:
+    try:
+        if isinstance(row, BrokenRow):
+            raise RowRejected(row.reason, row.detail)
+        return sample_of(row, "auto", mapping)
+    except RowRejected as wrong:
+        return wrong
+
+
+def _length(sample: Sample) -> int:
+    """Tokens of a row: counted of a row of tokens, else estimated."""
+    if isinstance(sample, Tokens):
+        return len(sample.ids)
+    if not isinstance(sample, Conversation):
+        return len(sample.text) // _CHARACTERS_A_TOKEN
+    texts = [str(value) for message in sample.messages for name, value in message.items() if name != "role"]
+    return sum(map(len, (*texts, str(sample.tools or "")))) // _CHARACTERS_A_TOKEN
+
+
+def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
+    """What the recipe must be told of the columns: the first proposal that reads most rows. Raises `SettingsError`."""
+    objects = [row for row in rows if isinstance(row, Mapping)]
+    if not objects:
+        broken = next(row for row in rows if isinstance(row, BrokenRow))
+        raise InputError(f"{file}: no row is a JSON object, the first: {broken.detail}; give files of chats")
+    first = next((row for row in objects if any(value is not None for value in row.values())), objects[0])
+    texts = {name.lower(): name for name, value in first.items() if isinstance(value, str)}
+    proposals = [{}, *(_of_list(name, value) for name, value in first.items())]
+    for user in filter(texts.__contains__, _USERS):
+        for assistant in filter(texts.__contains__, (*_ASSISTANTS, *_MODELS)):
+            about = next((texts[name] for name in _MATERIALS if name in texts), None)
+            if user == "instruction" and about is not None:  # an answer to the instruction alone would be a guess
+                names = {"instruction": texts[user], "input": about, "output": texts[assistant]}
+                proposals.append({name: column for name, column in names.items() if name != column})
+            proposals.append({"user": texts[user], "assistant": texts[assistant]})
+    if len(texts) == 1:
+        proposals.append({"text": next(iter(texts.values()))})
+    for place, proposal in enumerate(proposals):
+        read = sum(not isinstance(_sample(row, proposal), RowRejected) for row in objects)
+        if 2 * read > len(objects) and (proposal or not place):
+            return proposal
+    raise SettingsError(
+        f"{file}: none of the columns is known to hold chats, there are {shown(list(objects[0]))}; write a blend file "
+        f'with "mapping", e.g. {{"user": "problem", "assistant": "solution"}} or {{"messages": "chat"}}'
+    )
+
+
+def _of_list(name: str, value: object) -> dict[str, str]:
+    """A mapping for a column of messages or of tokens; nothing for others."""
+    if isinstance(value, str) and value[:1] == "[":
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        return {}
+    if all(isinstance(each, int) and not isinstance(each, bool) for each in value):
+        return {"input_ids": name}
+    if not all(isinstance(each, Mapping) for each in value):
+        return {}
+    keys = [key for key, inner in value[0].items() if isinstance(inner, str)]
+    role = next((key for key in keys if all(str(each.get(key)).lower() in ROLES for each in value)), None)
+    content = next((key for key in keys if key != role), None)
+    if role is None or content is None:
+        return {}
+    found = {"messages": name, "role": role, "content": content}
+    usual = {"role": ("role", "from"), "content": ("content", "value")}
+    return {key: column for key, column in found.items() if column not in usual.get(key, ())}
+
+
+def _blend(listing: Listing, look: _Look, dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The blend, and why: files or a column that are named after splits, train among them, stay in them.
+
+    Raises `InputError` where files are named after splits that cannot be kept apart here.
+    """
+    files: dict[Split, list[str]] = {}
+    for name, word in zip(listing.names, listing.splits, strict=False):
+        files.setdefault(_SPLIT_WORDS[word], []).append(name)
+    if len(files) > 1 and "train" in files:
+        told = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
+        paths = {split: [str(listing.root / name) for name in names] for split, names in files.items()}
+        return _per_split({split: {**dataset, "path": paths[split]} for split in files}), (
+            f"Files are named after splits, and stay in them: {told}."
+        )
+    list_files(dataset["path"])  # refuses names that tell several splits, as the run would
+    for column in (name for name in look.columns if name.lower() in ("split", "subset", "partition")):
+        words = sorted({str(row[column]) for row in look.rows if isinstance(row, Mapping)})
+        if not all(word.lower() in _SPLIT_WORDS for word in words):
+            continue
+        values: dict[Split, list[str]] = {}
+        for word in words:
+            values.setdefault(_SPLIT_WORDS[word.lower()], []).append(word)
+        if len(values) > 1 and "train" in values:
+            return _per_split({split: {**dataset, "filters": {column: each}} for split, each in values.items()}), (
+                f"Column {column} names the split of a row ({', '.join(words)}). Rows with other words are left out, "
+                "and counted."
+            )
+    return {"datasets": [dict(dataset)]}, ""
+
+
+def _per_split(sources: Mapping[Split, dict[str, Any]]) -> dict[str, Any]:
+    return {"val" if split == "valid" else split: [sources[split]] for split in SPLITS if split in sources}
+
+
+def _layout_words(look: _Look) -> str:
+    words = f"Rows are of layout {look.layouts.most_common(1)[0][0]}"
+    if len(look.layouts) > 1:
+        counts = ", ".join(f"{layout} {count:,}" for layout, count in look.layouts.most_common())
         words = f"Rows are of several layouts, each found out by itself ({counts})"
-    if chats.mapping:
+    beside = ("tools", "system", "chat_template_kwargs")
+    if look.mapping:
         words += ", under other names: mapping says which column is which"
-        read = {*chats.mapping.values(), *_BESIDE, "instruction", "input", "history"}
-        unread = [name for name in chats.columns if name not in read]
+        read = {*look.mapping.values(), *beside, "instruction", "input", "history"}
+        unread = [name for name in look.columns if name not in read]
         words += f"; not read: {', '.join(unread)}" if unread else ""
-    more = [name for name in _BESIDE if name in chats.columns]
-    return f"{words}{f', with {chr(44).join(more)} beside' if more else ''}."
+    more = ", ".join(name for name in beside if name in look.columns)
+    return f"{words}{f', with {more} beside' if more else ''}."
 
 
-def _tokenizer_section(chats: Chats, tokenizer: str | None) -> Section:
-    if chats.layout == "tokens" and tokenizer is None:
+def _tokenizer_section(look: _Look, tokenizer: str | None) -> Section:
+    if tokenizer is None and look.how == "counted":
         return Section("Rows are tokens already: no tokenizer is needed.", {})
     words = "tokenizer.json, or the directory that holds it with tokenizer_config.json, of the model to be trained."
     if tokenizer is None:
         return Section(
-            f"{words} NOT SET: give it here, or with --set tokenizer=DIRECTORY.", {"tokenizer": Aside("DIRECTORY")}
+            f"{words} NOT SET: give it here, or with --set tokenizer=DIRECTORY.",
+            {"tokenizer": Aside("DIRECTORY", needed=True)},
         )
     template = "Its own chat template is used unless chat_template gives a Jinja file."
     return Section(f"{words} {template}", {"tokenizer": tokenizer, "chat_template": Aside("template.jinja")})
 
 
-def _bins(lengths: Lengths) -> Section:
-    tokens = lengths.tokens
-    wanted = float(np.quantile(tokens, 0.995))
+def _bins_section(look: _Look) -> Section:
+    tokens = look.tokens
     size = _LEAST_BIN
-    while size < wanted and size < _MOST_BIN:
+    while size < np.quantile(tokens, 0.995) and size < _MOST_BIN:
         size *= 2
-    beyond = int((tokens > size).sum())
     words = (
-        f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({lengths.how}): half up to "
+        f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
         f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest {int(tokens.max()):,}. "
-        f"{beyond:,} of {len(tokens):,} looked at are longer than pack_size. Those are dropped and counted; truncate "
-        "cuts them, split makes several, error ends the run."
+        f"{int((tokens > size).sum()):,} of {len(tokens):,} looked at are longer than pack_size. Those are dropped and "
+        "counted; truncate cuts them, split makes several, error ends the run."
     )
     return Section(words, {"pack_size": size, "too_long": "drop"})
 
 
-def _bad_rows(chats: Chats, lengths: Lengths) -> list[Section]:
-    """The share of rows that may be bad, where more than a hundredth of those looked at is."""
-    count = sum(number for reason, number in lengths.unfit.items() if reason != "filtered")
+def _bad_rows(look: _Look) -> list[Section]:
+    """The share of rows that may be bad, where some of those looked at are."""
+    count = look.rejected.total()
     if not count:
         return []
-    share = count / len(chats.rows)
-    where = "; ".join(f"{reason} {number:,}" for reason, number in sorted(lengths.unfit.items()))
-    first = next(iter(chats.first_rejected.values()), "")
-    words = f"{count:,} of the {len(chats.rows):,} rows looked at give no sequence: {where}"
-    words += f", the first in {first}." if first else "."
-    if share <= 0.005:
-        return [Section(f"{words} More than a hundredth of all would end the run.", {"max_bad_share": Aside(0.01)})]
-    allowed = min(1.0, round(2 * share + 0.01, 2))
-    return [Section(f"{words} Bad rows are left out and counted, up to this share of all.", {"max_bad_share": allowed})]
+    where = "; ".join(f"{reason} {number:,}" for reason, number in sorted(look.rejected.items()))
+    words = (
+        f"{count:,} of the {len(look.rows):,} rows looked at give no sequence: {where}, the first in "
+        f"{look.first_rejected}. Bad rows are left out and counted, up to this share of all."
+    )
+    return [Section(words, {"max_bad_share": min(1.0, round(2 * count / len(look.rows) + 0.01, 2))})]
+
+
+def _shares_section(look: _Look, *, by_ratio: bool) -> Section:
+    if not by_ratio:
+        return Section("The seed decides the order of packing.", {"seed": 42})
+    few = look.whole and len(look.rows) < 3
+    words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
+    words += " Too few rows to hold some out." if few else ""
+    shares = zip(
+        ("train_ratio", "val_ratio", "test_ratio"), (1.0, 0.0, 0.0) if few else (0.98, 0.01, 0.01), strict=True
+    )
+    return Section(words, {**dict(shares), "seed": 42})

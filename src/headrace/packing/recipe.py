@@ -4,34 +4,40 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headrace.arrays import I64
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.digest import sha256_hex
-from headrace.errors import InputError, StoreError
-from headrace.packing.assign import SPLITS, even_cuts, shard_counts
-from headrace.packing.chats.rejects import CURES
+from headrace.errors import HeadraceError, InputError, StoreError
+from headrace.packing import choose as choosing
+from headrace.packing.blend import SPLITS
+from headrace.packing.chats.words import CURES, REASONS
 from headrace.packing.choose import Candidate, Choice, choose
 from headrace.packing.config import PackedSequences
-from headrace.packing.counts import DROPPED, Counts, summed
-from headrace.packing.encode_shard import (
+from headrace.packing.encode import (
+    NO_SPLIT_KEY,
     NOT_BAD,
+    SAMPLED_OUT,
     TOO_LONG,
-    origins_file,
-    rejected_file,
-    spool_directory,
+    TOO_SHORT,
+    Dataset,
+    Encoder,
+    EncodeTask,
+    datasets_of,
+    encode_task,
+    encode_tasks,
 )
-from headrace.packing.encoder import Encoder
-from headrace.packing.origins import Origins, read_origins
-from headrace.packing.pack_group import Group, pack_group, read_bins
-from headrace.packing.storage.joined import JoinedSpool
+from headrace.packing.sequences import Origins, read_origins
+from headrace.packing.shards import EXTENSIONS, Group, Shard, even_cuts, pack_group, shard_counts, write_shard
 from headrace.packing.storage.packed_parquet import schema_of
-from headrace.packing.storage.spool import Spool
-from headrace.packing.tasks import Dataset, datasets_of, encode_task, encode_tasks
+from headrace.packing.storage.spool import JoinedSpool, Spool
 from headrace.packing.tree import (
     BLEND,
     METADATA,
@@ -44,76 +50,106 @@ from headrace.packing.tree import (
     split_directory,
     write_links,
 )
-from headrace.packing.write_shard import EXTENSIONS, Shard, footer, write_shard
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.storage import local
 
+_KINDS = ("sequences", "tokens", "labels")
+_BIN_WITHOUT_LABEL = "bin_without_label"
+_DROPPED = (*REASONS, NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT, *choosing.REASONS, _BIN_WITHOUT_LABEL)
+
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
-    _refuse_occupied(context)
+    for name in (BLEND, METADATA, REJECTED):  # names that links will need, asked for before the work
+        taken = context.run.parents[1] / name
+        if taken.exists() and not taken.is_symlink():
+            raise StoreError(f"{taken}: is in the way of a link of that name; move it, or choose another --out")
     encoder, datasets = Encoder(settings), datasets_of(settings)
     tasks = encode_tasks(settings, context, datasets)
-    encoded = context.stage(
-        "tokenise", [encode_task(settings, task, dataset, encoder) for task, dataset in tasks], durable=False
-    )
+    encoded = context.stage("tokenise", [encode_task(settings, task, encoder) for task in tasks], durable=False)
     _refuse_bad(settings, context, encoded)
-    owners = [datasets.index(dataset) for _, dataset in tasks]
-    origins = [_origins(context, owners, place) for place in range(len(datasets))]
+    origins = []
+    for owner in range(len(datasets)):
+        names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
+        origins.append(Origins.joined([read_origins(context.run / name) for name in names]))
     choice = choose(
         [
             Candidate(each.source.name, each.split, each.source.weight, own)
             for each, own in zip(datasets, origins, strict=True)
         ],
         ratios=settings.ratios,
-        keyed=settings.split_key is not None,
+        keyed=settings.entity is not None,
         seed=settings.seed,
     )
     groups = _groups(settings, datasets, choice, encoder)
     packed = context.stage(
-        "pack", [_pack_task(settings, group, origins, number) for number, group in enumerate(groups)], durable=False
+        "pack",
+        [
+            Task(
+                f"{group.split}/{group.name}",
+                8 * len(sequences),
+                partial(
+                    pack_group, settings=settings, group=group, sequences=sequences, origins=origins[group.dataset]
+                ),
+            )
+            for group, sequences in groups.items()
+        ],
+        durable=False,
     )
-    shards = _shards(settings, groups, packed)
-    written = context.stage("materialise", [_write_task(settings, shard, groups, owners, encoder) for shard in shards])
-    counts = Counts.of(encoded, choice, packed, written)
+    shards = _shards(settings, list(groups), packed)
+    written = context.stage("materialise", [_write_task(settings, shard, tasks, encoder) for shard in shards])
+    counts = _Counts.of(encoded, choice, packed, written)
     counts.must_add_up(settings)
     if not shards:
         left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(counts.dropped.items()) if rows)
         raise InputError(f"no bin was made of {counts.rows_read:,} rows: {left_out}; correct the data or the settings")
     _tell(settings, context, choice, counts)
-    made = _written(groups, shards, written)
-    records = _group_records(groups, packed, shards)
-    beside = _publish_tree(settings, context, made, records, len(tasks))
+    made = [
+        Written(shard.group.split, shard.group.name, shard.target, result["bins"], result["stored_tokens"])
+        for shard, result in zip(shards, (receipt.result for receipt in written), strict=True)
+    ]
+    records = [
+        {
+            "split": group.split,
+            "dataset": group.name,
+            **{name: value for name, value in receipt.result.items() if name not in ("rows_read", "dropped")},
+            "shards": [shard.target for shard in shards if shard.group == group],
+        }
+        for group, receipt in zip(groups, packed, strict=True)
+    ]
+    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     return Outcome(
         schema=schema_of(settings.declared),
         index=_index(made, written, settings),
         splits=_totals(settings, made, written),
-        dropped={reason: counts.dropped[reason] for reason in sorted(DROPPED)},
+        dropped={reason: counts.dropped[reason] for reason in sorted(_DROPPED)},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
             "rows": counts.rows_read,
-            "empty_shards": _empty_shards(datasets, encoded),
+            "empty_shards": sorted(name for dataset in datasets for name in dataset.names if name not in holding),
         },
         directories={split: split_directory(split) for split in settings.asked_splits},
-        facts=_facts(settings, encoder, encoded, choice, counts, records) | {"files": beside},
+        facts={
+            "source_rows": {
+                split: sum(each["rows"] for each in records if each["split"] == split)
+                for split in settings.asked_splits
+            },
+            "encoder": encoder.facts(),
+            "units": [{"of": what, **units} for what, units in choice.units],
+            "encoded": dict(counts.encoded),
+            "lost": {reason: dict(loss) for reason, loss in counts.lost.items()},
+            **_summed(encoded, "special_text_rows"),
+            "too_long": _summed(encoded, "truncated", "too_long_dropped", "divided"),
+            "packed": dict(counts.packed),
+            "groups": records,
+            "published": {name: name for name in (BLEND, METADATA, REJECTED)},
+            "files": _publish_tree(settings, context, made, records, tasks),
+        },
     )
-
-
-def _empty_shards(datasets: Sequence[Dataset], encoded: Sequence[Receipt]) -> list[str]:
-    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
-    return sorted(name for dataset in datasets for name in dataset.names if name not in holding)
-
-
-def _refuse_occupied(context: RunContext) -> None:
-    """Names that links will need are asked for before the work, not after it."""
-    out = context.run.parents[1]
-    for name in (BLEND, METADATA, REJECTED):
-        if (out / name).exists() and not (out / name).is_symlink():
-            raise StoreError(f"{out / name}: is in the way of a link of that name; move it, or choose another --out")
 
 
 def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:
@@ -137,15 +173,12 @@ def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequenc
         )
 
 
-def _origins(context: RunContext, owners: Sequence[int], dataset: int) -> Origins:
-    own = [number for number, owner in enumerate(owners) if owner == dataset]
-    return Origins.joined([read_origins(context.run / origins_file(number)) for number in own])
-
-
-def _groups(settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, encoder: Encoder) -> list[Group]:
-    """What is packed on its own: every dataset in every split, in the order of splits, then of the blend."""
+def _groups(
+    settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, encoder: Encoder
+) -> dict[Group, I64]:
+    """What is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
     shared = settings.model_dump(mode="json", exclude={"blend", "tokenizer", "chat_template", "max_bad_share"})
-    groups = []
+    groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
         for place, dataset in enumerate(datasets):
             sequences = np.flatnonzero(choice.splits[place] == number)
@@ -154,60 +187,43 @@ def _groups(settings: PackedSequences, datasets: Sequence[Dataset], choice: Choi
             source = dataset.source.model_dump(mode="json", exclude={"path"})
             parts = [dataset.split, source, list(zip(dataset.names, dataset.sizes, strict=True)), shared]
             directory = dataset_directory(dataset.source.name, [*parts, encoder.fingerprint])
-            groups.append(Group(place, dataset.source.name, split, directory, sequences))
+            groups[Group(len(groups), place, dataset.source.name, split, directory)] = sequences
     return groups
-
-
-def _pack_task(settings: PackedSequences, group: Group, origins: Sequence[Origins], number: int) -> Task:
-    own = origins[group.dataset]
-    return Task(
-        f"{group.split}/{group.name}",
-        8 * len(group.sequences),
-        lambda files: pack_group(files, settings, group, own, number),
-    )
 
 
 def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence[Receipt]) -> list[Shard]:
     """The output shards of all groups; those of one directory are numbered through, train first."""
     counts: dict[int, int] = {}
     for directory in dict.fromkeys(group.directory for group in groups):
-        own = [number for number, group in enumerate(groups) if group.directory == directory]
-        bins = {groups[number].split: packed[number].result["bins"] for number in own}
-        tokens = {groups[number].split: packed[number].result["stored_tokens"] for number in own}
+        own = [group for group in groups if group.directory == directory]
+        bins = {group.split: packed[group.number].result["bins"] for group in own}
+        tokens = {group.split: packed[group.number].result["stored_tokens"] for group in own}
         shares = shard_counts(bins, tokens, settings.num_shards)
-        counts |= {number: shares[groups[number].split] for number in own}
+        counts |= {group.number: shares[group.split] for group in own}
     shards, used = [], Counter[str]()
-    for number, group in enumerate(groups):
-        result = packed[number].result
-        for start, stop in even_cuts(result["bins"], counts[number]) if counts[number] else []:
+    for group, receipt in zip(groups, packed, strict=True):
+        bins, tokens = receipt.result["bins"], receipt.result["stored_tokens"]
+        for start, stop in even_cuts(bins, counts[group.number]):
             name = f"shard_{used[group.directory]:06d}.{EXTENSIONS[settings.packed_storage]}"
             used[group.directory] += 1
-            size = result["stored_tokens"] * 5 * (stop - start) // max(1, result["bins"])
-            shards.append(Shard(number, start, stop, f"{group.directory}/{name}", size))
+            shards.append(
+                Shard(group, start, stop, f"{group.directory}/{name}", tokens * 5 * (stop - start) // max(1, bins))
+            )
     return shards
 
 
-def _write_task(
-    settings: PackedSequences,
-    shard: Shard,
-    groups: Sequence[Group],
-    owners: Sequence[int],
-    encoder: Encoder,
-) -> Task:
-    group = groups[shard.group]
-    numbers = [number for number, owner in enumerate(owners) if owner == group.dataset]
-
-    pad_id, metadata = encoder.pad_id or 0, footer(settings, group, encoder.fingerprint)
+def _write_task(settings: PackedSequences, shard: Shard, tasks: Sequence[EncodeTask], encoder: Encoder) -> Task:
+    spools = [task.file() for task in tasks if task.owner == shard.group.dataset]
+    pad_id, fingerprint = encoder.pad_id or 0, encoder.fingerprint
 
     def work(files: TaskFiles) -> dict[str, Any]:
-        spools = JoinedSpool([Spool.open(files.run / spool_directory(number)) for number in numbers])
-        bins = read_bins(files.run, shard.group)
-        return write_shard(files, settings, shard, bins, spools, pad_id, metadata)
+        joined = JoinedSpool([Spool.open(files.run / directory) for directory in spools])
+        return write_shard(files, settings, shard, joined, pad_id, fingerprint)
 
     return Task(shard.target, shard.input_bytes, work)
 
 
-def _tell(settings: PackedSequences, context: RunContext, choice: Choice, counts: Counts) -> None:
+def _tell(settings: PackedSequences, context: RunContext, choice: Choice, counts: _Counts) -> None:
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
@@ -220,38 +236,12 @@ def _tell(settings: PackedSequences, context: RunContext, choice: Choice, counts
         context.on_event(Note("warning", f"too_long={settings.too_long!r} left out {what}"))
 
 
-def _written(groups: Sequence[Group], shards: Sequence[Shard], written: Sequence[Receipt]) -> list[Written]:
-    return [
-        Written(
-            groups[shard.group].split,
-            groups[shard.group].name,
-            shard.target,
-            receipt.result["bins"],
-            receipt.result["stored_tokens"],
-        )
-        for shard, receipt in zip(shards, written, strict=True)
-    ]
-
-
-def _group_records(groups: Sequence[Group], packed: Sequence[Receipt], shards: Sequence[Shard]) -> list[dict[str, Any]]:
-    """What the manifest says of every dataset in every split."""
-    return [
-        {
-            "split": group.split,
-            "dataset": group.name,
-            **{name: value for name, value in receipt.result.items() if name not in ("rows_read", "dropped")},
-            "shards": [shard.target for shard in shards if shard.group == number],
-        }
-        for number, (group, receipt) in enumerate(zip(groups, packed, strict=True))
-    ]
-
-
 def _publish_tree(
     settings: PackedSequences,
     context: RunContext,
     made: Sequence[Written],
     records: Sequence[Mapping[str, Any]],
-    tasks: int,
+    tasks: Sequence[EncodeTask],
 ) -> dict[str, str]:
     """Make links, blend, metadata and the list of rejected rows; the SHA-256 of each file."""
     run = context.run
@@ -259,7 +249,7 @@ def _publish_tree(
     files = {
         BLEND: blend_json(run.name, settings.asked_splits, made),
         METADATA: metadata_json(records, settings.pack_size),
-        REJECTED: b"".join((run / rejected_file(number)).read_bytes() for number in range(tasks)),
+        REJECTED: b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks),
     }
     for name, data in files.items():
         local.write_new(run / name, data)
@@ -297,24 +287,68 @@ def _totals(settings: PackedSequences, made: Sequence[Written], written: Sequenc
     return totals
 
 
-def _facts(
-    settings: PackedSequences,
-    encoder: Encoder,
-    encoded: Sequence[Receipt],
-    choice: Choice,
-    counts: Counts,
-    records: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    rows = {split: sum(each["rows"] for each in records if each["split"] == split) for split in settings.asked_splits}
-    return {
-        "source_rows": rows,
-        "encoder": encoder.facts(),
-        "units": [{"of": what, **units} for what, units in choice.units],
-        "encoded": dict(counts.encoded),
-        "lost": {reason: dict(loss) for reason, loss in counts.lost.items()},
-        **summed(encoded, ("special_text_rows",)),
-        "too_long": summed(encoded, ("truncated", "too_long_dropped", "divided")),
-        "packed": dict(counts.packed),
-        "groups": list(records),
-        "published": {name: name for name in (BLEND, METADATA, REJECTED)},
-    }
+@dataclass(frozen=True)
+class _Counts:
+    """Rows, tokens and labels of the whole run, each from the stage that saw them."""
+
+    rows_read: int
+    rows: int
+    dropped: Counter[str]
+    encoded: Mapping[str, int]
+    lost: Mapping[str, Mapping[str, int]]
+    packed: Mapping[str, int]
+    written: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        encoded: Sequence[Receipt],
+        choice: Choice,
+        packed: Sequence[Receipt],
+        written: Sequence[Receipt],
+    ) -> _Counts:
+        """Count from the receipts of the stages, and the choice between the first two."""
+        dropped: Counter[str] = Counter()
+        lost: dict[str, Counter[str]] = {}
+        for receipt in encoded:
+            dropped.update(receipt.result["dropped"])
+            for reason, loss in receipt.result["lost"].items():
+                lost.setdefault(reason, Counter()).update(loss)
+        for reason, each in choice.left_out.items():
+            dropped[reason] += each["rows"]
+            lost[reason] = each
+        empty = Counter[str]()
+        for receipt in packed:
+            empty.update(receipt.result["dropped"])
+        dropped[_BIN_WITHOUT_LABEL] += empty.pop("rows", 0)
+        lost[_BIN_WITHOUT_LABEL] = empty
+        return cls(
+            rows_read=sum(receipt.result["rows_read"] for receipt in encoded),
+            rows=sum(receipt.result["rows"] for receipt in packed),
+            dropped=dropped,
+            encoded=_summed(encoded, "encoded_sequences", "encoded_tokens", "encoded_labels"),
+            lost={reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()},
+            packed=_summed(packed, "bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label"),
+            written=_summed(written, "bins", "sequences", "stored_tokens", "mask_sum"),
+        )
+
+    def must_add_up(self, settings: PackedSequences) -> None:
+        """Check that rows read = in splits + dropped, and tokens and labels encoded = written + lost."""
+        facts = [("rows", self.rows_read, self.rows, self.dropped.total())]
+        for name in ("tokens", "labels"):
+            gone = sum(loss[name] for loss in self.lost.values())
+            facts.append((name, self.encoded[f"encoded_{name}"], self.packed[name], gone))
+        for name in ("bins", "sequences", "stored_tokens"):
+            facts.append((f"written {name}", self.packed[name], self.written[name], 0))
+        if settings.loss_mask_alignment == "shift_left":
+            facts.append(("written labels", self.packed["labels"], self.written["mask_sum"], 0))
+        for name, before, kept, gone in facts:
+            if before != kept + gone:
+                raise HeadraceError(
+                    f"{name} are not conserved: {before:,} before, {kept:,} kept and {gone:,} left out; this is a "
+                    f"fault of headrace, nothing was published: please report it with config.json of the run"
+                )
+
+
+def _summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:
+    return {name: sum(receipt.result[name] for receipt in receipts) for name in names}

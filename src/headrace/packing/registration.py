@@ -2,12 +2,10 @@
 
 from typing import get_args
 
-from headrace.packing.chats.layout_names import Layout
-from headrace.packing.chats.rejects import REASONS
+from headrace.packing.chats.words import REASONS, Layout, Reasoning
 from headrace.recipe import Init, Registration
 
 LAYOUTS = get_args(Layout)
-_REASONING = ("template", "every_user_turn")
 _FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
 
 REGISTRATION = Registration(
@@ -15,11 +13,11 @@ REGISTRATION = Registration(
     settings="headrace.packing.config:PackedSequences",
     commands={
         "pack": "headrace.packing.command:pack",
-        "convert": "headrace.packing.convert_command:convert",
+        "convert": "headrace.packing.command:convert",
     },
     words={
         ("pack",): {"layout": LAYOUTS},
-        ("peek",): {"layout": LAYOUTS, "reasoning": _REASONING},
+        ("peek",): {"layout": LAYOUTS, "reasoning": get_args(Reasoning)},
     },
     init=Init(word="pack", options="headrace.cli.init.asked:AskedPack", sections="headrace.packing.init:pack_sections"),
     stages={
@@ -42,6 +40,11 @@ REGISTRATION = Registration(
     row="bin",
     verify="headrace.packing.verify:verify_packed",
     figures="headrace.packing.figures:figures",
-    summary="headrace.packing.tables:print_packed",
+    summary="headrace.packing.command:print_packed",
+    streams={
+        "packed": "headrace.packing.read.batches:packed_setting",
+        "form of rows": "headrace.packing.read.batches:packed_form",
+        "pack": "headrace.packing.on_the_fly.plan:pack_setting",
+    },
     readers={"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")},
 )

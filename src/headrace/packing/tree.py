@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.packing.assign import SPLITS, Split
+from headrace.packing.blend import SPLITS, Split
 from headrace.storage import local
 
 BLEND, METADATA, REJECTED = "blend.json", "packing_metadata.json", "rejected.jsonl"
@@ -39,17 +39,17 @@ class Written:
 
 
 def dataset_directory(name: str, parts: Sequence[Any]) -> str:
-    """The directory of a dataset's shards; `parts` are JSON and make up its hash."""
+    """Name the directory of a dataset's shards; `parts` are JSON and make up its hash."""
     return f"datasets/{name}/{sha256_hex(canonical_json([name, *parts]))[:16]}"
 
 
 def split_directory(split: Split) -> str:
-    """The directory of a split's links."""
+    """Name the directory of a split's links."""
     return f"splits/{split}"
 
 
 def links_of(shards: Sequence[Written]) -> dict[str, str]:
-    """Link (relative to the run) → its relative target, in the order of the shards; positions count inside a split."""
+    """Map each link (relative to the run) to its target, in the order of the shards; positions count inside a split."""
     links, position = {}, dict.fromkeys(SPLITS, 0)
     for shard in shards:
         directory, name = split_directory(shard.split), PurePosixPath(shard.path).name
@@ -75,7 +75,7 @@ def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str])
 
 
 def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Written]) -> bytes:
-    """Per split: weight, path, weight, path, ... as texts.
+    """Write the blend of each split: weight, path, weight, path, ... as texts.
 
     Paths are relative to the dataset directory and have no extension. A shard's weight is its share of the tokens of
     its split: whoever draws from the shards by these weights draws every bin equally often.
@@ -93,7 +93,7 @@ def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Written]) 
 
 
 def metadata_json(groups: Sequence[Mapping[str, Any]], pack_size: int) -> bytes:
-    """What Megatron-style readers ask for: a list, one record for each dataset in each split.
+    """Write the list that Megatron-style readers ask for, a record for each dataset in each split.
 
     Lengths are what such a reader trains on: one less than is stored of each sequence.
     """

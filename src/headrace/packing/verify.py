@@ -25,18 +25,19 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard
-from headrace.packing.assign import SPLITS
+from headrace.errors import CorruptShard, InputError
+from headrace.packing.blend import SPLITS
 from headrace.packing.config import PackedSequences
-from headrace.packing.fingerprint import sequence_prints
-from headrace.packing.storage.read_shard import read_bins_of
+from headrace.packing.sequences import sequence_prints
+from headrace.packing.storage.legacy import read_legacy
+from headrace.packing.storage.packed_parquet import read_parquet
 from headrace.packing.tree import Written, blend_json, links_of, split_directory
 from headrace.storage.places import place_of
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Seen:
-    """What was found in one shard. prints: count and sum of the fingerprints of its sequences."""
+    """What was found in one shard. prints: the sum of the fingerprints of its sequences."""
 
     bins: int = 0
     sequences: int = 0
@@ -46,17 +47,12 @@ class _Seen:
     problem: str | None = None
 
 
-def settings_of(run: FinishedRun) -> PackedSequences:
-    """The settings a run was made with."""
-    config = json.loads((run.root / "config.json").read_bytes())
-    config.pop("recipe", None)
-    config.pop("algorithm", None)  # no law depends on the packer, and an older run may name one that is gone
-    return PackedSequences(**config)
-
-
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read every shard once and check the laws above. O(row group) of memory a worker."""
-    settings, groups = settings_of(run), run.manifest.facts["groups"]
+    config = json.loads((run.root / "config.json").read_bytes())
+    for name in ("recipe", "algorithm"):  # no law depends on the packer, and an older run may name one that is gone
+        config.pop(name, None)
+    settings, groups = PackedSequences(**config), run.manifest.facts["groups"]
     names = [name for group in groups for name in group["shards"]]
 
     def look(name: str) -> Callable[[], _Seen]:
@@ -124,22 +120,20 @@ def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Ma
         for group in groups
         for name in group["shards"]
     ]
-    expected = links_of(made)
     splits = [split for split in SPLITS if split in run.manifest.splits]
+    expected, found = links_of(made), {}
     detail = f"{len(expected):,} links lead to their shards; blend.json names them"
-    found = {}
     if not place_of(run.root).has_links:
-        expected, splits_with_links, detail = {}, [], "blend.json names the shards; an object store has no links"
-    else:
-        splits_with_links = splits
-    for split in splits_with_links:
+        expected, detail = {}, "blend.json names the shards; an object store has no links"
+    for split in splits if place_of(run.root).has_links else ():
         directory = run.root / split_directory(split)
         if not directory.is_dir():
             return Check("links", detail, f"{directory}: is missing")
         for each in sorted(directory.iterdir()):
-            found[each.relative_to(run.root).as_posix()] = os.readlink(each) if each.is_symlink() else "a file"
+            name = each.relative_to(run.root).as_posix()
+            found[name] = os.readlink(each) if each.is_symlink() else "a file"
             if not each.exists():
-                return Check("links", detail, f"{each}: leads nowhere ({found[each.relative_to(run.root).as_posix()]})")
+                return Check("links", detail, f"{each}: leads nowhere ({found[name]})")
     if found != expected:
         wrong = sorted(set(found.items()) ^ set(expected.items()))[0]
         return Check("links", detail, f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing")
@@ -183,94 +177,76 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
 
 
 def _look_at_file(run: FinishedRun, settings: PackedSequences, path: Path, file: Path) -> _Seen:
-    bins = sequences = tokens = labels = prints = 0
+    seen, encoder = _Seen(), run.manifest.facts["encoder"]
+    aligned = settings.loss_mask_alignment == "shift_left"
+    blank = encoder["pad_id"] if settings.pad_multiple > 1 else None
     try:
         for rows in read_bins_of(file, settings.packed_storage):
-            problem = next(_problems(rows, settings, run.manifest.facts["encoder"]), None)
+            problem = next(_problems(rows, settings, encoder), None)
             if problem is not None:
-                place, what = problem
-                return _Seen(problem=f"{path}: bin {bins + place}: {what}")
-            bins += len(rows)
-            sequences += len(rows.starts)
-            tokens += len(rows.ids)
-            labels += int(np.sum(rows.mask, dtype=np.int64))
-            prints += _prints(rows, settings, run.manifest.facts["encoder"]["pad_id"])
+                return _Seen(problem=f"{path}: bin {seen.bins + problem[0]}: {problem[1]}")
+            seen.bins += len(rows)
+            seen.sequences += len(rows.starts)
+            seen.tokens += len(rows.ids)
+            seen.labels += int(np.sum(rows.mask, dtype=np.int64))
+            prints = sequence_prints(rows.ids, rows.mask if aligned else None, rows.sequence_lengths, blank)
+            seen.prints += int(prints.sum(dtype=np.uint64))
     except CorruptShard as error:
         return _Seen(problem=str(error).replace(str(file), str(path)))
-    return _Seen(bins, sequences, tokens, labels, prints)
+    return seen
 
 
-def _prints(rows: PackedRows, settings: PackedSequences, pad_id: int | None) -> int:
-    labels = rows.mask if settings.loss_mask_alignment == "shift_left" else None
-    blank = pad_id if settings.pad_multiple > 1 else None
-    return int(sequence_prints(rows.ids, labels, rows.sequence_lengths, blank).sum(dtype=np.uint64))
+def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
+    """Read the bins of a shard in the storage it was written in. Raises `CorruptShard`."""
+    try:
+        yield from read_parquet(path) if storage == "parquet" else read_legacy(path)
+    except InputError as error:
+        raise CorruptShard(str(error)) from error
 
 
 def _problems(rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    """(bin, what is wrong with it), the first of each kind."""
-    sizes, counts = np.diff(rows.token_offsets), np.diff(rows.start_offsets)
-    yield from _first(sizes < 1, lambda _: "is empty")
-    yield from _first(counts < 1, lambda _: "has no sequence")
-    firsts = rows.starts[np.minimum(rows.start_offsets[:-1], max(len(rows.starts) - 1, 0))]
-    yield from _first(firsts != 0, lambda place: f"seq_start_id begins with {firsts[place]}, not 0")
-    owner = np.repeat(np.arange(len(rows)), counts)
-    falling = np.zeros(len(rows.starts), np.bool_)
-    falling[1:] = (np.diff(rows.starts) <= 0) & (np.diff(owner) == 0)
-    yield from _first_of(falling, owner, lambda at: f"seq_start_id does not rise at {rows.starts[at]}")
-    outside = rows.starts >= sizes[owner]
-    yield from _first_of(outside, owner, lambda at: f"a sequence starts at {rows.starts[at]}, behind the last token")
-    if falling.any() or outside.any() or (firsts != 0).any():
+    """(bin, what is wrong with it), the worst first. Each check is computed only where those before found nothing."""
+    sizes, counts, every = np.diff(rows.token_offsets), np.diff(rows.start_offsets), np.arange(len(rows))
+    yield from _first(sizes < 1, every, lambda _: "is empty")
+    yield from _first(counts < 1, every, lambda _: "has no sequence")
+    if not len(rows):
         return
-    yield from _sizes(rows, settings, owner, sizes, counts)
-    yield from _values(rows, settings, encoder, owner)
+    starts, owner = rows.starts, np.repeat(every, counts)
+    firsts = starts[rows.start_offsets[:-1]]
+    yield from _first(firsts != 0, every, lambda at: f"seq_start_id begins with {firsts[at]}, not 0")
+    falling = np.diff(starts, prepend=0) <= 0
+    falling[rows.start_offsets[:-1]] = False
+    yield from _first(falling, owner, lambda at: f"seq_start_id does not rise at {starts[at]}")
+    behind = starts >= sizes[owner]
+    yield from _first(behind, owner, lambda at: f"a sequence starts at {starts[at]}, behind the last token")
 
-
-def _sizes(
-    rows: PackedRows, settings: PackedSequences, owner: I64, sizes: I64, counts: I64
-) -> Iterator[tuple[int, str]]:
-    lengths = rows.sequence_lengths
-    used = sizes
-    if settings.capacity == "runtime":
-        used = np.bincount(owner, np.maximum(lengths - 1, 1), len(rows)).astype(np.int64)
-    yield from _first(
-        used > settings.pack_size, lambda place: f"takes {used[place]:,}, more than pack_size {settings.pack_size:,}"
-    )
-    most = settings.max_sequences_per_bin
+    lengths, extra = rows.sequence_lengths, 1 if settings.capacity == "runtime" else 0
+    used = np.bincount(owner, np.maximum(lengths - 1, 1)).astype(np.int64) if extra else sizes
+    size, most, multiple = settings.pack_size, settings.max_sequences_per_bin, settings.pad_multiple
+    yield from _first(used > size, every, lambda at: f"takes {used[at]:,}, more than pack_size {size:,}")
     if most is not None:
-        yield from _first(counts > most, lambda place: f"has {counts[place]} sequences, more than {most}")
-    if settings.pad_multiple > 1:
-        extra = 1 if settings.capacity == "runtime" else 0
-        yield from _first_of(
-            (lengths - extra) % settings.pad_multiple != 0,
-            owner,
-            lambda at: f"a sequence has {lengths[at]} tokens, which pad_multiple {settings.pad_multiple} does not give",
-        )
+        yield from _first(counts > most, every, lambda at: f"has {counts[at]} sequences, more than {most}")
+    yield from _first(
+        (lengths - extra) % multiple != 0,
+        owner,
+        lambda at: f"a sequence has {lengths[at]} tokens, which pad_multiple {multiple} does not give",
+    )
 
-
-def _values(
-    rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any], owner: I64
-) -> Iterator[tuple[int, str]]:
-    bin_of_token = np.repeat(np.arange(len(rows)), np.diff(rows.token_offsets))
-    yield from _first_of(rows.mask > 1, bin_of_token, lambda at: f"loss_mask holds {rows.mask[at]}")
-    wrong = rows.ids < 0
+    bin_of_token = np.repeat(every, sizes)
+    yield from _first(rows.mask > 1, bin_of_token, lambda at: f"loss_mask holds {rows.mask[at]}")
+    unknown = rows.ids < 0
     if encoder["vocabulary"] is not None:
-        wrong |= rows.ids >= encoder["vocabulary"]
-    yield from _first_of(wrong, bin_of_token, lambda at: f"token id {rows.ids[at]} is not in the vocabulary")
+        unknown |= rows.ids >= encoder["vocabulary"]
+    yield from _first(unknown, bin_of_token, lambda at: f"token id {rows.ids[at]} is not in the vocabulary")
     if settings.loss_mask_alignment == "shift_left":
-        ends = rows.sequence_begins + rows.sequence_lengths - 1
-        yield from _first_of(rows.mask[ends] != 0, owner, lambda _: "the last position of a sequence has a label")
+        ends = rows.sequence_begins + lengths - 1
+        yield from _first(rows.mask[ends] != 0, owner, lambda _: "the last position of a sequence has a label")
         if settings.empty_bins == "drop":
-            labels = np.add.reduceat(rows.mask, rows.token_offsets[:-1], dtype=np.int64) if len(rows) else np.zeros(0)
-            yield from _first(labels == 0, lambda _: "has no label to train on")
+            labels = np.add.reduceat(rows.mask, rows.token_offsets[:-1], dtype=np.int64)
+            yield from _first(labels == 0, every, lambda _: "has no label to train on")
 
 
-def _first(wrong: npt.NDArray[np.bool_], say: Callable[[int], str]) -> Iterator[tuple[int, str]]:
-    if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
-        yield place, say(place)
-
-
-def _first_of(wrong: npt.NDArray[np.bool_], owner: I64, say: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+def _first(wrong: npt.NDArray[np.bool_], owner: I64, say: Callable[[int], str]) -> Iterator[tuple[int, str]]:
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         yield int(owner[at]), say(at)

@@ -1,4 +1,4 @@
-"""Many numbers as few: bins that people can read, and time spent in them. Pure numpy, O(values) each."""
+"""Bin numbers: edges that people can read, and counts between them. Pure numpy, O(values) each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def growing_edges(low: float, high: float) -> F64:
 
 
 def byte_edges(values: F64) -> tuple[F64, bool]:
-    """As `edges_for`, for sizes in bytes: edges are round in KiB, MiB or GiB, and double where they grow."""
+    """Do as `edges_for` for sizes in bytes: edges are round in KiB, MiB or GiB, and double where they grow."""
     low, high = max(1.0, float(values.min())), max(1.0, float(values.max()))
     if high >= 16 * low:
         first, last = int(np.floor(np.log2(low))), int(np.floor(np.log2(high))) + 1
@@ -66,7 +66,7 @@ def byte_edges(values: F64) -> tuple[F64, bool]:
 
 
 def span_edges(values: F64) -> tuple[F64, bool]:
-    """As `edges_for`, for seconds of 1 and more: edges are what clocks and calendars have."""
+    """Do as `edges_for` for seconds of 1 and more: edges are what clocks and calendars have."""
     end = int(np.searchsorted(_CLOCK, float(values.max()), "right"))
     begin = int(np.searchsorted(_CLOCK, float(values.min()), "right")) - 1
     return np.asarray(_CLOCK[max(0, begin) : max(end, 1) + 1], np.float64), True

@@ -1,4 +1,4 @@
-"""Pictures as Vega-Lite specifications with their numbers in them. Pure; drawing is `draw`.
+"""Make pictures as Vega-Lite specifications with their numbers in them. Pure; `page.draw` draws them.
 
 Colours are roles: custom properties of the page's style, so that one drawing serves light and dark. Every mark has a
 description, which is its label for screen readers and what hovering shows. `parts` maps a role to its values.
@@ -31,7 +31,7 @@ def bars(
     texts: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Chart:
-    """A horizontal bar for each label, in this order, its number behind it.
+    """Draw a horizontal bar for each label, in this order, its number behind it.
 
     texts: what stands behind the bars; names: what roles are called in the legend.
     """
@@ -62,43 +62,45 @@ def bars(
 
 
 def stacked_bars(labels: Sequence[str], parts: Parts, *, unit: str, names: Mapping[str, str]) -> Chart:
-    """A horizontal bar of parts for each label, as shares of its whole. names: what roles are called."""
+    """Draw a horizontal bar of parts for each label, as shares of its whole. names: what roles are called."""
     wholes = [sum(float(values[place]) for values in parts.values()) or 1.0 for place in range(len(labels))]
-    data = []
-    for order, (role, values) in enumerate(parts.items()):
-        for place, label in enumerate(labels):
-            percent = 100 * float(values[place]) / wholes[place]
-            hint = f"{label}, {names[role]}: {values[place]:,.0f} {unit}, {percent:.1f} %"
-            data.append({"label": label, "value": percent, "role": names[role], "order": order, "hint": hint})
-    x = _numbers(f"% of {unit}", tickCount=5)
-    encoding = {
-        "x": {**x, "field": "value", "scale": {"domain": [0, 100]}},
-        "y": _names(),
-        "order": {"field": "order", "type": "quantitative"},
-        "color": _colour(list(parts), names),
-        "description": {"field": "hint"},
-    }
+    data = _parts_of_labels(labels, parts, unit, names)
+    for each in data:
+        each["value"] *= 100 / wholes[each.pop("place")]
+        each["hint"] += f", {each['value']:.1f} %"
+    x = {**_numbers(f"% of {unit}", tickCount=5), "field": "value", "scale": {"domain": [0, 100]}}
+    encoding = {"x": x, "y": _names(), **_STACKED, "color": _colour(list(parts), names)}
     spec = _spec(data, HALF, _BAR * max(1, len(labels)), mark={"type": "bar"}, encoding=encoding)
     return Chart(spec, ["", *(names[role] for role in parts)], _rows(labels, parts))
 
 
 def columns(labels: Sequence[str], parts: Parts, *, unit: str, title: str) -> Chart:
-    """A column of stacked parts for each label, in this order; labels are written where there are few."""
-    data = []
-    for order, (role, values) in enumerate(parts.items()):
-        for place, label in enumerate(labels):
-            hint = f"{label}, {role}: {values[place]:,.0f} {unit}"
-            data.append({"label": label, "value": float(values[place]), "role": role, "order": order, "hint": hint})
+    """Draw a column of stacked parts for each label, in this order; labels are written where there are few."""
+    data = _parts_of_labels(labels, parts, unit, {role: role for role in parts})
     axis = {"ticks": False, "labels": len(labels) <= 8, "labelAngle": -35 if len(labels) > 2 else 0, "labelLimit": 130}
-    encoding = {
-        "x": {"field": "label", "type": "nominal", "sort": None, "title": title, "axis": axis},
-        "y": {**_numbers(None, tickCount=4), "field": "value"},
-        "order": {"field": "order", "type": "quantitative"},
-        "color": _colour(list(parts)),
-        "description": {"field": "hint"},
-    }
+    x = {"field": "label", "type": "nominal", "sort": None, "title": title, "axis": axis}
+    y = {**_numbers(None, tickCount=4), "field": "value"}
+    encoding = {"x": x, "y": y, **_STACKED, "color": _colour(list(parts))}
     spec = _spec(data, HALF, _HEIGHT, title=unit, mark={"type": "bar"}, encoding=encoding)
     return Chart(spec, ["", *parts], _rows(labels, parts))
+
+
+_STACKED = {"order": {"field": "order", "type": "quantitative"}, "description": {"field": "hint"}}
+
+
+def _parts_of_labels(labels: Sequence[str], parts: Parts, unit: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "label": label,
+            "place": place,
+            "value": float(values[place]),
+            "role": names[role],
+            "order": order,
+            "hint": f"{label}, {names[role]}: {values[place]:,.0f} {unit}",
+        }
+        for order, (role, values) in enumerate(parts.items())
+        for place, label in enumerate(labels)
+    ]
 
 
 def histogram(
@@ -111,7 +113,7 @@ def histogram(
     texts: Sequence[str] | None = None,
     mark: Mark | None = None,
 ) -> Chart:
-    """How many `of` are in each bin. edges [bins + 1]; parts: counts [bins]; grows: the axis is logarithmic.
+    """Draw how many `of` are in each bin. edges [bins + 1]; parts: counts [bins]; grows: the axis is logarithmic.
 
     texts: the edges as people read them; mark: a place on the axis and its name.
     """
@@ -128,22 +130,16 @@ def histogram(
             axis["values"] = tens if len(bounds) > 7 else bounds
     scale = {"type": "log" if grows else "linear", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
-    data = _stacked(bounds, parts, shown, of)
-    layers = [_blocks(x, parts), *(_ruler(mark, "quantitative") if _inside(mark, bounds) else [])]
-    rows = [row for row in _rows(_ranges(shown), parts) if any(cell != "0" for cell in row[1:])]
-    return Chart(_spec(data, HALF, _HEIGHT, title=of, layer=layers), [title, *parts], rows)
+    return _binned(x, bounds, parts, shown, of=of, mark=mark, width=HALF, heading=title)
 
 
 def over_time(edges: F64, parts: Parts, *, of: str, texts: Sequence[str], mark: Mark | None = None) -> Chart:
-    """Rows over time, a column for each stretch. edges: microseconds since 1970 [bins + 1]; else as `histogram`."""
+    """Draw rows over time, a column for each stretch. edges: microseconds since 1970 [bins + 1]; as `histogram`."""
     bounds = (edges / 1000).tolist()  # Vega counts milliseconds
     scale = {"type": "utc", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "temporal", "title": None, "scale": scale, "axis": {"grid": False, **_TIME_AXIS}}
-    data = _stacked(bounds, parts, texts, of)
     at = None if mark is None else (mark[0] / 1000, mark[1])
-    layers = [_blocks(x, parts), *(_ruler(at, "temporal") if _inside(at, bounds) else [])]
-    rows = [row for row in _rows(_ranges(texts), parts) if any(cell != "0" for cell in row[1:])]
-    return Chart(_spec(data, FULL, _HEIGHT, title=of, layer=layers), ["time", *parts], rows)
+    return _binned(x, bounds, parts, texts, of=of, mark=at, width=FULL, heading="time")
 
 
 def spans(
@@ -155,7 +151,7 @@ def spans(
     columns: Sequence[str] = ("", "part", ""),
     names: Mapping[str, str] | None = None,
 ) -> Chart:
-    """A horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label, and a line.
+    """Draw a horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label.
 
     along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are
     called.
@@ -188,8 +184,18 @@ def spans(
 _TIME_AXIS = {"labelOverlap": True, "tickCount": 8}
 
 
-def _stacked(bounds: Sequence[float], parts: Parts, texts: Sequence[str], of: str) -> list[dict[str, Any]]:
-    """A rectangle for each part of each bin that has one, parts on top of each other."""
+def _binned(
+    x: Mapping[str, Any],
+    bounds: Sequence[float],
+    parts: Parts,
+    texts: Sequence[str],
+    *,
+    of: str,
+    mark: Mark | None,
+    width: int,
+    heading: str,
+) -> Chart:
+    """A rectangle for each part of each bin that has one, parts on top of each other; and a line at the mark."""
     data = []
     for place in range(len(bounds) - 1):
         below = 0.0
@@ -200,11 +206,6 @@ def _stacked(bounds: Sequence[float], parts: Parts, texts: Sequence[str], of: st
                 reach = {"from": bounds[place], "to": bounds[place + 1], "low": below, "high": below + value}
                 data.append({**reach, "role": role, "hint": hint})
                 below += value
-    return data
-
-
-def _blocks(x: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
-    """The layer that draws what `_stacked` gave."""
     encoding = {
         "x": x,
         "x2": {"field": "to"},
@@ -213,13 +214,16 @@ def _blocks(x: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
         "color": _colour(list(parts)),
         "description": {"field": "hint"},
     }
-    return {"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 0.5}, "encoding": encoding}
+    layers = [{"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 0.5}, "encoding": encoding}]
+    if mark is not None and bounds[0] <= mark[0] <= bounds[-1]:
+        layers += _ruler(mark, x["type"])
+    ranges = [f"{low} – {high}" for low, high in pairwise(texts)]
+    rows = [row for row in _rows(ranges, parts) if any(cell != "0" for cell in row[1:])]
+    return Chart(_spec(data, width, _HEIGHT, title=of, layer=layers), [heading, *parts], rows)
 
 
-def _ruler(mark: Mark | None, kind: str) -> list[dict[str, Any]]:
+def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
     """A vertical line with its name."""
-    if mark is None:
-        return []
     data = {"values": [{"at": mark[0], "name": mark[1]}]}
     x = {"field": "at", "type": kind}
     line = {"type": "rule", "color": "var(--mark)", "strokeWidth": 1.5, "strokeDash": [5, 3]}
@@ -230,10 +234,6 @@ def _ruler(mark: Mark | None, kind: str) -> list[dict[str, Any]]:
         for each in (halo, text)
     ]
     return [{"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}}, *names]
-
-
-def _inside(mark: Mark | None, bounds: Sequence[float]) -> bool:
-    return mark is not None and bounds[0] <= mark[0] <= bounds[-1]
 
 
 def _names(*, labels: bool = True) -> dict[str, Any]:
@@ -263,10 +263,6 @@ def _spoken(bounds: Sequence[float], texts: Sequence[str], places: Sequence[int]
     """An expression that gives the texts of some edges."""
     cases = [f"abs(datum.value-{bounds[at]!r})<=1e-9*abs({bounds[at]!r}) ? {texts[at]!r}" for at in places]
     return " : ".join([*cases, "''"])
-
-
-def _ranges(texts: Sequence[str]) -> list[str]:
-    return [f"{low} – {high}" for low, high in pairwise(texts)]
 
 
 def _rows(labels: Sequence[str], parts: Parts) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Figures that every recipe has: where rows went, how even the shards are, how large the blocks. Pure."""
+"""Make the figures that every recipe has: where rows went, how even shards are, how large blocks. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ _MOST_SHARDS = 60  # more are counted in bins instead of drawn one by one
 _MOST_BARS = 14
 
 
+def figures(facts: RunFacts) -> list[Figure]:
+    """Make the figures of a recipe that has none of its own."""
+    return [rows_figure(facts), shards_figure(facts), blocks_figure(facts)]
+
+
 def rows_figure(facts: RunFacts) -> Figure:
-    """Where did the rows go?"""
+    """Draw where the rows went: rows of each split and of each reason to drop some."""
     manifest = facts.manifest
     read = int(manifest.source["rows"])
     kept = facts.rows_in_splits
@@ -56,7 +61,7 @@ def rows_figure(facts: RunFacts) -> Figure:
 
 
 def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
-    """Are the shards even? One column a shard, or the spread of their rows where there are many."""
+    """Draw a column for each shard, or the spread of their rows where there are many."""
     shards = facts.shards
     if not len(shards):
         return Figure("shards", "Are the shards even?", "There are no shards.", None, "warning")
@@ -97,7 +102,7 @@ def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
 
 
 def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
-    """Which source shards have no rows of a split, and whether that is odd: true of few, not of many.
+    """Name source shards that have no rows of a split, and judge whether that is odd: true of few, not of many.
 
     Nothing is said where output shards do not follow source shards.
     """
@@ -132,7 +137,7 @@ def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
 
 
 def blocks_figure(facts: RunFacts) -> Figure:
-    """How large is a block, the least that a reader decodes?"""
+    """Draw how large blocks are, the least that a reader decodes."""
     blocks = facts.blocks.filter(pl.col("rows") > 0)
     question = "How much is read at a time?"
     if blocks.is_empty():
@@ -160,13 +165,13 @@ def blocks_figure(facts: RunFacts) -> Figure:
 
 
 def _counted_by_split(facts: RunFacts, table: pl.DataFrame, column: str, edges: F64) -> dict[str, F64]:
-    """How many values of a column, counted as 1 at least, are in each bin: float64 [bins] for each split."""
+    """Count values of a column, each as 1 at least, in each bin: float64 [bins] for each split."""
     values = {split: table.filter(pl.col("split") == split)[column].to_numpy() for split in facts.splits}
     return {split: counted(np.maximum(each, 1).astype(np.float64), edges) for split, each in values.items()}
 
 
 def tables(facts: RunFacts) -> list[Table]:
-    """Columns, settings, and what the run was made by, folded away."""
+    """Return columns, settings, and what the run was made by, as tables that are folded away."""
     manifest = facts.manifest
     columns = [
         [each["name"], each["type"], "may hold nulls" if each["nullable"] else "no nulls"] for each in manifest.schema
@@ -187,12 +192,12 @@ def tables(facts: RunFacts) -> list[Table]:
 
 
 def settings_rows(config: dict[str, Any]) -> list[list[str]]:
-    """A row for each setting, sorted."""
+    """Return a row for each setting, sorted."""
     return [[name, _text(value)] for name, value in sorted(config.items())]
 
 
 def tiles(facts: RunFacts) -> list[tuple[str, str]]:
-    """What is at the top: rows of each split, and what was read."""
+    """Return what is at the top: rows of each split, and what was read."""
     manifest = facts.manifest
     unit = registration_of_run(manifest.recipe).row
     found = [(name, many(manifest.splits[name].rows, unit)) for name in facts.splits]

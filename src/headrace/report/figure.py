@@ -1,4 +1,4 @@
-"""A figure of a report: a question, its answer in words, and a picture. Pure data."""
+"""Data of a report: figures that answer a question in words and with a picture, tables, pages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says, before it is HTML. tiles: (name, value) at the top; tables: below the figures."""
+    """A page before it is HTML. tiles: (name, value) at the top; tables: below the figures."""
 
     title: str
     subtitle: str

@@ -1,15 +1,20 @@
-"""A page as one HTML file: style, script and drawings inside it, nothing from anywhere else. Pure but for its parts."""
+"""Write a page as one HTML file: style, script and drawings inside it, nothing from anywhere else.
+
+Charts are drawn as SVG by Vega (vl-convert), without a browser, a network or a file.
+"""
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Sequence
+from html import escape
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any
 
+from headrace.errors import HeadraceError, MissingExtra
 from headrace.printable import escape_lines
-from headrace.report.figure import Chart, Figure, Page, Table
+from headrace.report.figure import Chart, Figure, Page
 
 Draw = Callable[[Chart, str, str], str]
 
@@ -19,12 +24,60 @@ _CODE = re.compile(r"`([^`]+)`")
 # Nothing may be loaded from anywhere, whatever a name in the data looks like.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
+_ID = re.compile(r'\sid="([^"]+)"')
+_REFERENCE = re.compile(r'(\sid="|url\(#|href="#)([^")]+)')
+_SVG = re.compile(r'<svg(?=[^>]*?\swidth="([\d.]+)")(?=[^>]*?viewBox="([^"]+)")[^>]*?>')
 
-def html_of(page: Page, draw: Draw) -> str:
-    """The whole page. Every text of the data is escaped."""
+
+def can_draw() -> bool:
+    """Return True if the extra `report` is installed."""
+    return find_spec("vl_convert") is not None
+
+
+def draw(chart: Chart, key: str, label: str) -> str:
+    """Draw the chart as an `<svg>` element as wide as its place allows, at most as it was laid out.
+
+    key: unique on the page; ids inside begin with it. label: what a screen reader says first. Raises `MissingExtra`.
+    """
+    try:
+        import vl_convert
+    except ImportError:
+        raise MissingExtra("vl-convert-python", "report") from None
+    try:
+        drawn: str = vl_convert.vegalite_to_svg(_drawable(chart.spec), vl_version="5.20", allowed_base_urls=[])
+    except ValueError as error:  # what vl-convert raises of anything that goes wrong inside it
+        raise HeadraceError(
+            f"figure {key!r} could not be drawn ({error}); please report it, this is a fault of headrace"
+        ) from error
+    opening = _SVG.search(drawn)
+    if opening is None:
+        raise HeadraceError(f"figure {key!r}: vl-convert gave no SVG; install another vl-convert-python")
+    # Ids that no other drawing on the page has, and that do not depend on what was drawn before.
+    names = {name: f"{key}-{number}" for number, name in enumerate(_ID.findall(drawn))}
+    inside = _REFERENCE.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])}", drawn[opening.end() :])
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_shown(label)}" viewBox="{opening[2]}" '
+        f'style="max-width:{float(opening[1]):g}px">{inside}'
+    )
+
+
+def _drawable(part: Any) -> Any:
+    """The specification with control characters of its texts escaped: SVG has none, and vl-convert ends the process."""
+    if isinstance(part, str):
+        return escape_lines(part)
+    if isinstance(part, dict):
+        return {escape_lines(name): _drawable(each) for name, each in part.items()}
+    return [_drawable(each) for each in part] if isinstance(part, list | tuple) else part
+
+
+def html_of(page: Page, draw: Draw = draw) -> str:
+    """Return the whole page. Every text of the data is escaped."""
     part = files("headrace.report")
     style, script = (part.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     tiles = "".join(f"<div><dt>{_shown(name)}</dt><dd>{_shown(value)}</dd></div>" for name, value in page.tiles)
+    tables = "".join(
+        f'<section class="table">{_folded(each.title, each.columns, each.rows)}</section>' for each in page.tables
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -32,15 +85,14 @@ def html_of(page: Page, draw: Draw) -> str:
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
         f"<title>{_shown(page.title)}</title><style>{style}</style></head><body><main>"
         f"<header><h1>{_shown(page.title)}</h1><p>{_shown(page.subtitle)}</p><dl>{tiles}</dl></header>"
-        f'<div class="figures">{"".join(_figure(each, draw) for each in page.figures)}</div>'
-        f"{''.join(_table(each) for each in page.tables)}"
+        f'<div class="figures">{"".join(_figure(each, draw) for each in page.figures)}</div>{tables}'
         f'</main><div id="hint" role="status" hidden></div><script>{script}</script></body></html>\n'
     )
 
 
-def _shown(text: str, *, quote: bool = True) -> str:
+def _shown(text: str) -> str:
     """Text of the data as HTML, on which it has no effect."""
-    return html.escape(escape_lines(text), quote=quote)
+    return escape(escape_lines(text), quote=True)
 
 
 def _figure(figure: Figure, draw: Draw) -> str:
@@ -49,30 +101,22 @@ def _figure(figure: Figure, draw: Draw) -> str:
         width = figure.width
         drawn = draw(figure.chart, figure.key, figure.question)
         picture = f'<div class="picture">{drawn}</div>{_folded("numbers", figure.chart.columns, figure.chart.rows)}'
+    # What stands between backticks in an answer is set as code.
+    answer = "<br>".join(_CODE.sub(r"<code>\1</code>", _shown(line)) for line in figure.answer.splitlines())
     return (
         f'<section class="figure {width}" id="{_shown(figure.key)}"><h2>{_shown(figure.question)}</h2>'
-        f'<p class="answer {figure.tone}">{"<br>".join(map(_text, figure.answer.splitlines()))}</p>{picture}</section>'
+        f'<p class="answer {figure.tone}">{answer}</p>{picture}</section>'
     )
 
 
-def _text(line: str) -> str:
-    """A line of an answer; what stands between backticks is set as code."""
-    return _CODE.sub(r"<code>\1</code>", _shown(line))
-
-
-def _table(table: Table) -> str:
-    return f'<section class="table">{_folded(table.title, table.columns, table.rows)}</section>'
-
-
 def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    return f"<details><summary>{_shown(title)}</summary>{_grid(columns, rows, _MOST_ROWS)}</details>"
-
-
-def _grid(columns: Sequence[str], rows: Sequence[Sequence[Any]], most: int) -> str:
     head = "".join(f"<th>{_shown(str(name))}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, map(str, row)))}</tr>" for row in rows[:most])
-    more = f"<p>and {len(rows) - most:,} more</p>" if len(rows) > most else ""
-    return f'<div class="grid"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+    body = "".join(f"<tr>{''.join(map(_cell, map(str, row)))}</tr>" for row in rows[:_MOST_ROWS])
+    more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
+    return (
+        f"<details><summary>{_shown(title)}</summary>"
+        f'<div class="grid"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}</details>'
+    )
 
 
 def _cell(text: str) -> str:

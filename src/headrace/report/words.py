@@ -1,4 +1,4 @@
-"""Numbers as people read them. Pure."""
+"""Write numbers as people read them. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def share(part: float, of: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes with a unit: `3.2 MiB`."""
+    """Write bytes with a unit: `3.2 MiB`."""
     for unit, name in _SIZES:
         if number >= unit:
             return f"{number / unit:,.1f} {name}".replace(".0 ", " ")
@@ -42,7 +42,7 @@ def size(number: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """How long: `2.5 days`."""
+    """Write a duration in seconds: `2.5 days`."""
     for unit, name in _SPANS:
         if seconds >= unit:
             return f"{seconds / unit:,.1f} {name}".replace(".0 ", " ").removesuffix("s" if seconds == unit else " ")

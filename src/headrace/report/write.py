@@ -1,18 +1,33 @@
-"""`report.html` of a run: read its facts, draw, publish. The one module of the report that writes."""
+"""Make the page of a run from its facts, draw it and publish it. The one module of the report that writes."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.report import REPORT
-from headrace.report.build import page_of
-from headrace.report.draw import draw
-from headrace.report.facts import read_run
+from headrace.recipe import load, registration_of_run
+from headrace.report import REPORT, common
+from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Page
-from headrace.report.page import html_of
+from headrace.report.page import draw, html_of
+from headrace.report.words import written
 from headrace.storage import local
 from headrace.storage.places import local_path_of
+
+
+def page_of(facts: RunFacts) -> Page:
+    """Make the page of any recipe; of one that has no figures of its own, with those that all have."""
+    manifest, run = facts.manifest, facts.run.root.resolve()
+    output = run.parent.parent.name if run.parent.name == "runs" else run.name
+    figures = registration_of_run(manifest.recipe).figures
+    by = f"headrace {manifest.libraries.get('headrace', '')}"
+    return Page(
+        title=f"{manifest.recipe.replace('_', ' ')}: {output}",
+        subtitle=f"run {manifest.run_id}, made {written(facts.run.finished_at)} by {by}",
+        tiles=common.tiles(facts),
+        figures=common.figures(facts) if figures is None else load(figures)(facts),
+        tables=common.tables(facts),
+    )
 
 
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:

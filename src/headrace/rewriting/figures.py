@@ -1,4 +1,4 @@
-"""Figures of a rewrite: bytes before and after, and the blocks that readers will meet. Pure."""
+"""Draw bytes before and after a rewrite, and the blocks that readers will meet. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.report.words import many, size
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Make the figures in the order of the page."""
     return [_size_figure(facts), common.blocks_figure(facts), common.shards_figure(facts), common.rows_figure(facts)]
 
 
@@ -21,8 +21,9 @@ def _size_figure(facts: RunFacts) -> Figure:
     nulls = sum(1 for each in manifest.schema if each["nullable"])
     answer = (
         f"{size(before)} in {many(manifest.source['files'], 'file')} became {size(after)} in {many(shards, 'shard')} "
-        f"of {many(len(facts.blocks), 'block')}, {times:.2f} times the bytes, codec {manifest.facts.get('codec')}. "
-        f"{len(manifest.schema) - nulls} of {many(len(manifest.schema), 'column')} hold no null and are declared so."
+        f"of {many(len(facts.blocks), 'block')}, {times:.2f} times the bytes, "
+        f"compression {manifest.facts.get('compression')}. {len(manifest.schema) - nulls} of "
+        f"{many(len(manifest.schema), 'column')} hold no null and are declared so."
     )
     labels, values = ["before", "after"], [before, after]
     chart = charts.bars(labels, values, labels, unit="on disk", texts=[size(value) for value in values])

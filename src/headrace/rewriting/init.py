@@ -1,11 +1,8 @@
-"""A configuration for a rewrite, from a look at the data: types of text, sizes by codec, shards and their sizes."""
+"""Propose the configuration of a rewrite from a look at the data: types of text, shards and their sizes."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Container, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Container
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,94 +12,90 @@ from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, look
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.errors import SettingsError
-from headrace.formats.detect import Kind
 from headrace.formats.schema import is_text, type_named
-from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, survey
-from headrace.formats.text_columns import nulled, typed
-from headrace.formats.write import ShardWriter
-from headrace.rewriting.config import Rewrite
+from headrace.formats.text_columns import nulled
+from headrace.rewriting.settings import Rewrite
 from headrace.storage.places import path_of
 
-_CODECS = ("none", "lz4", "zstd")
-_SAMPLE_ROWS = 1 << 16
 _SMALL, _LARGE = 1 << 20, 2 << 30  # bytes of a shard on average: with so little files are many, with so much few
 _GOOD = 256 << 20  # bytes of a shard
 _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
 
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
-    """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     path = path_of(asked.source[0])
+    empty: list[str] = []
+    types: list[Section] = []
     if len(asked.source) == 1 and path.is_dir() and is_prepared(path):
-        sections, about = _of_run(asked, FinishedRun(*find_run(path)))
+        run = FinishedRun(*find_run(path))
+        totals = run.manifest.splits
+        rows = sum(each.rows for each in totals.values())
+        size, shards = sum(each.bytes for each in totals.values()), sum(each.shards for each in totals.values())
+        names = run.schema.names
+        told = ", ".join(f"{name} {each.rows:,} rows in {each.shards:,} shards" for name, each in totals.items())
+        about, kept = f"a prepared dataset ({run.manifest.recipe}): {told}", "The splits stay as they are."
     else:
-        sections, about = _of_files(asked, look(asked.source))
+        seen = look(asked.source)
+        rows = sum(len(table) for _, table in seen.tables)
+        size, shards, names = seen.bytes, len(seen.names), list(seen.columns)
+        if rows:
+            types = _type_sections(seen)
+            empty = [each.name for each in seen.columns.values() if each.missing == 1]
+        kept = "All rows, in their order, as one split."
+        about = (
+            f"{shards:,} files, {size / 1e6:,.1f} MB, {len(names)} columns; "
+            f"looked at {rows:,} rows of {len(seen.tables):,} files"
+        )
+    if not rows:
+        raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
+    sections = [
+        Section(
+            f"Written by `headrace init rewrite` after a look at the data: {about}.\n"
+            "Paths are relative to where the command is run. See docs/tutorial.md.",
+            {"recipe": "rewrite", "out": asked.out},
+        ),
+        Section(f"What is rewritten. {kept}", {"source": asked.source if len(asked.source) > 1 else asked.source[0]}),
+        *types,
+        Section(
+            "none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least.",
+            {"compression": "none"},
+        ),
+        _shards(size, shards),
+    ]
+    if len(names) > 1:
+        words = "Columns to keep, in this order; all unless given."
+        if 0 < len(empty) < len(names):
+            words += f" Without a value in the rows looked at: {', '.join(empty)}."
+        sections.append(Section(words, {"columns": Aside([name for name in names if name not in empty] or names)}))
     Rewrite(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
     return sections, about
 
 
-def _of_run(asked: AskedRewrite, run: FinishedRun) -> tuple[list[Section], str]:
-    totals = run.manifest.splits
-    told = ", ".join(f"{name} {each.rows:,} rows in {each.shards:,} shards" for name, each in totals.items())
-    about = f"a prepared dataset ({run.manifest.recipe}): {told}"
-    if not any(each.rows for each in totals.values()):
-        raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
-    read = [run.block_reader(split) for split in run.splits if totals[split].rows]
-    table = read[0](0, None).slice(0, _SAMPLE_ROWS)
-    size, shards = sum(each.bytes for each in totals.values()), sum(each.shards for each in totals.values())
-    share = len(table) / sum(each.rows for each in totals.values())
-    sections = [
-        _head(asked, about),
-        Section("What is rewritten. The splits stay as they are.", {"source": asked.source[0]}),
-        _codec(table, share),
-        _shards(size, shards),
-        *_columns(table.schema.names, []),
-    ]
-    return sections, about
-
-
-def _of_files(asked: AskedRewrite, seen: Look) -> tuple[list[Section], str]:
-    rows = sum(len(table) for _, table in seen.tables)
-    if not rows:
-        raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
-    shards = _of_one_schema(seen)
-    about = (
-        f"{len(seen.names):,} files, {seen.bytes / 1e6:,.1f} MB, {len(seen.columns)} columns; "
-        f"looked at {rows:,} rows of {len(seen.tables):,} files"
-    )
-    whole = len(seen.tables) == len(seen.names) and all(len(table) < ROWS for _, table in seen.tables)
-    types = _types(seen, {shard.name for shard in shards if shard.dialect is not None})
-    tables = [table for _, table in seen.tables if len(table)]
-    sample = typed(_sample(tables), {name: type_named(word) for name, word in types.items()}, NULLS, "", 0)
-    sections = [
-        _head(asked, about),
-        Section(
-            "What is rewritten: all rows, in their order, as one split.",
-            {"source": asked.source if len(asked.source) > 1 else asked.source[0]},
-        ),
-        *_type_sections(seen, types, whole=whole),
-        _codec(sample, _share(seen, len(sample), rows)),
-        _shards(seen.bytes, len(seen.names)),
-        *_columns(list(seen.columns), [each.name for each in seen.columns.values() if each.missing == 1]),
-    ]
-    return sections, about
-
-
-def _head(asked: AskedRewrite, about: str) -> Section:
-    return Section(
-        f"Written by `headrace init rewrite` after a look at the data: {about}.\n"
-        "Paths are relative to where the command is run. See docs/tutorial.md.",
-        {"recipe": "rewrite", "out": asked.out},
-    )
-
-
-def _of_one_schema(seen: Look) -> list[Shard]:
-    """The files that were looked at. Raises `InputError` if they differ in their columns, as the run would."""
+def _type_sections(seen: Look) -> list[Section]:
+    """Types for text columns. Raises `InputError` if files differ in their columns, as the run would."""
     chosen = [seen.names[place] for place in evenly(len(seen.names), FILES)]
     shards = [survey(seen.root / name, name) for name in chosen]
     common_schema(shards, "error")
-    return shards
+    types = _types(seen, {shard.name for shard in shards if shard.dialect is not None})
+    if not types:
+        return []
+    whole = len(seen.tables) == len(seen.names) and all(len(table) < ROWS for _, table in seen.tables)
+    words = (
+        "Text columns that hold numbers or dates, with types that keep them exactly; float32 halves float64. "
+        "Columns that are left out stay text. "
+    )
+    words += (
+        "All rows were looked at."
+        if whole
+        else "Not all rows were looked at: where another value comes the run ends, and names its file and row."
+    )
+    section = Section(words, {"types": types if whole else Aside(types)})
+    if any(seen.holds(name, NULLS) for name in types):
+        section.words += " Texts that mean missing in these columns are null_values."
+        section.settings["null_values"] = list(NULLS) if whole else Aside(list(NULLS))
+    return [section]
 
 
 def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
@@ -126,7 +119,7 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
 
 
 def _keeps(values: pa.ChunkedArray, word: str) -> bool:
-    """Whether a type reads all the values, and whole numbers and dates would be written again as they were."""
+    """Return True if a type reads all values, and whole numbers and dates would be written again as they were."""
     try:
         read = values.cast(type_named(word))
         if word == "float64":  # 1.50 may become 1.5, a name like 007 may not become 7
@@ -136,78 +129,6 @@ def _keeps(values: pa.ChunkedArray, word: str) -> bool:
         return bool(pc.all(pc.equal(read.cast(pa.string()), values.cast(pa.string()))).as_py())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
-
-
-def _type_sections(seen: Look, types: dict[str, str], *, whole: bool) -> list[Section]:
-    texts = [name for name in seen.columns if any(_is_text(table, name) for _, table in seen.tables)]
-    if not texts or not types:
-        return []
-    words = (
-        "Text columns that hold numbers or dates, with types that keep them exactly; float32 halves float64. "
-        "Columns that are left out stay text. "
-    )
-    words += (
-        "All rows were looked at."
-        if whole
-        else "Not all rows were looked at: where another value comes the run ends, and names its file and row."
-    )
-    absent = any(_holds(seen, name, NULLS) for name in types)
-    settings: dict[str, Any] = {"types": types if whole else Aside(types)}
-    if absent:
-        words += " Texts that mean missing in these columns are null_values."
-        settings["null_values"] = list(NULLS) if whole else Aside(list(NULLS))
-    return [Section(words, settings)]
-
-
-def _is_text(table: pa.Table, name: str) -> bool:
-    return name in table.column_names and is_text(table[name].type)
-
-
-def _holds(seen: Look, name: str, texts: Sequence[str]) -> bool:
-    return any(
-        bool(pc.any(pc.is_in(table[name].cast(pa.string()), value_set=pa.array(texts))).as_py())
-        for _, table in seen.tables
-        if _is_text(table, name)
-    )
-
-
-def _sample(tables: Sequence[pa.Table]) -> pa.Table:
-    """So many rows in all, some of each file."""
-    each = max(1, _SAMPLE_ROWS // len(tables))
-    return pa.concat_tables([table.slice(0, each) for table in tables], promote_options="permissive")
-
-
-def _share(seen: Look, sampled: int, rows: int) -> float:
-    """Which share of the source's rows the sample is; of files that were not looked at to their end by their bytes."""
-    looked = [name for name, _ in seen.tables]
-    size = sum((seen.root / name).stat().st_size for name in looked)
-    return sampled / rows * min(1.0, size / max(1, seen.bytes))
-
-
-def _codec(sample: pa.Table, share: float) -> Section:
-    sizes = {codec: parquet_bytes(sample, codec) / share for codec in _CODECS}
-    told = ", ".join(f"{codec} about {size / 1e6:,.1f} MB" for codec, size in sizes.items())
-    return Section(
-        f"none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least. By a sample: {told}.",
-        {"codec": "none"},
-    )
-
-
-def parquet_bytes(table: pa.Table, codec: str) -> int:
-    """How large a shard of these rows is, by writing one."""
-    with tempfile.TemporaryDirectory(prefix="headrace-") as directory:
-        writer = ShardWriter(
-            Path(directory) / "sample.parquet",
-            kind=Kind("parquet", "none"),
-            schema=table.schema,
-            dialect=None,
-            parquet_compression=codec,
-            encoding="fast",
-        )
-        with writer:
-            writer.append(table)
-            writer.finish()
-        return writer.path.stat().st_size
 
 
 def _shards(size: int, count: int) -> Section:
@@ -220,13 +141,3 @@ def _shards(size: int, count: int) -> Section:
     if mean > _LARGE:
         words += " Smaller ones are shared out more evenly, and done again sooner after a stop."
     return Section(words, {"shard_bytes": Aside(_GOOD)})
-
-
-def _columns(names: list[str], empty: list[str]) -> list[Section]:
-    if len(names) < 2:
-        return []
-    kept = [name for name in names if name not in empty]
-    words = "Columns to keep, in this order; all unless given."
-    if empty and kept:
-        words += f" Without a value in the rows looked at: {', '.join(empty)}."
-    return [Section(words, {"columns": Aside(kept or names)})]

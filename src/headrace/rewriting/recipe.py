@@ -1,38 +1,65 @@
-"""The rewrite as a run: where nulls are has to be known, then every output shard is written on its own."""
+"""Execute a rewrite: find which columns hold nulls, then write every output shard on its own.
+
+There is one output shard per source shard, or shards of about equal size. Packed bins keep what their shards say about
+themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.dataset.index import IndexRow
+from headrace.bins.alignment import ALIGNMENT_KEY
+from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.manifest import SplitTotals
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
-from headrace.formats.detect import Kind
+from headrace.formats.blocks import kind_of_word
+from headrace.formats.detect import Kind, stem_of_name
+from headrace.formats.open_parquet import key_values
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
-from headrace.rewriting.bins import BINS_LAYOUT, are_bins, metadata_of_bins
-from headrace.rewriting.config import Rewrite
-from headrace.rewriting.pieces import Piece, plan_pieces
+from headrace.rewriting.settings import Rewrite
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
-from headrace.run.receipts import Receipt
+from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
 
 PLAIN_DIRECTORY = "data"
+_BINS = ("input_ids", "loss_mask", "seq_start_id")
+# Of rewritten bins, part of a run's identity: raised when what is written of them changes, so that older runs are not
+# taken for what would be written now. Before 1 the word where the masks stand was lost.
+BINS_LAYOUT = 1
+_OURS = "headrace."
+_ALIGNMENTS = (ALIGNMENT_KEY, ALIGNMENT_KEY.removeprefix(_OURS))  # ours, and what others write
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One output shard: the blocks start..stop-1 of a split, in order.
+
+    source_shard: whose rows these are; "" where they are of several. bytes: of the blocks, as the index has them.
+    """
+
+    split: str
+    target: str
+    start: int
+    stop: int
+    rows: int
+    bytes: int
+    source_shard: str
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
-    """The dataset to rewrite. Raises `SettingsError` for types of a prepared one, `InputError` if there is none."""
+    """Open the dataset to rewrite. Raises `SettingsError` for types of a prepared one, `InputError` for none."""
     path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
         if settings.types or settings.null_values:
@@ -44,7 +71,7 @@ def open_source(settings: Rewrite) -> IndexedDataset:
 
 
 def identity_of_source(settings: Rewrite) -> dict[str, Any]:
-    """What the source adds to the identity of a run: the run id of a prepared one, and how bins are written."""
+    """Return what the source adds to the identity of a run: the id of a prepared one, and how bins are written."""
     source = open_source(settings)
     found: dict[str, Any] = {"source_run": source.manifest.run_id if isinstance(source, FinishedRun) else None}
     schemas = [source.split_index(split).schema for split in source.splits[:1]]
@@ -54,7 +81,7 @@ def identity_of_source(settings: Rewrite) -> dict[str, Any]:
 
 
 def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
-    """The shards, those without rows too, sorted by name. Raises `InputError` if none holds rows."""
+    """List the shards, those without rows too, sorted by name. Raises `InputError` if none holds rows."""
     source = open_source(settings)
     names = {name for split in source.splits for name in source.split_index(split).shards}
     if not names:
@@ -69,21 +96,54 @@ def _empty_shards(source: IndexedDataset) -> list[str]:
 def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the rewrite in the run directory."""
     source = open_source(settings)
-    columns = _columns(settings, source)
-    directories = _directories(source)
+    names = source.schema.names
+    if unknown := [name for name in settings.columns or () if name not in names]:
+        raise SettingsError(f"columns {unknown} are not in {source.root}; it has {few(names)}")
+    directories = dict.fromkeys(source.splits, PLAIN_DIRECTORY)
+    facts: dict[str, Any] = {"compression": settings.compression}
+    if isinstance(source, FinishedRun):
+        own = dict(source.manifest.facts)
+        directories = {split: own["directories"][split] for split in source.splits}
+        del own["directories"]
+        facts |= {"source_recipe": source.manifest.recipe, "source_run": source.manifest.run_id, "source_facts": own}
     pieces = [
         piece
         for split in source.splits
         for piece in plan_pieces(source.split_index(split), directories[split], settings.shard_bytes)
     ]
-    schema = _schema(source, columns, pieces, context)
+
+    def task(work: Callable[[Piece, TaskFiles], dict[str, Any]], piece: Piece) -> Task:
+        index = source.split_index(piece.split)
+        shards = np.unique(index.shard_of_block[piece.start : piece.stop])
+        return Task(piece.target, piece.bytes, partial(work, piece), [source.root / index.shards[at] for at in shards])
+
+    fields = [source.schema.field(name) for name in settings.columns or names]
+    unknown = [field.name for field in fields if field.nullable]
+    holding: set[str] = set()
+    if unknown:  # columns that may hold nulls are read once to know
+
+        def find(piece: Piece, _: TaskFiles) -> dict[str, Any]:
+            return _find_nulls(source, unknown, piece)
+
+        found = context.stage("nulls", [task(find, piece) for piece in pieces], durable=False)
+        holding = {name for receipt in found for name in receipt.result["nulls"]}
+    schema = pa.schema([field.with_nullable(field.name in holding) for field in fields])
     for directory in directories.values():
         local.make_directory(context.run / directory)
-    made = context.stage("rewrite", [_task(settings, source, schema, piece) for piece in pieces])
+
+    def write(piece: Piece, files: TaskFiles) -> dict[str, Any]:
+        return _write(files, settings, source, schema, piece)
+
+    made = context.stage("rewrite", [task(write, piece) for piece in pieces])
+    shards = [
+        ShardRecord(piece.split, receipt.files[0], receipt.result["blocks"], "parquet", piece.source_shard)
+        for piece, receipt in zip(pieces, made, strict=True)
+    ]
+    index, totals = tally(shards, source.splits)
     return Outcome(
         schema=schema,
-        index=_index(pieces, made),
-        splits=_totals(source, pieces, made),
+        index=index,
+        splits=totals,
         dropped={},
         source={
             "files": len(files),
@@ -92,114 +152,123 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
             "empty_shards": _empty_shards(source),
         },
         directories=directories,
-        facts=_facts(settings, source),
+        facts=facts,
     )
 
 
-def _columns(settings: Rewrite, source: IndexedDataset) -> list[str]:
-    names = source.schema.names
-    unknown = [name for name in settings.columns or () if name not in names]
-    if unknown:
-        raise SettingsError(f"columns {unknown} are not in {source.root}; it has {few(names)}")
-    return list(settings.columns or names)
+def _find_nulls(source: IndexedDataset, columns: Sequence[str], piece: Piece) -> dict[str, Any]:
+    read = source.block_reader(piece.split)
+    left = list(columns)
+    for block in range(piece.start, piece.stop):
+        if not left:
+            break
+        table = read(block, left)
+        left = [name for name in left if not table[name].null_count]
+    return {"rows_read": piece.rows, "nulls": [name for name in columns if name not in left]}
 
 
-def _directories(source: IndexedDataset) -> dict[str, str]:
-    if isinstance(source, FinishedRun):
-        return {split: source.manifest.facts["directories"][split] for split in source.splits}
-    return dict.fromkeys(source.splits, PLAIN_DIRECTORY)
-
-
-def _schema(source: IndexedDataset, columns: Sequence[str], pieces: Sequence[Piece], context: RunContext) -> pa.Schema:
-    """The output's columns: nullable where there are nulls. Columns that may hold some are read once to know."""
-    unknown = [name for name in columns if source.schema.field(name).nullable]
-    holding: set[str] = set()
-    if unknown:
-        found = context.stage("nulls", [_null_task(source, unknown, piece) for piece in pieces], durable=False)
-        holding = {name for receipt in found for name in receipt.result["nulls"]}
-    return pa.schema([source.schema.field(name).with_nullable(name in holding) for name in columns])
-
-
-def _null_task(source: IndexedDataset, columns: Sequence[str], piece: Piece) -> Task:
-    def work(_: TaskFiles) -> dict[str, Any]:
-        read = source.block_reader(piece.split)
-        left = list(columns)
+def _write(
+    files: TaskFiles, settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: Piece
+) -> dict[str, Any]:
+    read = source.block_reader(piece.split)
+    metadata = metadata_of_bins(source.root, source.split_index(piece.split), piece, schema)
+    writer = ShardWriter(
+        files.temporary(piece.target),
+        kind=Kind("parquet", "none"),
+        schema=schema.with_metadata(metadata) if metadata else schema,
+        dialect=None,
+        parquet_compression=settings.compression,
+        encoding="fast",
+        block_rows=settings.rows_per_group,
+    )
+    with writer:
         for block in range(piece.start, piece.stop):
-            if not left:
-                break
-            table = read(block, left)
-            left = [name for name in left if not table[name].null_count]
-        return {"rows_read": piece.rows, "nulls": [name for name in columns if name not in left]}
-
-    return Task(piece.target, piece.bytes, work, _shards_of(source, piece))
-
-
-def _shards_of(source: IndexedDataset, piece: Piece) -> list[Path]:
-    index = source.split_index(piece.split)
-    return [source.root / index.shards[each] for each in np.unique(index.shard_of_block[piece.start : piece.stop])]
+            writer.append(read(block, schema.names))
+        written = writer.finish()
+        if written.rows != piece.rows:
+            raise InputError(
+                f"{source.root / piece.source_shard}: has {written.rows} rows, the index says {piece.rows}; "
+                f"it changed while it was read: run again once it is complete"
+            )
+        files.finished(writer.path, piece.target, written)
+    return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
 
 
-def _task(settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: Piece) -> Task:
-    def work(files: TaskFiles) -> dict[str, Any]:
-        read = source.block_reader(piece.split)
-        metadata = metadata_of_bins(source.root, source.split_index(piece.split), piece, schema)
-        writer = ShardWriter(
-            files.temporary(piece.target),
-            kind=Kind("parquet", "none"),
-            schema=schema.with_metadata(metadata) if metadata else schema,
-            dialect=None,
-            parquet_compression=settings.codec,
-            encoding="fast",
-            block_rows=settings.rows_per_group,
+def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:
+    """Plan the output shards of a split; every block is in one of them, in order.
+
+    shard_bytes=None keeps shards and their names. Otherwise shards are numbered, and one ends with the block that
+    brings it to shard_bytes or beyond, so small source shards are put together and large ones are divided.
+    """
+    if not len(index.rows):
+        return []
+    if shard_bytes is None:
+        begins = np.flatnonzero(np.diff(index.shard_of_block, prepend=-1)).tolist()
+        names = _kept_names(index, directory)
+        targets = [names[int(index.shard_of_block[begin])] for begin in begins]
+    else:
+        begins, held = [0], 0
+        for block, size in enumerate(index.length.tolist()):
+            if held >= shard_bytes:
+                begins.append(block)
+                held = 0
+            held += size
+        targets = [f"{directory}/part-{number:05d}.parquet" for number in range(len(begins))]
+    pieces = []
+    for target, start, stop in zip(targets, begins, [*begins[1:], len(index.rows)], strict=True):
+        shards = np.unique(index.shard_of_block[start:stop])
+        pieces.append(
+            Piece(
+                split=index.split,
+                target=target,
+                start=start,
+                stop=stop,
+                rows=int(index.rows[start:stop].sum()),
+                bytes=int(index.length[start:stop].sum()),
+                source_shard=index.shards[int(shards[0])] if len(shards) == 1 else "",
+            )
         )
-        with writer:
-            for block in range(piece.start, piece.stop):
-                writer.append(read(block, schema.names))
-            written = writer.finish()
-            if written.rows != piece.rows:
+    return pieces
+
+
+def _kept_names(index: SplitIndex, directory: str) -> list[str]:
+    """Path below the split's directory for each shard: its name as a Parquet file; both, where two would be one."""
+    paths = [PurePosixPath(name) for name in index.shards]
+    inside = [path.relative_to(directory) if path.is_relative_to(directory) else path for path in paths]
+    stems = [path.with_name(stem_of_name(path.name)) for path in inside]
+    names = [stem if stems.count(stem) == 1 else path for stem, path in zip(stems, inside, strict=True)]
+    return [f"{directory}/{name}.parquet" for name in names]
+
+
+def are_bins(names: Iterable[str]) -> bool:
+    """Return True if columns of these names are packed bins."""
+    return set(_BINS) <= set(names)
+
+
+def metadata_of_bins(root: Path, index: SplitIndex, piece: Piece, schema: pa.Schema) -> dict[str, str]:
+    """Return the Parquet metadata that all source shards of a piece agree on; none where the columns are not bins.
+
+    Without the word where the masks stand nobody could tell bins from rows of lists, or what they train. Raises
+    `InputError` if shards are put together whose masks stand in different places.
+    """
+    if not are_bins(schema.names):
+        return {}
+    shards = np.unique(index.shard_of_block[piece.start : piece.stop]).tolist()
+    said = [_metadata(root / index.shards[shard], index.formats[shard]) for shard in shards]
+    for shard, own in zip(shards, said, strict=True):
+        for key in _ALIGNMENTS:
+            if own.get(key) != said[0].get(key):
                 raise InputError(
-                    f"{source.root / piece.source_shard}: has {written.rows} rows, the index says {piece.rows}; "
-                    f"it changed while it was read: run again once it is complete"
+                    f"{root / index.shards[shard]}: its {key} is {own.get(key)!r}, of {index.shards[shards[0]]} it is"
+                    f" {said[0].get(key)!r}; such bins cannot be one shard: leave shard_bytes out"
                 )
-            files.finished(writer.path, piece.target, written)
-        return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
-
-    return Task(piece.target, piece.bytes, work, _shards_of(source, piece))
+    return {key: value for key, value in said[0].items() if all(own.get(key) == value for own in said)}
 
 
-def _index(pieces: Sequence[Piece], made: Sequence[Receipt]) -> list[IndexRow]:
-    rows = [
-        IndexRow(
-            split=piece.split,
-            shard=piece.target,
-            format="parquet",
-            block=block,
-            digest=receipt.files[0].digest,
-            checksum=receipt.files[0].checksum,
-            source_shard=piece.source_shard,
-            **facts,
-        )
-        for piece, receipt in zip(pieces, made, strict=True)
-        for block, facts in enumerate(receipt.result["blocks"])
-    ]
-    return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
-
-
-def _totals(source: IndexedDataset, pieces: Sequence[Piece], made: Sequence[Receipt]) -> Mapping[str, SplitTotals]:
-    totals = {}
-    for split in source.splits:
-        own = [receipt for piece, receipt in zip(pieces, made, strict=True) if piece.split == split]
-        totals[split] = SplitTotals(
-            rows=sum(receipt.result["rows_read"] for receipt in own),
-            shards=len(own),
-            bytes=sum(record.bytes for receipt in own for record in receipt.files),
-        )
-    return totals
-
-
-def _facts(settings: Rewrite, source: IndexedDataset) -> dict[str, Any]:
-    facts: dict[str, Any] = {"codec": settings.codec}
-    if isinstance(source, FinishedRun):
-        kept = {name: value for name, value in source.manifest.facts.items() if name != "directories"}
-        facts |= {"source_recipe": source.manifest.recipe, "source_run": source.manifest.run_id, "source_facts": kept}
-    return facts
+def _metadata(path: Path, word: str) -> dict[str, str]:
+    kind = kind_of_word(word)
+    if kind.format != "parquet":
+        return {}
+    found = key_values(path, kind)
+    texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in found.items()}
+    return {key: value for key, value in texts.items() if key.startswith(_OURS) or key in _ALIGNMENTS}

@@ -4,8 +4,8 @@ from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
     name="rewrite",
-    settings="headrace.rewriting.config:Rewrite",
-    commands={"rewrite": "headrace.rewriting.config:Rewrite"},
+    settings="headrace.rewriting.settings:Rewrite",
+    commands={"rewrite": "headrace.rewriting.settings:Rewrite"},
     help="""Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
 
     The splits of a prepared dataset stay; plain shards become the split "all". A rewrite that was killed resumes.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from headrace.dataset.local_shards import cache_directory
 from headrace.dataset.manifest import read_manifest
-from headrace.dataset.plain import cache_directory
-from headrace.dataset.pointer import SPLITS
 from headrace.errors import InputError, RunBusy
 from headrace.run.context import STAGE_DIRECTORY
 from headrace.run.in_store import work_directories
-from headrace.run.point import remove_single_links
 from headrace.run.prepare import only_writer
 from headrace.storage import local
 from headrace.storage.places import path_of, place_of
@@ -20,7 +21,7 @@ from headrace.storage.places import path_of, place_of
 
 @dataclass(frozen=True)
 class Swept:
-    """What was removed, and the runs left alone because another process is working on them."""
+    """Paths removed, and runs left alone because another process is working on them."""
 
     removed: tuple[Path, ...]
     bytes: int
@@ -39,74 +40,63 @@ def collect(
     Raises `InputError` if `out` is no dataset directory.
     """
     out = path_of(out)
-    if place_of(out).writes == "whole files":
-        return _collect_in_store(out, incomplete, cache_directory(work_dir, "work_dir"))
+    in_store = place_of(out).writes == "whole files"
+    found = _in_store(out, incomplete, cache_directory(work_dir, "work_dir")) if in_store else _here(out, incomplete)
+    removed: list[Path] = []
+    busy: list[Path] = []
+    size = 0
+    for lock, doomed in found:
+        try:
+            with nullcontext() if lock is None else only_writer(lock):
+                for path in doomed():
+                    removed_bytes = _remove(path)
+                    if removed_bytes is not None:
+                        removed.append(path)
+                        size += removed_bytes
+        except RunBusy:
+            busy.append(lock or out)
+    return Swept(tuple(removed), size, tuple(busy))
+
+
+# What to lock, and a function that then finds what to remove: it may have changed until the lock is held.
+_Doomed = tuple[Path | None, Callable[[], list[Path]]]
+
+
+def _here(out: Path, incomplete: Literal["keep", "remove"]) -> Iterator[_Doomed]:
     if not (out / "runs").is_dir():
         raise InputError(
             f"{out}: is no dataset directory (no runs/ in it); give the --out directory of a prepared dataset"
         )
-    removed: list[Path] = []
-    busy: list[Path] = []
-    size = 0
+
+    def doomed(run: Path) -> list[Path]:
+        if read_manifest(run) is not None:
+            return [*local.strays(run), run / STAGE_DIRECTORY]
+        return [run] if incomplete == "remove" else local.strays(run)
+
     for run in sorted(each for each in (out / "runs").iterdir() if each.is_dir()):
-        try:
-            with only_writer(run):
-                doomed = local.strays(run)
-                finished = read_manifest(run) is not None
-                if finished and (run / STAGE_DIRECTORY).is_dir():
-                    doomed.append(run / STAGE_DIRECTORY)
-                if not finished and incomplete == "remove":
-                    doomed = [run]
-                for path in doomed:
-                    size += _remove(path)
-                removed += doomed
-        except RunBusy:
-            busy.append(run)
-    pointer = out / SPLITS
-    single = pointer.is_dir() and not pointer.is_symlink()  # the layout of earlier versions
-    links = [each for place in (out, *([pointer] if single else [])) for each in place.glob(f"{local.TEMP_PREFIX}*")]
-    for path in sorted(links):
-        if path.is_symlink():
-            size += _remove(path)
-            removed.append(path)
-        elif path.is_dir() and path.name.startswith(f"{local.TEMP_PREFIX}{SPLITS}-") and remove_single_links(path):
-            removed.append(path)
-    return Swept(tuple(removed), size, tuple(busy))
+        yield run, partial(doomed, run)
+    yield None, lambda: [link for link in sorted(out.glob(f"{local.TEMP_PREFIX}*")) if link.is_symlink()]
 
 
-def _collect_in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> Swept:
+def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> Iterator[_Doomed]:
     runs = {path.name for path in (out / "runs").iterdir()}
-    if not runs and not work_directories(base, out):
+    works = work_directories(base, out)
+    if not runs and not works:
         raise InputError(f"{out}: is no dataset (no runs/ in it); give the --out place of a prepared dataset")
     finished = {name for name in runs if read_manifest(out / "runs" / name) is not None}
-    removed: list[Path] = []
-    busy: list[Path] = []
-    size = 0
-    for work in work_directories(base, out):
-        if incomplete == "keep" and not any(work.name.startswith(name) for name in finished):
-            continue
-        try:
-            with only_writer(work):
-                size += _remove(work)
-            removed.append(work)
-        except RunBusy:
-            busy.append(work)
-    for name in sorted(finished):  # of processes that shared it out and were killed
-        stage = out / "runs" / name / STAGE_DIRECTORY
-        removed_bytes = place_of(stage).delete_below()
-        if removed_bytes is not None:
-            size += removed_bytes
-            removed.append(stage)
+    for work in works:
+        if incomplete == "remove" or any(work.name.startswith(name) for name in finished):
+            yield work, partial(list, [work])
+    left = [out / "runs" / name / STAGE_DIRECTORY for name in sorted(finished)]  # of killed processes that shared it
     if incomplete == "remove":
-        for name in sorted(runs - finished):
-            size += place_of(out / "runs" / name).delete_below() or 0
-            removed.append(out / "runs" / name)
-    return Swept(tuple(removed), size, tuple(busy))
+        left += [out / "runs" / name for name in sorted(runs - finished)]
+    yield None, lambda: left
 
 
-def _remove(path: Path) -> int:
-    if path.is_dir() and not path.is_symlink():
-        return place_of(path).delete_below() or 0
+def _remove(path: Path) -> int | None:
+    """Remove a file or directory; its bytes, or None if nothing was there."""
+    if not path.is_symlink() and (path.is_dir() or not path.exists()):
+        return place_of(path).delete_below()
     size = path.lstat().st_size
     path.unlink(missing_ok=True)
     return size

@@ -1,32 +1,43 @@
-"""What a stage of a run works with: tasks whose outputs are files with receipts."""
+"""Do the stages of a run: tasks whose outputs are files with receipts.
+
+While a task has no receipt, a record of its attempts lies among the intermediate files: that it started, and again if
+it failed. What a stopped run leaves of these are the tasks that failed and those that were cut short; the next attempt
+tells of them and does both again. Records are for people and never believed.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import pyarrow as pa
+
+from headrace.digest import canonical_json, sha256_file
 from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
-from headrace.errors import StoreError
+from headrace.errors import HeadraceError, StoreError
 from headrace.formats.write import HashingFile, Written
-from headrace.run import attempts
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
+from headrace.run.identity import SourceState
 from headrace.run.in_store import fetch_tasks, publish_found, publish_task
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, receipts_of, write_receipt
 from headrace.run.sharing import Shared
-from headrace.run.source_state import SourceState
 from headrace.storage import local
 
 Result = TypeVar("Result")
 
 STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
 ATTEMPTS = f"{STAGE_DIRECTORY}/attempts"
-NO_SOURCES = SourceState({})
+_NO_SOURCES = SourceState({})
+_TOLD = 3  # tasks that a message names
 
 
 @dataclass
@@ -58,6 +69,18 @@ class TaskFiles:
         written = file.holding(0)
         self.finished(temporary, target, written)
         return written
+
+    def write_arrow(self, target: str, table: pa.Table) -> None:
+        """Make an Arrow file of a table for a later stage, which maps it. Raises `StoreError`."""
+        temporary = self.temporary(target)
+        with (
+            local.storing(temporary.parent),
+            pa.OSFile(str(temporary), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema) as writer,
+        ):
+            writer.write_table(table)
+        size = temporary.stat().st_size
+        self.finished(temporary, target, Written(table.num_rows, size, sha256_file(temporary), ()))
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
         """The file at `temporary` is complete."""
@@ -113,7 +136,7 @@ class RunContext:
     engine: Engine = field(default_factory=LocalEngine)
     shared: Shared | None = None
     store: Path | None = None
-    sources: SourceState = NO_SOURCES
+    sources: SourceState = _NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Do all tasks that have no valid receipt; the receipts of all, in task order.
@@ -136,8 +159,12 @@ class RunContext:
         work = [partial(_silently, task) for task in tasks]
         return self.engine.run(work, self.workers, hear=self.on_event, done=lambda place, result: None)
 
-    def done(self, stage: str, task: Task, receipt: Receipt) -> None:
-        """Tell of a finished task."""
+    def warn(self, texts: Iterable[str]) -> None:
+        """Tell the user each of these sentences."""
+        for text in texts:
+            self.on_event(Note("warning", text))
+
+    def _done(self, stage: str, task: Task, receipt: Receipt) -> None:
         rows = int(receipt.result.get("rows_read", 0))
         self.on_event(TaskDone(stage, task.subject, rows, task.input_bytes))
 
@@ -146,41 +173,29 @@ class RunContext:
         receipts = {number: receipt for number, receipt in found.items() if receipt is not None}
         self.on_event(StageBegan(name, len(tasks), len(receipts)))
         for number, receipt in receipts.items():
-            self.done(name, tasks[number], receipt)
+            self._done(name, tasks[number], receipt)
         left = [number for number in range(len(tasks)) if number not in receipts]
-        begun = attempts.left(self.run / ATTEMPTS, name, left)
-        if (sentence := attempts.told(name, begun)) is not None:
-            self.on_event(Note("warning", sentence))
         if left:
-            attempts.keep(self.run / ATTEMPTS)
+            if (sentence := told(name, attempts_left(self.run, name, left))) is not None:
+                self.on_event(Note("warning", sentence))
+            with suppress(OSError, StoreError):
+                local.make_directory(self.run / ATTEMPTS)
         store = self.store if durable else None
         made = self.engine.run(
             [
                 partial(
-                    do_task,
-                    self.run,
-                    name,
-                    number,
-                    tasks[number],
-                    durable=durable,
-                    store=store,
-                    sources=self.sources.part(tasks[number].reads),
+                    do_task, self.run, name, number, tasks[number], durable=durable, store=store, sources=self.sources
                 )
                 for number in left
             ],
             self.workers,
             hear=self.on_event,
-            done=lambda place, receipt: self.done(name, tasks[left[place]], receipt),
+            done=lambda place, receipt: self._done(name, tasks[left[place]], receipt),
         )
         receipts |= dict(zip(left, made, strict=True))
-        if durable and self.store is not None:  # those that were found done may have been killed on their way there
-            publish_found(self.run, self.store, [found[number] for number in sorted(found)], self.workers)
+        if store is not None:  # those that were found done may have been killed on their way there
+            publish_found(self.run, store, [found[number] for number in sorted(found)], self.workers)
         return [receipts[number] for number in range(len(tasks))]
-
-    def warn(self, texts: Iterable[str]) -> None:
-        """Tell the user each of these sentences."""
-        for text in texts:
-            self.on_event(Note("warning", text))
 
     def _together(self, shared: Shared, name: str, tasks: Sequence[Task], *, durable: bool) -> list[Receipt]:
         """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""
@@ -201,11 +216,11 @@ class RunContext:
                 durable=True,
                 existing=existing,
                 store=store,
-                sources=self.sources.part(tasks[number].reads),
+                sources=self.sources,
             ),
             self.workers,
             begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
-            accept=lambda receipt: self.done(name, tasks[receipt.number], receipt),
+            accept=lambda receipt: self._done(name, tasks[receipt.number], receipt),
         )
         if store is not None:
             fetch_tasks(store, self.run, receipts)
@@ -222,12 +237,11 @@ def do_task(
     durable: bool,
     existing: local.Existing | None = None,
     store: Path | None = None,
-    sources: SourceState = NO_SOURCES,
+    sources: SourceState = _NO_SOURCES,
 ) -> Receipt:
     """Do one task, publish its files, then its receipt. Done again, it leaves the same files.
 
-    store: the run in an object store, where both are put as well. sources: the files of the source that it reads.
-
+    store: the run in an object store, where both are put as well. sources: the state of the source's files.
     Raises `InputError` where one of those changed, and `StoreError` where the run directory is not seen: on a machine
     that does not share the storage.
     """
@@ -236,19 +250,19 @@ def do_task(
             f"{run}: is not seen from {platform.node()}; all machines must share the storage of the output directory"
         )
     files = TaskFiles(run, durable, existing)
-    began, attempt = time.monotonic(), attempts.begin(run / ATTEMPTS, stage, number, task.subject, task.input_bytes)
+    began, attempt = time.monotonic(), begin(run, stage, number, task.subject, task.input_bytes)
     try:
-        with sources.unchanged():
+        with sources.part(task.reads).unchanged():
             result = task.work(files)
         published = files.publish(on_event)
     except BaseException as error:
-        attempts.fail(run / ATTEMPTS, attempt, error, time.monotonic() - began)
+        fail(run, attempt, error, time.monotonic() - began)
         raise
     finally:
         files.discard()
     receipt = Receipt(stage, number, task.subject, published, result)
     write_receipt(run, receipt)
-    attempts.end(run / ATTEMPTS, attempt)
+    end(run, attempt)
     if store is not None:
         publish_task(run, store, receipt)
     on_event(Step("receipt.linked", f"{stage}-{number:05d}"))
@@ -257,3 +271,88 @@ def do_task(
 
 def _silently(task: Callable[[], Result], _: OnEvent) -> Result:
     return task()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A task that has no receipt yet. number: attempt at it, from 1; seconds: until it failed."""
+
+    stage: str
+    task: int
+    subject: str
+    state: Literal["started", "failed"]
+    number: int
+    started_at: str
+    input_bytes: int
+    seconds: float | None = None
+    error: str | None = None
+
+
+def begin(run: Path, stage: str, task: int, subject: str, input_bytes: int) -> Attempt:
+    """Record that a task starts. A record that cannot be written, here and below, is left out: nothing needs it."""
+    before = attempts_left(run, stage, [task])
+    attempt = Attempt(
+        stage=stage,
+        task=task,
+        subject=subject,
+        state="started",
+        number=before[0].number + 1 if before else 1,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        input_bytes=input_bytes,
+    )
+    _keep(run, attempt)
+    return attempt
+
+
+def fail(run: Path, attempt: Attempt, error: BaseException, seconds: float) -> None:
+    """Record that it failed, this long after it started."""
+    said = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+    _keep(run, replace(attempt, state="failed", seconds=round(seconds, 3), error=said))
+
+
+def end(run: Path, attempt: Attempt) -> None:
+    """Remove the record of a task that has a receipt."""
+    with suppress(OSError):
+        _attempt_path(run, attempt.stage, attempt.task).unlink(missing_ok=True)
+
+
+def attempts_left(run: Path, stage: str, tasks: Sequence[int]) -> list[Attempt]:
+    """Read the records that earlier attempts left of these tasks of a stage."""
+    found = []
+    if (run / ATTEMPTS).is_dir():
+        for task in tasks:
+            with suppress(OSError, ValueError, TypeError):
+                found.append(Attempt(**json.loads(_attempt_path(run, stage, task).read_bytes())))
+    return found
+
+
+def told(stage: str, attempts: Sequence[Attempt]) -> str | None:
+    """A sentence about the tasks that have to be done again; None if there are none."""
+    parts = []
+    for state, word in (("failed", " failed"), ("started", " cut short")):
+        those = [each for each in attempts if each.state == state]
+        if those:
+            whys = [
+                each.subject if each.error is None else f"{each.subject} (attempt {each.number}): {each.error}"
+                for each in those[:_TOLD]
+            ]
+            separator = "; " if state == "failed" else ", "
+            count = "1 task" if len(those) == 1 else f"{len(those)} tasks"
+            parts.append(f"{count}{word}: {separator.join(whys + ['…'] * (len(those) > _TOLD))}")
+    return f"{stage}: before, {'; '.join(parts)}; doing them again" if parts else None
+
+
+def _attempt_path(run: Path, stage: str, task: int) -> Path:
+    return run / ATTEMPTS / f".{stage}-{task:05d}.json"  # hidden: no part of what the run makes
+
+
+def _keep(run: Path, attempt: Attempt) -> None:
+    """Keep a record, if the directory is there: a task that outlives its run leaves nothing."""
+    path = _attempt_path(run, attempt.stage, attempt.task)
+    temporary = local.temporary_for(path)
+    with suppress(OSError, StoreError):
+        try:
+            temporary.write_bytes(canonical_json(asdict(attempt)))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -1,10 +1,22 @@
-"""What a run tells while it works: one stream of events for progress bars, logs and tests."""
+"""Events of a run while it works, for progress bars, logs and tests, and the drawing of them in a notebook's cell.
+
+Drawing needs nothing but the IPython that runs the cell, and changes no byte of a run.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
+from typing import Any, Literal
+
+from headrace.recipe import registration_of_run
+
+_PAUSE_S = 0.2  # between drawings, but for the first and the last of a stage
 
 StepName = Literal[
     "shard.written",
@@ -15,7 +27,6 @@ StepName = Literal[
     "manifest.linked",
     "success.linked",
     "links.made",
-    "splits.moved",
     "beside.linked",
     "splits.linked",
     "stage.removed",
@@ -63,3 +74,81 @@ OnEvent = Callable[[Event], None]
 
 def silent(event: Event) -> None:
     """Listen to nothing."""
+
+
+@dataclass
+class _Line:
+    """A stage: what it does, what its tasks are, tasks done of how many, and rows that were read since it began."""
+
+    what: str
+    of: str
+    tasks: int
+    done: int
+    began: float = field(default_factory=time.monotonic)
+    first: int = 0
+    rows: int = 0
+
+    def html(self, now: float) -> str:
+        seconds, own = now - self.began, self.done - self.first
+        rate = f"{self.rows / seconds:,.0f} rows/s" if self.rows and seconds > 0 else ""
+        left = f"{seconds * (self.tasks - self.done) / own:,.0f} s left" if own and self.done < self.tasks else ""
+        cells = (self.what, f"{self.done:,} of {self.tasks:,} {self.of}", rate, left)
+        bar = f'<td><progress value="{self.done}" max="{max(1, self.tasks)}"></progress></td>'
+        first, *rest = (f"<td style='text-align:left'>{escape(each)}</td>" for each in cells)
+        return f"<tr>{first}{bar}{''.join(rest)}</tr>"
+
+
+class CellProgress:
+    """A listener for `prepare`, called from any thread. show: is given the whole drawing each time, as HTML."""
+
+    def __init__(self, recipe: str, show: Callable[[str], None]) -> None:
+        self._words = registration_of_run(recipe).stages
+        self._show = show
+        self._lock = threading.Lock()
+        self._lines: dict[str, _Line] = {}
+        self._notes: list[str] = []
+        self._drawn = 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Take notice of an event, and draw if there is something to see."""
+        with self._lock:
+            urgent = True
+            if isinstance(event, StageBegan):
+                words = self._words.get(event.stage, (event.stage, "tasks"))
+                self._lines[event.stage] = _Line(*words, event.tasks, event.done, first=event.done)
+            elif isinstance(event, TaskDone):
+                line = self._lines[event.stage]
+                line.done += 1
+                line.rows += event.rows
+                urgent = line.done >= line.tasks
+            elif isinstance(event, Note):
+                self._notes.append(f"{'warning: ' if event.kind == 'warning' else ''}{event.text}")
+            else:
+                return
+            now = time.monotonic()
+            if urgent or now - self._drawn >= _PAUSE_S:
+                self._drawn = now
+                self._show(self._html(now))
+
+    def _html(self, now: float) -> str:
+        lines = "".join(line.html(now) for line in self._lines.values())
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self._notes)
+        return f"<div><table>{lines}</table>{notes}</div>"
+
+
+def listener_here(recipe: str) -> OnEvent | None:
+    """Make a listener that draws a run below the notebook cell that runs; None outside a notebook."""
+    ipython = sys.modules.get("IPython")  # a notebook's process has it
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    drawing: list[Any] = []  # a handle, from the first drawing on
+    there: Any = import_module("IPython.display")
+
+    def show(html: str) -> None:
+        if drawing:
+            drawing[0].update(there.HTML(html))
+        else:
+            drawing.append(there.display(there.HTML(html), display_id=True))
+
+    return CellProgress(recipe, show)

@@ -1,45 +1,162 @@
-"""The identity of a run: what was asked, of which bytes. Pure, but for the stat of the source files."""
+"""The identity of a run: what was asked, of which bytes, at which moment of its source.
+
+Size and modification time are part of the identity, and a program that rewrites a file can set both back. It cannot
+set back the time of change (ctime) or choose the inode; in an object store the tag tells versions apart. So both are
+compared before and after each task and once more before the manifest. One `stat` a file costs less than opening it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
-from headrace.run.source_state import SourceState
-from headrace.storage.places import parallel_reads, place_of
+from headrace.errors import InputError, SettingsError
+from headrace.storage import local
+from headrace.storage.place import Fact
+from headrace.storage.places import parallel_reads, path_of, place_of
 
-NAMESPACE = uuid.UUID("b6c7d7de-6f0e-5d53-9d0a-0d6c6a4e7a11")
-
+Result = TypeVar("Result")
 Fingerprint = Literal["stat", "content"]
 
-
-def fingerprint(files: Sequence[tuple[Path, str]], how: Fingerprint = "stat") -> str:
-    """A digest of the source: per file its relative name and size, and its mtime ("stat") or SHA-256 ("content").
-
-    Of an object in a store its tag stands in the place of the mtime.
-    """
-    return fingerprint_of(files, SourceState.of([path for path, _ in files]), how)
-
-
-def fingerprint_of(files: Sequence[tuple[Path, str]], state: SourceState, how: Fingerprint) -> str:
-    """The same of files that have been looked at."""
-    told = _sha256s(files) if how == "content" else [place_of(path).version(state.facts[path]) for path, _ in files]
-    parts = [[name, state.facts[path].size, each] for (path, name), each in zip(files, told, strict=True)]
-    return sha256_hex(canonical_json(parts))
-
-
-def _sha256s(files: Sequence[tuple[Path, str]]) -> list[str]:
-    return run_tasks([partial(sha256_file, path) for path, _ in files], parallel_reads(path for path, _ in files))
+NAMESPACE = uuid.UUID("b6c7d7de-6f0e-5d53-9d0a-0d6c6a4e7a11")
+_BEGUN = "source.json"
 
 
 def run_id(recipe: str, settings: Mapping[str, Any], source_fingerprint: str) -> str:
     """UUIDv5 of the SHA-256 of (recipe, every setting that can change a byte, source fingerprint, format version)."""
     text = canonical_json([recipe, dict(settings), source_fingerprint, FORMAT_VERSION])
     return str(uuid.uuid5(NAMESPACE, hashlib.sha256(text).hexdigest()))
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """Path → size, times and tag of each file of the source when the run began."""
+
+    facts: Mapping[Path, Fact]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path]) -> SourceState:
+        """Look at these files. Raises `InputError` for one that is not there."""
+        facts = {}
+        for path, fact in zip(paths, _of_all(_stat, paths), strict=True):
+            if fact is None:
+                raise InputError(f"{path}: no such file; check the source")
+            facts[path] = fact
+        return cls(facts)
+
+    def part(self, paths: Iterable[Path]) -> SourceState:
+        """The state of some files only; paths that are not of the source are left out."""
+        return SourceState({path: self.facts[path] for path in paths if path in self.facts})
+
+    def check(self) -> None:
+        """Raise `InputError` that names the first file that is not what it was."""
+        paths = list(self.facts)
+        for path, now in zip(paths, _of_all(_stat, paths), strict=True):
+            then = self.facts[path]
+            if now is None:
+                raise InputError(f"{path}: was deleted while it was read; run again once the source is complete")
+            if now != then:
+                grown = f"{then.size:,} → {now.size:,} bytes"
+                how = grown if then.size != now.size else "same size, other time or inode"
+                raise InputError(f"{path}: changed while it was read; run again once it is complete ({how})")
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Check before and after the enclosed work, and where it fails: a change explains the error."""
+        self.check()
+        try:
+            yield
+        except Exception:
+            self.check()
+            raise
+        self.check()
+
+
+def fingerprint(files: Sequence[tuple[Path, str]], how: Fingerprint = "stat", state: SourceState | None = None) -> str:
+    """A digest of the source: per file its relative name and size, and its mtime ("stat") or SHA-256 ("content").
+
+    Of an object in a store its tag stands in the place of the mtime. state: of these files, if it is known already.
+    """
+    paths = [path for path, _ in files]
+    facts = (state or SourceState.of(paths)).facts
+    versions: Sequence[str | int]
+    versions = (
+        _of_all(sha256_file, paths) if how == "content" else [place_of(path).version(facts[path]) for path in paths]
+    )
+    parts = [[name, facts[path].size, each] for (path, name), each in zip(files, versions, strict=True)]
+    return sha256_hex(canonical_json(parts))
+
+
+def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, str]]) -> None:
+    """Keep the state with which a run begins, beside its intermediate files, or compare it with the one kept.
+
+    Receipts of an earlier attempt are of the source as it was then. Raises `InputError` if it is another one now.
+    """
+    facts = [(name, state.facts[path]) for path, name in files]  # two data sets may name one file
+    now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in facts}
+    kept = stage / _BEGUN
+    if not kept.exists():
+        local.make_directory(stage)
+        local.write_new(kept, canonical_json(now), sync="none")
+    try:
+        then = json.loads(kept.read_bytes())
+    except ValueError:  # what a power failure left of it
+        then = None
+    if then != now:
+        changed = [path for path, name in files if (then or {}).get(name) != now[name]]
+        raise InputError(
+            f"{changed[0] if changed else stage}: was written, moved or replaced since this run was begun, so what the "
+            "run has made so far may be of other bytes; run `headrace gc OUT --incomplete`, then again"
+        )
+
+
+def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
+    """Raise `SettingsError` where `out` is in a directory of the source, or the source in runs of `out`.
+
+    A directory with runs in it is a prepared dataset to everyone who opens it, so raw shards beside them are not seen
+    any more. Links are followed. places: as the recipe was given them; a file holds nothing but itself.
+    """
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise SettingsError(f"out {str(out)!a}: the name is not UTF-8; choose another output directory") from None
+    target = place_of(out).real().parts
+    for place in map(path_of, places):
+        inner = place_of(place).real().parts
+        asked_by_name = place_of(place).reads == "requests"
+        if target[: len(inner)] == inner and (asked_by_name or place.is_dir()):
+            where = "is the source itself" if target == inner else f"is inside the source {place}"
+            raise SettingsError(f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere")
+    for directory in sorted({os.path.dirname(str(path)) for path, _ in files}):
+        inner = place_of(path_of(directory)).real().parts
+        if inner[: len(target)] == target and inner[len(target) : len(target) + 1] in (("runs",), ("splits",)):
+            raise SettingsError(
+                f"out {out}: holds the source itself, in {directory}, which a run beside it would hide; give an output"
+                " elsewhere"
+            )
+
+
+def _of_all(look: Callable[[Path], Result], paths: Sequence[Path]) -> list[Result]:
+    """Look at every file, many at a time where a look is a request."""
+    threads = parallel_reads(paths)
+    return (
+        run_tasks([partial(look, path) for path in paths], threads) if threads > 1 else [look(path) for path in paths]
+    )
+
+
+def _stat(path: Path) -> Fact | None:
+    try:
+        return place_of(path).stat()
+    except FileNotFoundError:
+        return None

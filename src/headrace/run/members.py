@@ -1,9 +1,10 @@
-"""Which processes work on a shared run, and whether they are alive. No clocks are compared.
+"""Members: the processes that work on a shared run, and signs that they are alive. No clocks are compared.
 
 A member has a file whose first 20 bytes count up every `beat_s` seconds. Whoever waits for it looks at the counter: one
 that has not changed for `dead_after_s` seconds of the observer's own clock is dead. A member that leaves removes its
 file. Members also hold a lock on their file; on one machine a lock that is free proves at once that its holder died,
-between machines locks are not asked. Taking a live member for dead costs double work, never a wrong result.
+between machines locks are not asked. In an object store the file is an object that is put again with each beat, and
+there are no locks. Taking a live member for dead costs double work, never a wrong result.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from typing import Any, Literal, Self
 from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.machine import boot_id
 from headrace.storage import local
+from headrace.storage.places import place_of
 
 _COUNTER = 20  # digits before the record, so that a beat replaces bytes in place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long processes of a shared run wait for each other, in seconds.
+    """Times that processes of a shared run wait for each other, in seconds.
 
     beat_s: between two signs of life; dead_after_s: without any, a process is dead; straggler_s: a task that a live
     process takes longer over is done by whoever has nothing else to do; poll_s: between two looks, at least.
@@ -63,7 +65,10 @@ class Share:
 
 
 class Members:
-    """The members of a run in one directory, with this process as one of them while the `with` block lasts."""
+    """The members of a run in one directory or prefix, with this process as one of them while the `with` block lasts.
+
+    kernel: a name of the machine's running kernel; "": locks are not asked, None: find out.
+    """
 
     def __init__(
         self,
@@ -76,17 +81,24 @@ class Members:
     ) -> None:
         self.token = secrets.token_hex(8)
         self._directory, self._share, self._patience = directory, share, patience
-        self._kernel = boot_id() if kernel is None else kernel
+        self._has_locks = place_of(directory).writes == "in place"
+        self._kernel = (boot_id() if self._has_locks else "") if kernel is None else kernel
         self._clock = clock
-        self._beats: dict[str, tuple[bytes, float]] = {}
-        self._file: int | None = None
+        self._beats: dict[str, tuple[bytes, float]] = {}  # of each member the last counter, and when it was first seen
+        self._file: int | None = None  # this process's own, locked; None in a store
+        self._record = b""
         self._leaving = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
+        """Become a member. Raises `RunBusy` where a live process of this machine works on the same share."""
         self._refuse_twin()
         record = {"shard": self._share.index, "of": self._share.count, "host": platform.node(), "pid": os.getpid()}
-        self._appear(_beat_of(0) + b"\n" + json.dumps(record | {"kernel": self._kernel}).encode() + b"\n")
+        self._record = b"\n" + json.dumps(record | {"kernel": self._kernel}).encode() + b"\n"
+        if self._has_locks:
+            self._appear()
+        else:
+            self._say(_counter(0))
         self._heart.start()
         return self
 
@@ -101,10 +113,14 @@ class Members:
             return
         self._leaving.set()
         self._heart.join()
-        self._disappear()
+        with suppress(OSError, StoreError):
+            place_of(self._path(self.token)).delete()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def is_dead(self, token: str) -> bool:
-        """Whether a member has left or died, as far as is known by now; ask again later to know more."""
+        """Tell whether a member has left or died, as far as is known by now; ask again later to know more."""
         try:
             data = self._path(token).read_bytes()
         except FileNotFoundError:
@@ -128,7 +144,7 @@ class Members:
         return f"{record['shard']}/{record['of']} on {record['host']}, process {record['pid']}"
 
     def is_last(self) -> bool:
-        """Whether no other member is alive. Waits for signs of life, `dead_after_s` seconds at most."""
+        """Tell whether no other member is alive. Waits for signs of life, `dead_after_s` seconds at most."""
         first: dict[str, bytes] = {}
         until: float | None = None
         while True:
@@ -149,6 +165,8 @@ class Members:
             time.sleep(self._patience.poll_s)
 
     def _refuse_twin(self) -> None:
+        if not self._kernel:  # nothing says whether a twin is alive; claims keep it from doing work twice
+            return
         run = self._directory.parents[2]
         for token in self._tokens():
             record = self._record_of(token)
@@ -164,8 +182,33 @@ class Members:
                     f"{run}: process {record['pid']} works on share {self._share} already; start each share once"
                 )
 
+    def _appear(self) -> None:
+        local.make_directory(self._directory)
+        target = self._path(self.token)
+        temporary = local.temporary_for(target)
+        with local.storing(target):
+            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            os.write(self._file, _counter(0) + self._record)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(temporary, target)
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._leaving.wait(self._patience.beat_s):
+            count += 1
+            with suppress(OSError, StoreError):  # the next one may get through
+                self._say(_counter(count))
+
+    def _say(self, counter: bytes) -> None:
+        if self._file is None:
+            place_of(self._path(self.token)).replace(counter + self._record)
+        else:
+            os.pwrite(self._file, counter, 0)
+            os.fsync(self._file)
+
     def _lock(self, token: str, record: Mapping[str, Any]) -> Literal["held", "free", "unknown"]:
-        """What the lock of a member's file says. Only that of the same kernel can be believed."""
+        """Ask the lock of a member's file. Only a lock of the same kernel can be believed."""
         if not self._kernel or record.get("kernel") != self._kernel or token == self.token:
             return "unknown"
         try:
@@ -188,52 +231,15 @@ class Members:
         except (OSError, StoreError):
             return {}
 
-    def _beat(self) -> None:
-        count = 0
-        while not self._leaving.wait(self._patience.beat_s):
-            count += 1
-            with suppress(OSError, StoreError):  # the next one may get through
-                self._say(_beat_of(count))
-
-    # Where members are seen: files of a directory. In an object store it is otherwise; see `sharing_in_store`.
-
-    def _appear(self, data: bytes) -> None:
-        """Be seen, with these bytes: the counter, then who it is."""
-        local.make_directory(self._directory)
-        target = self._path(self.token)
-        temporary = local.temporary_for(target)
-        with local.storing(target):
-            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            os.write(self._file, data)
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(temporary, target)
-
-    def _say(self, beat: bytes) -> None:
-        """Let the counter be this."""
-        assert self._file is not None
-        os.pwrite(self._file, beat, 0)
-        os.fsync(self._file)
-
-    def _disappear(self) -> None:
-        with suppress(OSError):
-            self._path(self.token).unlink()
-        assert self._file is not None
-        os.close(self._file)
-        self._file = None
-
     def _tokens(self) -> list[str]:
-        try:
-            names = os.listdir(self._directory)
-        except FileNotFoundError:
-            return []
-        return sorted(name.removesuffix(".member") for name in names if name.endswith(".member") and name[0] != ".")
+        names = (fact.name for fact in place_of(self._directory).children()[1])
+        return [name.removesuffix(".member") for name in names if name.endswith(".member")]
 
     def _path(self, token: str) -> Path:
         return self._directory / f"{token}.member"
 
 
-def _beat_of(count: int) -> bytes:
+def _counter(count: int) -> bytes:
     return str(count).encode().zfill(_COUNTER)
 
 

@@ -11,8 +11,8 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +20,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headrace.dataset.index import IndexRow, index_bytes
+from headrace.dataset.local_shards import cache_directory
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, SplitTotals, read_manifest
-from headrace.dataset.plain import cache_directory
+from headrace.dataset.pointer import check_pointer, make_own_links, point_at, point_record_at
 from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.choose import engine_named
-from headrace.engine.engine import Engine, EngineName, check_engine
+from headrace.engine.engine import Engine, EngineName, check_engine, engine_named
 from headrace.engine.local import LocalEngine
 from headrace.errors import HeadraceError, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
@@ -32,16 +32,12 @@ from headrace.formats.source import told_empty
 from headrace.machine import library_version
 from headrace.recipe import Recipe
 from headrace.run import in_store
-from headrace.run.apart import check_apart
 from headrace.run.context import STAGE_DIRECTORY, RunContext
-from headrace.run.events import Note, OnEvent, Step, silent
-from headrace.run.identity import Fingerprint, fingerprint_of, run_id
-from headrace.run.in_notebook import listener_here
+from headrace.run.events import Note, OnEvent, Step, listener_here, silent
+from headrace.run.identity import Fingerprint, SourceState, check_apart, fingerprint, keep_beginning, run_id
+from headrace.run.in_store import SUCCESS
 from headrace.run.members import Patience, Share
-from headrace.run.point import check_pointer, make_own_links, point_at
 from headrace.run.sharing import Shared, shared_run
-from headrace.run.sharing_in_store import shared_in_store
-from headrace.run.source_state import SourceState, keep_beginning
 from headrace.storage import local
 from headrace.storage.places import path_of, place_of
 
@@ -51,7 +47,7 @@ LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a recipe's stages made: the blocks of every split, and what was counted on the way.
+    """Result of a recipe's stages: the blocks of every split, and what was counted on the way.
 
     shards: split → (path relative to the run, bytes) of each shard.
     """
@@ -128,121 +124,65 @@ def prepare(
     files = recipe.source_files()
     check_apart(place, recipe.source_places(), files)
     state = SourceState.of([path for path, _ in files])
-    source_fingerprint = fingerprint_of(files, state, fingerprint_by)
+    source_fingerprint = fingerprint(files, fingerprint_by, state)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
     hear = on_event if on_event is not None else listener_here(recipe.recipe_name) or silent
-    asked = _Asked(
-        recipe, place / "runs" / identity, identity, files, state, source_fingerprint, fingerprint_by, workers, hear
-    )
-    if place_of(place).writes == "whole files":
-        base = cache_directory(work_dir, "work_dir")
-        if share is not None:
-            return _share_in_store(asked, place, base, share, patience)
-        return _prepare_in_store(asked, place, base, engine, address)
-    return _prepare_here(asked, place, engine, address, share, patience)
+    target = place / "runs" / identity
+    in_place = place_of(place).writes == "in place"
+    work, run = target, target
+    if not in_place:
+        work = in_store.work_directory(cache_directory(work_dir, "work_dir"), place, identity, share)
+        run = work / "runs" / identity
+    job = _Job(recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, hear)
 
-
-def _prepare_here(
-    asked: _Asked, out: Path, engine: EngineName, address: str | None, share: Share | None, patience: Patience
-) -> Prepared:
-    recipe, run, on_event = asked.recipe, asked.run, asked.on_event
-    with local.storing(run):
-        manifest = read_manifest(run)
-    if manifest is not None:
-        _point(out, run, manifest, on_event)
-        if (run / STAGE_DIRECTORY).is_dir():  # killed behind the manifest
+    how: Literal["computed", "reused"] = "reused"
+    with local.storing(target):
+        manifest = read_manifest(target)
+    if manifest is None:
+        how = "computed"
+        with _discarded_if_useless(run, work), only_writer(work, "shared" if share and in_place else "alone"):
+            check_pointer(place if in_place else work)
+            if not (run / "config.json").exists():
+                local.write_new(run / "config.json", canonical_json(recipe.config()))
+            manifest = _make(job, engine, address) if share is None else _make_together(job, share, patience)
+    if in_place:
+        if not (run / SUCCESS).exists():
+            local.write_new(run / SUCCESS, b"")
+        point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
+        if (share is None or how == "reused") and (run / STAGE_DIRECTORY).is_dir():
             with suppress(RunBusy), only_writer(run):
-                _remove_stage(run, on_event)
-        return Prepared(out, run, manifest, "reused")
-
-    clean = nullcontext() if asked.store is not None else _leaving_nothing_useless(run, run)
-    with clean, only_writer(run, "alone" if share is None else "shared"):
-        check_pointer(out)
-        _keep_config(recipe, run)
-        if share is None:
-            manifest = read_manifest(run)
-            if manifest is None:
-                with engine_named(engine, address, asked.workers) as at_work:
-                    manifest = _compute(asked, at_work)
-            _point(out, run, manifest, on_event)
-            _remove_stage(run, on_event)
-        else:
-            manifest = _compute_together(asked, run, share, patience)
-            _point(out, run, manifest, on_event)
-    return Prepared(out, run, manifest, "computed")
-
-
-def _prepare_in_store(asked: _Asked, out: Path, base: Path, engine: EngineName, address: str | None) -> Prepared:
-    """Make the run in a work directory, and let the store have it piece by piece; see `in_store`."""
-    target = out / "runs" / asked.identity
-    work = in_store.work_directory(base, out, asked.identity)
-    manifest = read_manifest(target)
-    how: Literal["computed", "reused"] = "reused"
-    if manifest is None:
-        run = work / "runs" / asked.identity
-        with _leaving_nothing_useless(run, work), only_writer(work):
-            if read_manifest(run) is None:
-                in_store.adopt(target, run)
-            here = replace(asked, run=run, store=target)
-            manifest, how = _prepare_here(here, work, engine, address, None, PATIENCE).manifest, "computed"
-            _publish_in_store(here, target, manifest)
-    return _finish_in_store(asked, out, work, manifest, how)
-
-
-def _share_in_store(asked: _Asked, out: Path, base: Path, share: Share, patience: Patience) -> Prepared:
-    """Make a part of the run in a work directory of this process's own; see `sharing_in_store`."""
-    target = out / "runs" / asked.identity
-    work = in_store.work_directory(base, out, asked.identity, share)
-    manifest = read_manifest(target)
-    how: Literal["computed", "reused"] = "reused"
-    if manifest is None:
-        run = work / "runs" / asked.identity
-        with _leaving_nothing_useless(run, work), only_writer(work):
-            _keep_config(asked.recipe, run)
-            manifest = _compute_together(replace(asked, run=run, store=target), target, share, patience)
-            how = "computed"
-    return _finish_in_store(asked, out, work, manifest, how)
-
-
-def _publish_in_store(asked: _Asked, target: Path, made: Manifest) -> None:
-    """Put there what tasks have not put there, the manifest last."""
-    in_store.publish_rest(asked.run, target, lambda name: asked.on_event(Step("shard.linked", name)))
-    place_of(target / MANIFEST).put_new(made.to_json())
-    asked.on_event(Step("manifest.linked", str(target / MANIFEST)))
-
-
-def _finish_in_store(
-    asked: _Asked, out: Path, work: Path, manifest: Manifest, how: Literal["computed", "reused"]
-) -> Prepared:
-    """Name the run as the newest; the work directory has served."""
-    target = out / "runs" / asked.identity
-    in_store.finish(target)
-    in_store.point(out, asked.identity, manifest)
-    asked.on_event(Step("splits.linked", str(out)))
-    if work.is_dir():
-        with suppress(RunBusy, StoreError), only_writer(work):  # another process removes it when it is done with it
-            shutil.rmtree(work, ignore_errors=True)
-    return Prepared(out, target, manifest, how)
+                _remove_stage(run, hear)
+    else:
+        place_of(target / SUCCESS).put_new(b"")
+        point_record_at(place, identity, manifest)
+        hear(Step("splits.linked", str(place)))
+        if work.is_dir():
+            with suppress(RunBusy, StoreError), only_writer(work):  # another process removes it when it is done with it
+                shutil.rmtree(work, ignore_errors=True)
+    return Prepared(place, target, manifest, how)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A run to be made. store: where it is in an object store, if `run` is its work directory."""
+class _Job:
+    """A run to be made. run: where it is made; target: where it is read, another place in an object store."""
 
     recipe: Recipe
     run: Path
-    identity: str
+    target: Path
     files: Sequence[tuple[Path, str]]
     state: SourceState
     fingerprint: str
     fingerprint_by: Fingerprint
     workers: int | None
     on_event: OnEvent
-    store: Path | None = None
+
+    @property
+    def store(self) -> Path | None:
+        return None if self.run == self.target else self.target
 
 
 @contextmanager
-def _leaving_nothing_useless(run: Path, place: Path) -> Iterator[None]:
+def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
     """Make the run's directory; an attempt that fails before a task has finished removes what it made.
 
     A run with a receipt stays, for the next attempt. place: what is locked and removed, the run or its work directory.
@@ -262,77 +202,63 @@ def _leaving_nothing_useless(run: Path, place: Path) -> Iterator[None]:
         raise
 
 
-def _keep_config(recipe: Recipe, run: Path) -> None:
-    config = canonical_json(recipe.config())
-    if not (run / "config.json").exists():
-        local.write_new(run / "config.json", config)
-
-
-def _compute(asked: _Asked, engine: Engine) -> Manifest:
-    return _publish(asked, _execute(asked, engine, None))
-
-
-def _execute(asked: _Asked, engine: Engine, shared: Shared | None) -> Outcome:
-    """Let the recipe do its work, over a source that stays what it was from the first stage to the last."""
-    if asked.fingerprint_by == "stat":  # content that differs is another run, whatever the times say
-        keep_beginning(asked.run / STAGE_DIRECTORY, asked.state, asked.files)
-    workers = asked.workers or engine.default_workers()
-    context = RunContext(asked.run, workers, asked.on_event, engine, shared, asked.store, asked.state)
-    with asked.state.unchanged():
-        outcome = asked.recipe.execute(context, asked.files)
-    _tell_of_new_files(asked)
-    return outcome
-
-
-def _tell_of_new_files(asked: _Asked) -> None:
-    """The run is of the files that were there when it began; what came since is for the next one."""
-    with suppress(HeadraceError):
-        new = sorted({name for _, name in asked.recipe.source_files()} - {name for _, name in asked.files})
-        if new:
-            told = f"{new[0]} came into the source during the run and is not part of it"
-            more = f", nor are {len(new) - 1:,} other files" if len(new) > 1 else ""
-            asked.on_event(Note("warning", f"{told}{more}; prepare again to have it"))
-
-
-def _compute_together(asked: _Asked, place: Path, share: Share, patience: Patience) -> Manifest:
-    """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage.
-
-    place: of the run that they share: its directory, or where it is in an object store.
-    """
-    on_event = asked.on_event
-    taken: Shared | None = None
-    try:
-        with _part_in(place, share, patience, on_event) as taken:
-            # Once this process takes part nobody removes the stage: what is unfinished now can be gone on with.
-            if read_manifest(place) is None:
-                _execute_together(asked, place, taken)
-    except Exception:
-        # Who lags behind may miss what the others, having finished, have removed.
-        if read_manifest(place) is None:
-            raise
-    if taken is not None and taken.members.is_last():
-        with suppress(StoreError):  # another one is just removing it
-            _remove_stage(place, on_event)
-    manifest = read_manifest(place)
-    assert manifest is not None
+def _make(job: _Job, engine: EngineName, address: str | None) -> Manifest:
+    manifest = read_manifest(job.run)  # in a work directory it may be there, and the store not have it yet
+    if manifest is None:
+        if job.store is not None:
+            in_store.adopt(job.store, job.run)
+        with engine_named(engine, address, job.workers) as at_work:
+            manifest = _publish(job, _execute(job, at_work, None))
+    if job.store is not None:
+        _publish_in_store(job, manifest)
     return manifest
 
 
-def _part_in(place: Path, share: Share, patience: Patience, on_event: OnEvent) -> AbstractContextManager[Shared]:
-    take_part = shared_run if place_of(place).writes == "in place" else shared_in_store
-    return take_part(place, share, patience, on_event)
+def _make_together(job: _Job, share: Share, patience: Patience) -> Manifest:
+    """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage."""
+    taken: Shared | None = None
+    try:
+        with shared_run(job.target, share, patience, job.on_event) as taken:
+            # While this process is a member, no other process deletes the stage, so unfinished work can resume.
+            if read_manifest(job.target) is None:
+                outcome = _execute(job, LocalEngine(), taken)
+                if taken.alone("publish", lambda: read_manifest(job.target) is not None):
+                    manifest = _publish(job, outcome)
+                    if job.store is not None:
+                        _publish_in_store(job, manifest)
+    except Exception:
+        # A slow process may find the stage files already deleted.
+        if read_manifest(job.target) is None:
+            raise
+    if taken is not None and taken.members.is_last():
+        with suppress(StoreError):  # another one is just removing it
+            _remove_stage(job.target, job.on_event)
+    found = read_manifest(job.target)
+    assert found is not None
+    return found
 
 
-def _execute_together(asked: _Asked, place: Path, shared: Shared) -> None:
-    outcome = _execute(asked, LocalEngine(), shared)
-    if shared.alone("publish", lambda: read_manifest(place) is not None):
-        manifest = _publish(asked, outcome)
-        if asked.store is not None:
-            _publish_in_store(asked, asked.store, manifest)
+def _execute(job: _Job, engine: Engine, shared: Shared | None) -> Outcome:
+    """Let the recipe do its work, over a source that stays what it was from the first stage to the last."""
+    if job.fingerprint_by == "stat":  # content that differs is another run, whatever the times say
+        keep_beginning(job.run / STAGE_DIRECTORY, job.state, job.files)
+    workers = job.workers or engine.default_workers()
+    context = RunContext(job.run, workers, job.on_event, engine, shared, job.store, job.state)
+    with job.state.unchanged():
+        outcome = job.recipe.execute(context, job.files)
+    with suppress(HeadraceError):
+        new = sorted({name for _, name in job.recipe.source_files()} - {name for _, name in job.files})
+        if new:
+            more = f", nor are {len(new) - 1:,} other files" if len(new) > 1 else ""
+            context.warn(
+                [f"{new[0]} came into the source during the run and is not part of it{more}; prepare again to have it"]
+            )
+    return outcome
 
 
-def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
-    recipe, run, on_event = asked.recipe, asked.run, asked.on_event
+def _publish(job: _Job, outcome: Outcome) -> Manifest:
+    """Write the index, then the manifest, after which the run is finished."""
+    run, on_event = job.run, job.on_event
     empty = outcome.source["empty_shards"]
     if empty:
         on_event(Note("warning", told_empty(empty, outcome.source["files"])))
@@ -340,10 +266,10 @@ def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
     manifest = Manifest(
-        run_id=asked.identity,
-        recipe=recipe.recipe_name,
+        run_id=job.target.name,
+        recipe=job.recipe.recipe_name,
         libraries={"python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
-        source={"fingerprint": asked.fingerprint, **outcome.source},
+        source={"fingerprint": job.fingerprint, **outcome.source},
         schema=describe(outcome.schema),
         splits=dict(outcome.splits),
         dropped=dict(outcome.dropped),
@@ -354,21 +280,44 @@ def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
     make_own_links(run, manifest)  # syncs the run's directory
     place_of(run / MANIFEST).put_new(manifest.to_json())  # another process may have published the same one
     on_event(Step("manifest.linked", MANIFEST))
-    local.write_new(run / "_SUCCESS", b"")
-    on_event(Step("success.linked", "_SUCCESS"))
+    local.write_new(run / SUCCESS, b"")
+    on_event(Step("success.linked", SUCCESS))
     return manifest
 
 
-def _point(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
-    if not (run / "_SUCCESS").exists():
-        local.write_new(run / "_SUCCESS", b"")
-    point_at(out, run, manifest, on_event)
+def _publish_in_store(job: _Job, made: Manifest) -> None:
+    """Put there what tasks have not put there, the manifest last."""
+    in_store.publish_rest(job.run, job.target, lambda name: job.on_event(Step("shard.linked", name)))
+    place_of(job.target / MANIFEST).put_new(made.to_json())
+    job.on_event(Step("manifest.linked", str(job.target / MANIFEST)))
 
 
 def _remove_stage(run: Path, on_event: OnEvent) -> None:
-    """Intermediate files have served once there is a manifest."""
+    """Remove intermediate files, which have served once there is a manifest."""
     if place_of(run / STAGE_DIRECTORY).delete_below() is not None:
         on_event(Step("stage.removed", STAGE_DIRECTORY))
+
+
+def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
+    """Give the files below `run/<directory>` second names below `target/<directory>` (hard links, else copies).
+
+    For programs that expect a run's tree in a directory of its own. Files of another run would mix with these, so a
+    target directory that holds others, also under the same names, is refused with `StoreError` before anything changes.
+    """
+    trees = {name: sorted(path for path in (run / name).rglob("*") if path.is_file()) for name in directories}
+    for directory, files in trees.items():
+        names = {path.relative_to(run) for path in files}
+        base = target / directory
+        for path in sorted(path for path in base.rglob("*") if path.is_file()) if base.is_dir() else []:
+            name = path.relative_to(target)
+            if name not in names or not local.same_bytes(path, run / name):
+                raise StoreError(f"{path}: is not of this run and would mix with it; empty {base} and run again")
+    for directory, files in trees.items():
+        local.make_directory(target / directory)
+        for path in files:
+            copy = target / path.relative_to(run)
+            local.make_directory(copy.parent)
+            local.alias(path, copy)
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.digest import canonical_json, checksum_file, sha256_file, sha256_hex
 from headrace.storage import local
+from headrace.storage.places import place_of
+
+NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)  # raised for bytes that are no receipt
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a task read, made and found out. `result` is JSON and belongs to the recipe."""
+    """A finished task: the files it made and its result, which is JSON and belongs to the recipe."""
 
     stage: str
     number: int
@@ -37,7 +39,7 @@ class Receipt:
 
 
 def receipt_path(run: Path, stage: str, number: int) -> Path:
-    """Where the receipt of a task lies."""
+    """Path of a task's receipt."""
     return run / "receipts" / f"{stage}-{number:05d}.json"
 
 
@@ -55,44 +57,43 @@ def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
     """
     path = receipt_path(run, stage, number)
     try:
-        receipt = _parsed(path)
+        receipt = parse_receipt(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except NO_RECEIPT:
         path.unlink(missing_ok=True)
         return None
-    if all(_holds(run, each) for each in receipt.files):
+    broken = [each for each in receipt.files if not _holds(run, each)]
+    if not broken:
         return receipt
     path.unlink(missing_ok=True)
-    for each in receipt.files:
-        if not _holds(run, each):
-            (run / each.path).unlink(missing_ok=True)
+    for each in broken:
+        (run / each.path).unlink(missing_ok=True)
     return None
 
 
 def peek_receipt(run: Path, stage: str, number: int) -> Receipt | None:
-    """The receipt of a task if it is undamaged and its files have their sizes. Reads no file and removes nothing."""
+    """The receipt of a task if it is undamaged and its files have their sizes. Reads no file and removes nothing.
+
+    In an object store it is enough that the receipt is there: it is put when its files are whole.
+    """
     try:
-        receipt = _parsed(receipt_path(run, stage, number))
-        if all((run / each.path).stat().st_size == each.bytes for each in receipt.files):
+        receipt = parse_receipt(receipt_path(run, stage, number).read_bytes())
+        if place_of(run).writes == "whole files":
             return receipt
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return receipt if all((run / each.path).stat().st_size == each.bytes for each in receipt.files) else None
+    except (OSError, *NO_RECEIPT):
         return None
-    return None
 
 
 def receipts_of(run: Path, stage: str) -> set[int]:
     """The numbers of the tasks of a stage that have a receipt, whole or not."""
-    names = (name.removesuffix(".json").rpartition("-") for name in os.listdir(run / "receipts"))
+    names = (fact.name.removesuffix(".json").rpartition("-") for fact in place_of(run / "receipts").children()[1])
     return {int(number) for own, _, number in names if own == stage}
 
 
-def _parsed(path: Path) -> Receipt:
-    return parse_receipt(path.read_bytes())
-
-
 def parse_receipt(data: bytes) -> Receipt:
-    """The receipt in a file's bytes. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if it is none."""
+    """The receipt in a file's bytes. Raises one of `NO_RECEIPT` if it is none."""
     record = json.loads(data)
     if record.pop("digest") != sha256_hex(canonical_json(record)):
         raise ValueError("the receipt is damaged")
@@ -106,7 +107,7 @@ def _holds(run: Path, record: FileRecord) -> bool:
 
 
 def is_as_recorded(path: Path, record: FileRecord) -> bool:
-    """Whether the bytes of a file are those that were published."""
+    """Tell whether the bytes of a file are those that were published."""
     if not record.digest:
         return checksum_file(path) == record.checksum
     return sha256_file(path) == record.digest

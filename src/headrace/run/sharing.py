@@ -2,12 +2,16 @@
 
 Every process executes the whole recipe. Of each stage it does the tasks of its own share first, then those that nobody
 has begun, then those whose process died; it goes on to the next stage when all receipts are there. A task is claimed by
-a symbolic link `<stage>-<number>.<generation>` to the member's token, which exactly one process can make; generation
-g + 1 may be claimed once the holder of g is dead. Claims save double work and nothing hangs on them: files are
-published without overwrite, and a task done twice leaves the same bytes.
+the name `<stage>-<number>.<generation>`, which exactly one process can make: a symbolic link to the member's token, in
+an object store an object that holds it. Generation g + 1 may be claimed once the holder of g is dead. Claims save
+double work and nothing hangs on them: files are published without overwrite, and a task done twice leaves the same
+bytes.
 
 Nobody waits for ever: a task is finished, or its process dies and after `dead_after_s` somebody else does it, or it
 takes longer than `straggler_s` while others have nothing to do, and then one of them does it as well.
+
+In an object store each process works in a directory of its own. Intermediate files and their receipts go to the store
+too, and at the end of a stage every process fetches what it has not made itself (`in_store.fetch_tasks`).
 """
 
 from __future__ import annotations
@@ -20,11 +24,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.dataset.manifest import MANIFEST
-from headrace.errors import StoreError
+from headrace.errors import CorruptShard, StoreError
 from headrace.run.events import Note, OnEvent
 from headrace.run.members import Members, Patience, Share
 from headrace.run.receipts import Receipt, peek_receipt, read_receipt, receipts_of
 from headrace.storage import local
+from headrace.storage.places import place_of
 
 Do = Callable[[int], Receipt]
 
@@ -34,12 +39,14 @@ class RunFinished(Exception):
 
 
 class Shared:
-    """This process's part in a shared run."""
+    """This process's part in a shared run. run: its directory, or where it is in an object store."""
 
     def __init__(self, run: Path, members: Members, share: Share, patience: Patience, on_event: OnEvent) -> None:
         self.run, self.members, self.share, self.patience, self.on_event = run, members, share, patience, on_event
         self._claims = sharing_directory(run) / "claims"
-        self._begin()
+        self._has_links = place_of(run).has_links
+        if self._has_links:
+            local.make_directory(self._claims)
 
     def stage(
         self,
@@ -55,15 +62,12 @@ class Shared:
 
         begin hears how many tasks were finished before; accept of every receipt, once, in this thread.
         """
-        stage = _Stage(self, name, subjects)
-        stage.check_own()
-        begin(len(stage.receipts))
-        for receipt in stage.receipts.values():
-            accept(receipt)
-        return stage.finish(do, workers, accept)
+        stage = _Stage(self, name, subjects, accept)
+        stage.take_finished(begin)
+        return stage.finish(do, workers)
 
     def alone(self, name: str, finished: Callable[[], bool]) -> bool:
-        """Whether this process is the one that shall do `name`; False once `finished()` says that another did it."""
+        """Wait to be the one process that does `name`; False once `finished()` says that another did it."""
         holder = _Holder(self, name, 0)
         told = False
         while not finished():
@@ -76,27 +80,37 @@ class Shared:
         return False
 
     def claim(self, name: str, number: int, generation: int) -> bool:
-        """Claim a task; exactly one process gets each generation."""
-        link = self._claims / f"{name}-{number:05d}.{generation}"
+        """Claim a task; exactly one process gets each generation. Raises `RunFinished`, `StoreError`."""
+        claim = self._claim(name, number, generation)
         try:
-            os.symlink(self.members.token, link)
+            if self._has_links:
+                os.symlink(self.members.token, claim)
+            else:
+                place_of(claim).put_new(self.members.token.encode())
         except FileExistsError:
-            return _target(link) == self.members.token  # a reply that was lost on the way
+            return self.holder(name, number, generation) == self.members.token  # a reply that was lost on the way
+        except CorruptShard:  # another process's object
+            return False
         except FileNotFoundError:  # swept away: whoever did it has published
             self.refuse_finished()
-            local.make_directory(self._claims)
+            if self._has_links:
+                local.make_directory(self._claims)
             return False
         except OSError as error:
             raise StoreError(
-                f"{link}: cannot be made ({error.strerror}); processes that share a run out need a file system with "
+                f"{claim}: cannot be made ({error.strerror}); processes that share a run out need a file system with "
                 f"symbolic links: choose another output directory, or leave shard_of out"
             ) from error
         return True
 
     def claims(self, name: str) -> dict[int, int]:
         """The newest generation of every task of a stage that was ever claimed."""
+        if not self._has_links:
+            names = [fact.name for fact in place_of(self._claims).files_below()]
+        else:
+            names = os.listdir(self._claims) if self._claims.is_dir() else []
         found: dict[int, int] = {}
-        for each in self._claimed():
+        for each in names:
             task, _, generation = each.rpartition(".")
             stage, _, number = task.rpartition("-")
             if stage == name:
@@ -105,35 +119,26 @@ class Shared:
 
     def holder(self, name: str, number: int, generation: int) -> str:
         """The token of who has claimed a task; "" if it cannot be read."""
-        return _target(self._claims / f"{name}-{number:05d}.{generation}")
+        claim = self._claim(name, number, generation)
+        try:
+            return os.readlink(claim) if self._has_links else claim.read_text()
+        except OSError:
+            return ""
 
     def refuse_finished(self) -> None:
         """Raise `RunFinished` if the run has been published."""
-        if (self.run / MANIFEST).exists():
+        if (self.run / MANIFEST).is_file():
             raise RunFinished
 
-    # Where receipts and claims are seen: in directories. In an object store it is otherwise; see `sharing_in_store`.
-
-    def receipts_of(self, name: str) -> set[int]:
-        """The numbers of the tasks of a stage that have a receipt, whole or not."""
-        return receipts_of(self.run, name)
-
     def check_receipt(self, name: str, number: int) -> Receipt | None:
-        """A receipt that holds to the last byte of its files; None, and it is gone, if it does not."""
-        return read_receipt(self.run, name, number)
+        """A receipt that holds to the last byte of its files; None, and it is gone, if it does not.
 
-    def peek_receipt(self, name: str, number: int) -> Receipt | None:
-        """A receipt that another process made, at a glance."""
-        return peek_receipt(self.run, name, number)
+        In an object store a receipt is put when its files are whole there.
+        """
+        return (read_receipt if self._has_links else peek_receipt)(self.run, name, number)
 
-    def _begin(self) -> None:
-        local.make_directory(self._claims)
-
-    def _claimed(self) -> list[str]:
-        try:
-            return os.listdir(self._claims)
-        except FileNotFoundError:
-            return []
+    def _claim(self, name: str, number: int, generation: int) -> Path:
+        return self._claims / f"{name}-{number:05d}.{generation}"
 
 
 @contextmanager
@@ -144,12 +149,12 @@ def shared_run(run: Path, share: Share, patience: Patience, on_event: OnEvent) -
 
 
 def sharing_directory(run: Path) -> Path:
-    """Where processes tell each other what they do: it goes with the stage when the run is finished."""
+    """Directory of members and claims; it goes with the stage when the run is finished."""
     return run / "stage" / "sharing"
 
 
 class _Holder:
-    """Who has claimed a task, and when somebody else may."""
+    """The claim on one task, and when another process may take it over."""
 
     def __init__(self, shared: Shared, name: str, number: int) -> None:
         self._shared, self._name, self._number = shared, name, number
@@ -175,39 +180,46 @@ class _Holder:
             if not shared.members.is_dead(token) and now - self._since < shared.patience.straggler_s:
                 return False
         following = self._generation + 1 if token else self._generation
-        if shared.claim(self._name, self._number, following):
-            self.see(following)
-            return True
+        taken = shared.claim(self._name, self._number, following)
         self.see(following)
-        return False
+        return taken
 
 
 class _Stage:
-    def __init__(self, shared: Shared, name: str, subjects: Sequence[str]) -> None:
-        self.shared, self.name, self.subjects = shared, name, subjects
+    """The tasks of one stage, as this process sees them. accept: hears of each receipt once."""
+
+    def __init__(self, shared: Shared, name: str, subjects: Sequence[str], accept: Callable[[Receipt], None]) -> None:
+        self.shared, self.name, self.subjects, self._accept = shared, name, subjects, accept
         self.receipts: dict[int, Receipt] = {}
         self._holders: dict[int, _Holder] = {}
+        self._running: dict[Future[Receipt], int] = {}
         self._told = False
 
-    def check_own(self) -> None:
-        """Receipts that are there: those of the own share are checked to the last byte, the others by their sizes."""
-        share = self.shared.share
-        for number in sorted(self.shared.receipts_of(self.name)):
+    def take_finished(self, begin: Callable[[int], None]) -> None:
+        """Take the receipts that are there: those of the own share are checked to the last byte, the others briefly."""
+        share, run = self.shared.share, self.shared.run
+        found = []
+        for number in sorted(receipts_of(run, self.name)):
             own = number % share.count == share.index
-            receipt = (self.shared.check_receipt if own else self.shared.peek_receipt)(self.name, number)
+            receipt = self.shared.check_receipt(self.name, number) if own else peek_receipt(run, self.name, number)
             if receipt is not None and number < len(self.subjects):
-                self.receipts[number] = receipt
+                found.append(receipt)
+        begin(len(found))
+        for receipt in found:
+            self._take(receipt)
 
-    def finish(self, do: Do, workers: int, accept: Callable[[Receipt], None]) -> list[Receipt]:
-        running: dict[Future[Receipt], int] = {}
+    def finish(self, do: Do, workers: int) -> list[Receipt]:
+        """Do what is left here, and wait for what other processes do. Raises the first failure in task order."""
+        running, patience = self._running, self.shared.patience
         failed: dict[int, BaseException] = {}
         with ThreadPoolExecutor(max_workers=max(1, workers), thread_name_prefix="headrace-task") as pool:
-            todo = self._free(set(running.values()))
-            looked, pause = time.monotonic(), self.shared.patience.poll_s
+            todo = self._free()
+            looked, pause = time.monotonic(), patience.poll_s
             while running or (len(self.receipts) < len(self.subjects) and not failed):
                 while todo and len(running) < workers and not failed:
                     number = todo.pop()
-                    if self._holder(number).take() and not self._done_meanwhile(number, accept):
+                    # Whoever held it before may have finished and left since the last look.
+                    if self._holder(number).take() and not self._peek(number):
                         running[pool.submit(do, number)] = number
                 idle = len(running) < workers and not failed
                 if running:
@@ -219,70 +231,62 @@ class _Stage:
                     number, error = running.pop(future), future.exception()
                     if error is not None:
                         failed[number] = error
-                        continue
-                    self._take(future.result(), accept)
+                    else:
+                        self._take(future.result())
                 if idle and not todo and time.monotonic() - looked >= pause and not failed:
                     began = time.monotonic()
-                    self._look(set(running.values()), accept)
-                    todo = self._free(set(running.values()))
+                    self._look()
+                    todo = self._free()
                     looked = time.monotonic()
-                    pause = max(self.shared.patience.poll_s, 10 * (looked - began))
+                    pause = max(patience.poll_s, 10 * (looked - began))
         if failed:
             raise failed[min(failed)]
         return [self.receipts[number] for number in range(len(self.subjects))]
 
-    def _take(self, receipt: Receipt, accept: Callable[[Receipt], None]) -> None:
+    def _take(self, receipt: Receipt) -> None:
         if receipt.number not in self.receipts:
             self.receipts[receipt.number] = receipt
-            accept(receipt)
+            self._accept(receipt)
 
-    def _done_meanwhile(self, number: int, accept: Callable[[Receipt], None]) -> bool:
-        """Whether the holder before has finished a task just claimed: it may have left since the last look."""
-        receipt = self.shared.peek_receipt(self.name, number)
-        if receipt is None:
-            return False
-        self._take(receipt, accept)
-        return True
+    def _peek(self, number: int) -> bool:
+        """Take the receipt of a task that another process has finished, if it has."""
+        receipt = peek_receipt(self.shared.run, self.name, number)
+        if receipt is not None:
+            self._take(receipt)
+        return receipt is not None
 
-    def _look(self, busy: set[int], accept: Callable[[Receipt], None]) -> None:
-        """Take the receipts that other processes have made, and see who has claimed what."""
-        for number in sorted(self.shared.receipts_of(self.name) - set(self.receipts) - busy):
-            receipt = self.shared.peek_receipt(self.name, number) if number < len(self.subjects) else None
-            if receipt is not None:
-                self._take(receipt, accept)
-        left = [number for number in range(len(self.subjects)) if number not in self.receipts and number not in busy]
-        if left:
-            self.shared.refuse_finished()
-        if left and not self._told:
+    def _left(self) -> list[int]:
+        busy = set(self._running.values())
+        return [number for number in range(len(self.subjects)) if number not in self.receipts and number not in busy]
+
+    def _look(self) -> None:
+        """Take the receipts that other processes have made, and say once whom this one waits for."""
+        there = receipts_of(self.shared.run, self.name)
+        for number in self._left():
+            if number in there:
+                self._peek(number)
+        left = self._left()
+        if not left:
+            return
+        self.shared.refuse_finished()
+        if not self._told:
             self._told = True
             first = left[0]
+            who = self.shared.members.name(self._holder(first).token())
             self.shared.on_event(
                 Note(
                     "info",
                     f"{self.shared.share}: waiting for {len(left)} tasks of stage {self.name} that other processes "
-                    f"work on, first {self.subjects[first]} ({self._who(first)})",
+                    f"work on, first {self.subjects[first]} ({who})",
                 )
             )
 
-    def _who(self, number: int) -> str:
-        return self.shared.members.name(self._holder(number).token())
-
-    def _free(self, busy: set[int]) -> list[int]:
+    def _free(self) -> list[int]:
         """The tasks left, in the order to try them from the end: own ones first, then the neighbours'."""
         for number, generation in self.shared.claims(self.name).items():
             self._holder(number).see(generation)
         share = self.shared.share
-        left = [number for number in range(len(self.subjects)) if number not in self.receipts and number not in busy]
-        return sorted(left, key=lambda number: ((number - share.index) % share.count, number), reverse=True)
+        return sorted(self._left(), key=lambda number: ((number - share.index) % share.count, number), reverse=True)
 
     def _holder(self, number: int) -> _Holder:
-        if number not in self._holders:
-            self._holders[number] = _Holder(self.shared, self.name, number)
-        return self._holders[number]
-
-
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:
-        return ""
+        return self._holders.setdefault(number, _Holder(self.shared, self.name, number))

@@ -1,4 +1,4 @@
-"""The same settings as `Series`, said step by step."""
+"""Build the settings of `Series` step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROLES = ("features", "target", "static_features")
 
 
 class SeriesBuilder:
-    """Settings said step by step; `build` checks them all and gives the `Series`.
+    """Build the settings of `Series` step by step; `build` checks them all.
 
         series = (
             headrace.SeriesBuilder("timeseries")
@@ -24,8 +24,8 @@ class SeriesBuilder:
             .build()
         )
 
-    Every method gives the builder back. A setting that is said again replaces what was said before, but `scale` for a
-    role adds a pipeline. `where` takes any setting of `Series` by its name.
+    Every method returns the builder. A setting that is given again replaces the earlier one, but `scale` adds a
+    pipeline to its role. `where` takes any setting of `Series` by name.
     """
 
     def __init__(self, *source: str | Path) -> None:
@@ -33,32 +33,32 @@ class SeriesBuilder:
         self._pipelines: dict[str, list[dict[str, Any]]] = {}
 
     def regions(self, time_series: dict[str, str | Path], static: dict[str, str | Path] | None = None) -> SeriesBuilder:
-        """Directories by region, instead of sources."""
+        """Read directories by region, instead of sources."""
         found = {"region_time_series_base_dirs": time_series, "region_static_attributes_base_dirs": static or {}}
         return self.where(**found)
 
     def entity(self, column: str) -> SeriesBuilder:
-        """The column of long tables that holds the entity."""
+        """Name the column of long tables that holds the entity."""
         return self.where(entity=column)
 
     def time(self, column: str, *formats: str) -> SeriesBuilder:
-        """The column of the time, and how it is written."""
+        """Name the column of the time, and the formats it is written in."""
         return self.where(time=column, **({"time_format": formats} if formats else {}))
 
     def frequency(self, word: str) -> SeriesBuilder:
-        """The step of all series, e.g. "1d"."""
+        """Set the step of all series, e.g. "1d"."""
         return self.where(frequency=word)
 
     def target(self, column: str) -> SeriesBuilder:
-        """The column to be predicted."""
+        """Name the column to be predicted."""
         return self.where(target=column)
 
     def features(self, *columns: str) -> SeriesBuilder:
-        """The forcing columns."""
+        """Name the forcing columns."""
         return self.where(features=columns)
 
     def static(self, *files: str | Path, entity: str, features: Sequence[str], missing: str = "error") -> SeriesBuilder:
-        """Static files (none: those of the regions), the column to join on, and the columns to take."""
+        """Join columns of static files (none: those of the regions) on the column `entity`."""
         return self.where(
             **({"static": files} if files else {}),
             static_entity=entity,
@@ -67,15 +67,15 @@ class SeriesBuilder:
         )
 
     def split(self, *, train: float, val: float, test: float) -> SeriesBuilder:
-        """Shares of each entity's observed targets."""
-        return self.where(train_prop=train, val_prop=val, test_prop=test)
+        """Set the shares of each entity's observed targets."""
+        return self.where(train_ratio=train, val_ratio=val, test_ratio=test)
 
     def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
-        """What an entity needs, and what is filled."""
+        """Set the years that an entity needs to train on, and the longest gap that is filled."""
         return self.where(min_train_years=min_train_years, max_imputation_gap_size=max_imputation_gap_size)
 
     def scale(self, role: str, *pipeline: Any, strategy: str, **more: Any) -> SeriesBuilder:
-        """A pipeline for "features", "target" or "static_features": steps as in `PipelineSettings`, or objects.
+        """Add a pipeline for "features", "target" or "static_features": steps as in `PipelineSettings`, or objects.
 
         more: columns, fit_on_n_basins.
         """
@@ -86,12 +86,12 @@ class SeriesBuilder:
         return self
 
     def where(self, **settings: Any) -> SeriesBuilder:
-        """Any settings of `Series` by name."""
+        """Set any settings of `Series` by name."""
         self._settings.update(settings)
         return self
 
     def build(self) -> Series:
-        """The settings. Raises `SettingsError` where they cannot work."""
+        """Return the settings. Raises `SettingsError` where they cannot work."""
         settings = dict(self._settings)
         if self._pipelines:
             given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}

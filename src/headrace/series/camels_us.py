@@ -69,21 +69,17 @@ def _forcing(path: Path) -> tuple[float, I64, dict[str, F64]]:
         area = float(lines[2])
     except ValueError:
         raise InputError(f"{path}: line 3 is {lines[2]!r}, the basin's area in m² was expected") from None
-    table = _numbers(path, lines[_HEADER_LINES + 1], len(names), _HEADER_LINES + 2)
-    return (
-        area,
-        _days(path, table[:, :3], _HEADER_LINES + 2),
-        {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(names) if name in FORCING},
-    )
+    first_line = _HEADER_LINES + 2
+    table = _numbers(path, _table(path, lines[_HEADER_LINES + 1], len(names), first_line), first_line)
+    columns = {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(names) if name in FORCING}
+    return area, _days(path, table[:, :3], first_line), columns
 
 
 def _flow(path: Path, area: float) -> tuple[I64, dict[str, F64]]:
-    lines = _text(path).split(b"\n")
-    flags = [line.rsplit(b" ", 1)[-1] for line in lines if line.strip()]
-    rows = b"\n".join(line.rsplit(b" ", 1)[0] for line in lines if line.strip())
-    table = _numbers(path, rows, 5, 1)
+    rows = _table(path, _text(path), 6, 1)
+    table = _numbers(path, rows[:, :5], 1)
     cfs = np.where(table[:, 4] < 0, np.nan, table[:, 4])
-    estimated = np.array([flag.endswith(b":e") for flag in flags], np.float64)
+    estimated = rows[:, 5].fill_null("").str.ends_with(":e").cast(pl.Float64).to_numpy()
     mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM
     return _days(path, table[:, 1:4], 1), {"qobs": mm, "qobs_cfs": cfs, "estimated": estimated}
 
@@ -104,8 +100,8 @@ def _plain(name: str) -> str:
     return name.partition("(")[0].lower()
 
 
-def _numbers(path: Path, rows: bytes, width: int, first_line: int) -> F64:
-    """The fields of all rows as numbers, [rows, width]."""
+def _table(path: Path, rows: bytes, width: int, first_line: int) -> pl.DataFrame:
+    """The fields of all rows as text."""
     try:
         table = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -113,6 +109,11 @@ def _numbers(path: Path, rows: bytes, width: int, first_line: int) -> F64:
         raise InputError(f"{path}: cannot be read from line {first_line} on ({said}); fetch it again") from error
     if table.width != width:
         raise InputError(f"{path}: line {first_line} has {table.width} fields, {width} were expected; fetch it again")
+    return table
+
+
+def _numbers(path: Path, table: pl.DataFrame, first_line: int) -> F64:
+    """The fields as numbers, [rows, width]."""
     read = table.select(pl.all().cast(pl.Float64, strict=False))
     unread = np.flatnonzero(read.select(pl.any_horizontal(pl.all().is_null())).to_series().to_numpy())
     if len(unread):

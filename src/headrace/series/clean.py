@@ -8,7 +8,6 @@ failing the entity and so changing what trains.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from headrace.arrays import F64, I64, Bools
 from headrace.formats.dates import MISSING
 from headrace.series.arrays import gaps
-from headrace.series.arrays.axis import Axis, Frequency, Placed, place
+from headrace.series.arrays.axis import DAY_US, Axis, Frequency, Placed, place
 from headrace.series.arrays.cuts import Cut, cut, cut_at
 from headrace.series.config import Series
 from headrace.series.observed import Observed
@@ -25,47 +24,31 @@ from headrace.series.pipelines.settings import Resolved
 
 DROPPED = ("entity_failed", "bad_time", "off_grid", "duplicate_time", "trimmed")
 _MOST_CELLS = 1 << 29  # 4 GiB of one entity's axis
-_HOUR = 3_600_000_000
-_DAY = 24 * _HOUR
+_HOUR_US = 3_600_000_000
 
 
-@dataclass(frozen=True)
-class Imputed:
-    """What became of missing values, of each column: int64 [C]. gaps: runs between values, inside what was kept.
-
-    left_gaps: longer than may be filled; cut_gaps: left because a cut runs through them; unusable_values: made missing
-    behind the train rows, because a step of a pipeline has no result for them.
-    """
-
-    filled_gaps: I64
-    filled_values: I64
-    left_gaps: I64
-    cut_gaps: I64
-    unusable_values: I64
-    left_values: I64
-    longest_gap: I64
+class LeftOut(Exception):
+    """The reason why an entity does not pass."""
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """One entity. failure: why it is left out, else None, and then axis to imputed are there.
+    """An entity that passes.
 
-    axis: of the rows that are kept; values: float64 [T, C], NaN where missing; filled: bool [T, C]; target_observed:
-    bool [T]. rows: source rows by split, or by the reason why they are in none.
-    first_last: of each column, the rows of its first and last observed value: int64 [C, 2].
+    axis: of the rows that are kept; values: float64 [T, C], NaN where missing; filled: bool [T, C]. rows: source rows
+    by split, or by the reason why they are in none. imputation: what became of missing values, int64 [C] each, as the
+    quality report calls it. first_last: of each column, the rows of its first and last observed value: int64 [C, 2].
     """
 
     rows: Counter[str]
-    failure: str | None = None
-    required_targets: int = 0
-    axis: Axis | None = None
-    values: F64 | None = None
-    filled: Bools | None = None
-    cut: Cut | None = None
-    imputed: Imputed | None = None
-    first_last: I64 | None = None
-    added_rows: int = 0
-    trimmed_steps: tuple[int, int] = (0, 0)
+    axis: Axis
+    values: F64
+    filled: Bools
+    cut: Cut
+    imputation: dict[str, I64]
+    first_last: I64
+    added_rows: int
+    trimmed_steps: tuple[int, int]
 
 
 def clean(
@@ -76,98 +59,37 @@ def clean(
     *,
     at: tuple[int, int] | None = None,
 ) -> Cleaned:
-    """Clean the rows of one entity. O(steps of its axis) of memory.
+    """Clean the rows of one entity. O(steps of its axis) of memory. Raises `LeftOut`.
 
-    at: the rows where val and test begin, which are then not computed from the shares.
+    at: the rows where val and test begin, which are then not computed from the ratios.
     """
-    n = len(observed.times)
-    rows: Counter[str] = Counter()
-
-    def failed(why: str) -> Cleaned:
-        return Cleaned(Counter(entity_failed=n), why, required_targets(settings, frequency))
-
-    if n == 0:
-        return failed("has no rows")
-    known = np.flatnonzero(observed.times != MISSING)
-    if len(known) < n:
-        if settings.bad_times == "fail":
-            return failed(str(observed.bad_time))
-        rows["bad_time"] = n - len(known)
-        if not len(known):
-            return failed("no row has a time that can be read")
-    whole = len(known) == n
-    times = observed.times if whole else observed.times[known]
-    values = observed.values if whole else observed.values[known]
-    placed = place(times, frequency)
-    if len(placed.off_grid):
-        if settings.off_grid == "fail":
-            when = _iso(int(times[placed.off_grid].min()))
-            return failed(
-                f"{len(placed.off_grid):,} times are between steps of {frequency.word}, first {when}; "
-                f"give another frequency, or off_grid='drop'{_local_days(times, placed, frequency)}"
-            )
-        rows["off_grid"] = len(placed.off_grid)
-    source_rows, positions = placed.rows, placed.positions
-    repeated = positions[1:] == positions[:-1]
-    if repeated.any():
-        if settings.duplicate_times == "fail":
-            when = _iso(int(times[source_rows[int(np.argmax(repeated))]]))
-            return failed(
-                f"{int(repeated.sum()):,} times come twice, first {when}; correct it, or give duplicate_times='first'"
-            )
-        stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)
-        rows["duplicate_time"] = int((~stays).sum())
-        source_rows, positions = source_rows[stays], positions[stays]
-    if placed.axis.rows * values.shape[1] > _MOST_CELLS:
-        return failed(f"its axis has {placed.axis.rows:,} steps of {frequency.word}; give the frequency of its rows")
-    return _on_axis(
-        settings, resolved, frequency, rows, placed.axis, positions, _taken(values, source_rows), at, failed
-    )
-
-
-def _local_days(times: I64, placed: Placed, frequency: Frequency) -> str:
-    """What to add where days are off by an hour at most: in UTC, local days change their hour with the clocks."""
-    if frequency.months or frequency.micros % _DAY or not len(placed.rows):
-        return ""
-    off = (times[placed.off_grid] - times[placed.rows[0]]) % _DAY
-    if int(np.minimum(off, _DAY - off).max()) > _HOUR:
-        return ""
-    return "; days of a zone whose clocks change are no equal steps in UTC: write them without an offset, as dates"
-
-
-def _on_axis(
-    settings: Series,
-    resolved: Resolved,
-    frequency: Frequency,
-    rows: Counter[str],
-    axis: Axis,
-    positions: I64,
-    observed: F64,
-    at: tuple[int, int] | None,
-    failed: Callable[[str], Cleaned],
-) -> Cleaned:
     columns = settings.columns()
+    rows: Counter[str] = Counter()
+    axis, source_rows, positions = _placed_rows(settings, frequency, observed, rows)
+    in_order = len(source_rows) == len(observed.values) and (source_rows == np.arange(len(source_rows))).all()
+    own = observed.values if in_order else observed.values[source_rows]
     if len(positions) == axis.rows:
-        values = observed.copy(order="F")  # worked on column by column
+        values = own.copy(order="F")  # worked on column by column
     else:
         values = np.full((axis.rows, len(columns)), np.nan, order="F")
-        for place_ in range(len(columns)):
-            values[positions, place_] = observed[:, place_]
+        for column in range(len(columns)):
+            values[positions, column] = own[:, column]
     missing = np.isnan(values)
     never = missing.all(axis=0)
     if never.any():
-        return failed(f"{columns[int(np.argmax(never))]} is never observed")
+        raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
     start, stop = gaps.span(~missing, least=0 if at is None else at[1])
     if start == stop:
-        return failed("no time lies between the first and the last value of all columns")
+        raise LeftOut("no time lies between the first and the last value of all columns")
     target_observed = ~missing[start:stop, 0]
-    shares = settings.train_prop, settings.val_prop
-    parts = cut(target_observed, *shares) if at is None else cut_at(target_observed, *at)
-    required = required_targets(settings, frequency)
-    if parts.train_targets < max(1, required):
-        observed_targets = int(target_observed.sum())
-        return failed(
-            f"{parts.train_targets:,} observed targets would train (of {observed_targets:,}), {max(1, required):,} "
+    if at is None:
+        parts = cut(target_observed, settings.train_ratio, settings.val_ratio)
+    else:
+        parts = cut_at(target_observed, *at)
+    required = max(1, required_targets(settings, frequency))
+    if parts.train_targets < required:
+        raise LeftOut(
+            f"{parts.train_targets:,} observed targets would train (of {int(target_observed.sum()):,}), {required:,} "
             f"are required by min_train_years {settings.min_train_years:g}"
         )
     found = gaps.find(missing)
@@ -178,13 +100,13 @@ def _on_axis(
     kept = values[start:stop]
     why = reasons(resolved.time_series, columns, kept[: parts.val_row])
     if why is not None:
-        return failed(why)
+        raise LeftOut(why)
     unusable = without_result(resolved.time_series, columns, kept)
     if unusable.any():
         kept[unusable] = np.nan
         filled &= ~unusable
-        target_observed &= ~unusable[:, 0]
-        parts = cut_at(target_observed, parts.val_row, parts.test_row)
+        parts = cut_at(target_observed & ~unusable[:, 0], parts.val_row, parts.test_row)
+    inside = (found.start < stop) & (found.start + found.length > start)
     # Source rows by where they are: positions ascend.
     edges = np.searchsorted(positions, [start, start + parts.val_row, start + parts.test_row, stop])
     first, val, test, end = edges.tolist()
@@ -192,47 +114,73 @@ def _on_axis(
     seen = ~missing[start:stop]
     return Cleaned(
         rows=rows,
-        required_targets=required,
         axis=axis.tail(start, stop),
         values=kept,
         filled=filled,
         cut=parts,
-        imputed=_imputed(found, short, whole, (start, stop), filled, np.isnan(kept), unusable),
+        imputation={
+            "short_gaps_count": found.take(inside & short & whole).per_column(len(columns))[0],
+            "imputed_values_count": filled.sum(axis=0, dtype=np.int64),
+            "long_gaps_count": found.take(inside & ~short).per_column(len(columns))[0],
+            "cut_gaps_count": found.take(inside & short & ~whole).per_column(len(columns))[0],
+            "unusable_values_count": unusable.sum(axis=0, dtype=np.int64),
+            "missing_values_count": np.isnan(kept).sum(axis=0, dtype=np.int64),
+            "longest_gap": found.take(inside).per_column(len(columns))[2],
+        },
         first_last=np.stack([seen.argmax(axis=0), stop - start - 1 - seen[::-1].argmax(axis=0)], axis=1),
         added_rows=stop - start - (end - first),
         trimmed_steps=(start, axis.rows - stop),
     )
 
 
-def _taken(values: F64, rows: I64) -> F64:
-    ordered = len(rows) == len(values) and (rows == np.arange(len(rows))).all()
-    return values if ordered else values[rows]
+def _placed_rows(
+    settings: Series, frequency: Frequency, observed: Observed, dropped: Counter[str]
+) -> tuple[Axis, I64, I64]:
+    """The axis of an entity, its rows that have a place on it, and these places, ascending. Raises `LeftOut`."""
+    if not len(observed.times):
+        raise LeftOut("has no rows")
+    known = np.flatnonzero(observed.times != MISSING)
+    if len(known) < len(observed.times):
+        if settings.bad_rows == "error":
+            raise LeftOut(str(observed.bad_time))
+        dropped["bad_time"] = len(observed.times) - len(known)
+        if not len(known):
+            raise LeftOut("no row has a time that can be read")
+    times = observed.times[known]
+    placed = place(times, frequency)
+    if len(placed.off_grid):
+        if settings.off_grid == "error":
+            raise LeftOut(
+                f"{len(placed.off_grid):,} times are between steps of {frequency.word}, first "
+                f"{_iso(times[placed.off_grid].min())}; give another frequency, or off_grid='drop'"
+                f"{_local_days(times, placed, frequency)}"
+            )
+        dropped["off_grid"] = len(placed.off_grid)
+    rows, positions = placed.rows, placed.positions
+    repeated = positions[1:] == positions[:-1]
+    if repeated.any():
+        if settings.duplicate_times == "error":
+            raise LeftOut(
+                f"{int(repeated.sum()):,} times come twice, first {_iso(times[rows[int(np.argmax(repeated))]])}; "
+                f"correct it, or give duplicate_times='first'"
+            )
+        stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)
+        dropped["duplicate_time"] = int((~stays).sum())
+        rows, positions = rows[stays], positions[stays]
+    if placed.axis.rows * observed.values.shape[1] > _MOST_CELLS:
+        steps = f"{placed.axis.rows:,} steps of {frequency.word}"
+        raise LeftOut(f"its axis has {steps}; give the frequency of its rows")
+    return placed.axis, known[rows], positions
 
 
-def _imputed(
-    found: gaps.Gaps,
-    short: Bools,
-    whole: Bools,
-    span: tuple[int, int],
-    filled: Bools,
-    left: Bools,
-    unusable: Bools,
-) -> Imputed:
-    inside = (found.start < span[1]) & (found.start + found.length > span[0])
-    columns = filled.shape[1]
-    filled_gaps, _, _ = found.take(inside & short & whole).per_column(columns)
-    left_gaps, _, _ = found.take(inside & ~short).per_column(columns)
-    cut_gaps, _, _ = found.take(inside & short & ~whole).per_column(columns)
-    _, _, longest = found.take(inside).per_column(columns)
-    return Imputed(
-        filled_gaps,
-        filled.sum(axis=0, dtype=np.int64),
-        left_gaps,
-        cut_gaps,
-        unusable.sum(axis=0, dtype=np.int64),
-        left.sum(axis=0, dtype=np.int64),
-        longest,
-    )
+def _local_days(times: I64, placed: Placed, frequency: Frequency) -> str:
+    """Advice for days that are off by an hour at most: in UTC, local days change their hour with the clocks."""
+    if frequency.months or frequency.micros % DAY_US or not len(placed.rows):
+        return ""
+    off = (times[placed.off_grid] - times[placed.rows[0]]) % DAY_US
+    if int(np.minimum(off, DAY_US - off).max()) > _HOUR_US:
+        return ""
+    return "; days of a zone whose clocks change are no equal steps in UTC: write them without an offset, as dates"
 
 
 def required_targets(settings: Series, frequency: Frequency) -> int:
@@ -240,5 +188,5 @@ def required_targets(settings: Series, frequency: Frequency) -> int:
     return int(settings.min_train_years * frequency.steps_per_year)
 
 
-def _iso(micros: int) -> str:
-    return str(np.datetime64(micros, "us").astype("datetime64[s]"))
+def _iso(micros: np.int64) -> str:
+    return str(np.datetime64(int(micros), "us").astype("datetime64[s]"))

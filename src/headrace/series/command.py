@@ -7,46 +7,38 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.about_run import AboutRun
-from headrace.cli.asked import with_settings
-from headrace.cli.commands import about_the_run, execute, read_config
-from headrace.cli.flags import with_groups
+from headrace.cli.commands import Settings, about_the_run, execute, read_config, with_settings
+from headrace.cli.derived import PartlyGiven
+from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
 
 
-@with_groups
 def series(
     config: Annotated[Path, typer.Argument(help="YAML or JSON file with the settings of `Series`, and out.")],
     *,
     out: Annotated[
         Path | None, typer.Option(help="Output directory; overrides the file's.", show_default=False)
     ] = None,
-    entities: Annotated[
-        Path | None, typer.Option(help="Only the entities in this file, a name per line.", show_default=False)
-    ] = None,
-    layout: Annotated[str | None, typer.Option(help="files | packed; else the file's.", show_default=False)] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set min_train_years=3.", show_default=False),
-    ] = None,
-    about: AboutRun,
+    settings: Settings = None,
+    given: PartlyGiven,
+    about: RunOptions,
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
 
-    `headrace run CONFIG` does the same for a file with `recipe: series`. A killed run goes on where it was.
+    Flags override the file's settings. `headrace run CONFIG` does the same for a file with `recipe: series`. A run that
+    was killed resumes.
 
-    Example:  headrace series config.yaml --out out
+    Example:  headrace series config.yaml --out out --min-train-years 3
     """
-    from headrace.series.config import Series
+    from headrace.settings import former_names  # with pydantic, which a list of commands need not load
 
     record = read_config(config)
     if record.pop("recipe", "series") != "series":
         raise SettingsError(f"{config}: is of another recipe; use `headrace run {config}`")
-    if entities is not None:
-        record.pop("entities", None)
-        record["entities_file"] = entities
-    if layout is not None:
-        record["layout"] = layout
+    # A flag overrides the file's setting under any name, former ones too, and one list of entities the other.
+    same = {**former_names(given.model), "entities_file": "entities"}
+    flags = {same.get(name, name) for name in given.values}
+    record = {name: value for name, value in record.items() if same.get(name, name) not in flags} | given.values
     record = with_settings(record, settings or ())
     target, about = about_the_run(config, record, out=out, flags=about)
-    execute(Series(**record), target, about)
+    execute(given.model(**record), target, about)

@@ -1,28 +1,36 @@
-"""What can be asked of series."""
+"""Settings of series."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
 from headrace.formats.dates import date_word
-from headrace.run.context import RunContext
-from headrace.run.prepare import Outcome
+from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.settings import Names, Settings
+from headrace.settings import Names
 from headrace.storage.settings import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
 
 FILE_NAME = "file_name"
 SPLITS = ("train", "val", "test")
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
-_SHARES_SUM = 1e-9
+_RATIOS_SUM = 1e-9
+_SOURCE: dict[str, Any] = {"panel": "Source"}
+_COLUMNS: dict[str, Any] = {"panel": "Columns and times"}
+_STATIC: dict[str, Any] = {"panel": "Static features"}
+_ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
+_REPEATED: dict[str, Any] = {"flag": "repeated"}
 
 
 def _numbers(value: object) -> object:
@@ -34,74 +42,141 @@ def _numbers(value: object) -> object:
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
 
 
-class Series(Settings):
+class Series(RecipeSettings):
     """Time series of many entities: on a regular axis, cleaned, split by time and scaled by what trains.
-
-    source: files, directories or glob patterns. entity="file_name": a file is an entity, named as the file without its
-    extension; else `entity` is a column of long tables.
-    region_time_series_base_dirs, region_static_attributes_base_dirs: instead of source and static, {region: directory};
-    an entity's region is its name up to the first "_".
-    reader: "table" (CSV, TSV, JSON lines, Parquet, Arrow), or "camels_us" (source is the root of that data set's text
-    files, forcing the product).
-    time: column of the time. time_format: of text and numbers: "iso", an epoch such as "epoch_s" or strptime patterns,
-    tried in this order. Times without an offset are UTC.
-    target: the column to be predicted. features: forcing columns. null_values: texts that mean missing.
-    missing_numbers: numbers that mean missing, e.g. -999.
-    static: files of static attributes, joined on static_entity. static_features: columns of them, numbers, or texts
-    that a pipeline of preprocessing_configs encodes.
-    missing_static: an entity that lacks one is an "error", or leaves the run ("drop_entity"), or gets the "mean" or
-    "median" of the retained entities.
-    entities, entities_file: only these entities; in the file a name per line. One without data fails.
-    train_prop, val_prop, test_prop: shares of each entity's observed targets; they sum to 1.
-    min_train_years: entities need as many observed targets to train on as so many years have steps.
-    frequency: the step of all series, e.g. "1d", "1h", "15m", "1mo"; "infer" takes the usual one.
-    duplicate_times, off_grid, bad_times: rows of a time that another row has, between two steps, or without a readable
-    time "fail" their entity, or are dropped and counted ("drop"; of duplicates the "first" or "last" stays).
-    null_entity: rows of long tables without entity are an "error", or dropped and counted.
-    max_imputation_gap_size: gaps of at most so many steps are filled with the value before them; longer ones are left.
-    impute_target: "never", or "forward" as features. filled_mask="columns" adds a column NAME__filled for each.
-    preprocessing_configs: pipelines for "features", "target" and "static_features".
-    batch_size: entities that are worked on at a time; decides memory.
-    seed: of the entities that unified pipelines are fitted on.
-    layout: "files" writes a Parquet file per entity and split, "packed" one per batch and split.
 
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Places = ()
-    region_time_series_base_dirs: Mapping[str, Path] = Field(default_factory=dict)
-    reader: Literal["table", "camels_us"] = "table"
-    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = "daymet"
-    entity: str = Field(FILE_NAME, min_length=1)
-    time: str = Field("date", min_length=1)
-    time_format: Names = ("iso",)
-    target: str = Field(min_length=1)
-    features: Names = ()
-    null_values: Names = ("NA",)
-    missing_numbers: Numbers = ()
-    static: Places = ()
-    region_static_attributes_base_dirs: Mapping[str, Path] = Field(default_factory=dict)
-    static_entity: str | None = None
-    static_features: Names = ()
-    missing_static: Literal["error", "drop_entity", "mean", "median"] = "error"
-    entities: Names | None = None
-    entities_file: LocalPath | None = None
-    train_prop: float = Field(0.6, gt=0, le=1)
-    val_prop: float = Field(0.2, ge=0, lt=1)
-    test_prop: float = Field(0.2, ge=0, lt=1)
-    min_train_years: float = Field(5.0, ge=0)
-    frequency: str = "infer"
-    duplicate_times: Literal["fail", "first", "last"] = "fail"
-    off_grid: Literal["fail", "drop"] = "fail"
-    bad_times: Literal["fail", "drop"] = "fail"
-    null_entity: Literal["error", "drop"] = "error"
-    max_imputation_gap_size: int = Field(5, ge=0)
-    impute_target: Literal["never", "forward"] = "never"
-    filled_mask: Literal["off", "columns"] = "off"
-    preprocessing_configs: Preprocessing = Field(default_factory=Preprocessing)
-    batch_size: int = Field(50, ge=1)
-    seed: int = Field(42, ge=0, lt=2**63)
-    layout: Literal["files", "packed"] = "files"
+    recipe_name: ClassVar[str] = "series"
+
+    source: Places = Field((), description="Files, directories or glob patterns of time series.")
+    region_time_series_base_dirs: Mapping[str, Path] = Field(
+        default_factory=dict,
+        json_schema_extra=_SOURCE,
+        description="Directories of series by region, instead of source; an entity's region is its name up to the "
+        "first _.",
+    )
+    reader: Literal["table", "camels_us"] = Field(
+        "table",
+        json_schema_extra=_SOURCE,
+        description="What the source is; camels_us: the root of that data set's text files.",
+    )
+    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = Field(
+        "daymet", json_schema_extra=_SOURCE, description="Forcing product of camels_us."
+    )
+    entities: Names | None = Field(
+        None, json_schema_extra=_SOURCE, description="Only these entities; one without data fails."
+    )
+    entities_file: LocalPath | None = Field(
+        None, json_schema_extra=_SOURCE, description="File of the entities to prepare, a name per line."
+    )
+    entity: str = Field(
+        FILE_NAME,
+        min_length=1,
+        json_schema_extra=_COLUMNS,
+        description="Column of the entity in long tables; file_name: a file is an entity, named as the file without "
+        "its extension.",
+    )
+    time: str = Field("date", min_length=1, json_schema_extra=_COLUMNS, description="Column of the time.")
+    time_format: Names = Field(
+        ("iso",),
+        json_schema_extra=_COLUMNS | _REPEATED,
+        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
+        "turn. Times without offset are UTC.",
+    )
+    frequency: str = Field(
+        "infer",
+        json_schema_extra=_COLUMNS,
+        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have.",
+    )
+    target: str = Field(min_length=1, json_schema_extra=_COLUMNS, description="Column to be predicted.")
+    features: Names = Field((), json_schema_extra=_COLUMNS, description="Forcing columns.")
+    null_values: Names = Field(("NA",), json_schema_extra=_COLUMNS, description="Texts that mean missing.")
+    missing_numbers: Numbers = Field(
+        (), json_schema_extra=_COLUMNS, description="Numbers that mean missing, e.g. -999."
+    )
+    static: Places = Field(
+        (), json_schema_extra=_STATIC | _REPEATED, description="Files of static attributes, joined on static_entity."
+    )
+    region_static_attributes_base_dirs: Mapping[str, Path] = Field(
+        default_factory=dict,
+        json_schema_extra=_STATIC,
+        description="Directories of static attributes by region, instead of static.",
+    )
+    static_entity: str | None = Field(
+        None, json_schema_extra=_STATIC, description="Column of the static files that holds the entity."
+    )
+    static_features: Names = Field(
+        (),
+        json_schema_extra=_STATIC,
+        description="Columns of the static files: numbers, or texts that a pipeline of preprocessing_configs encodes.",
+    )
+    missing_static: Literal["error", "drop_entity", "mean", "median"] = Field(
+        "error",
+        json_schema_extra=_STATIC,
+        description="What to do with an entity that lacks a static feature; mean and median are of the retained "
+        "entities.",
+    )
+    train_ratio: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        json_schema_extra={"former": ["train_prop"]},
+        description="Share of each entity's observed targets that train; the three ratios sum to 1.",
+    )
+    val_ratio: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        json_schema_extra={"former": ["val_prop"]},
+        description="Share of each entity's observed targets that validate.",
+    )
+    test_ratio: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        json_schema_extra={"former": ["test_prop"]},
+        description="Share of each entity's observed targets that test.",
+    )
+    min_train_years: float = Field(
+        5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
+    )
+    duplicate_times: Literal["error", "first", "last"] = Field(
+        "error",
+        json_schema_extra=_ROWS,
+        description="What to do with rows of one time: leave out their entity with an error, or keep one row.",
+    )
+    off_grid: Literal["error", "drop"] = Field(
+        "error",
+        json_schema_extra=_ROWS,
+        description="What to do with rows between two steps; error: leave out their entity.",
+    )
+    bad_rows: Literal["error", "drop"] = Field(
+        "error",
+        json_schema_extra=_ROWS | {"former": ["bad_times"]},
+        description="What to do with rows without a readable time; error: leave out their entity.",
+    )
+    null_entity: Literal["error", "drop"] = Field(
+        "error", json_schema_extra=_ROWS, description="What to do with rows of long tables that have no entity."
+    )
+    max_imputation_gap_size: int = Field(
+        5, ge=0, description="Longest gap, in steps, that is filled with the value before it; longer ones are left."
+    )
+    impute_target: Literal["never", "forward"] = Field(
+        "never", description="How gaps of the target are filled; forward: as those of features."
+    )
+    filled_mask: Literal["off", "columns"] = Field(
+        "off", description="How filled values are marked; columns: by a column NAME__filled for each."
+    )
+    preprocessing_configs: Preprocessing = Field(
+        default_factory=Preprocessing, description="Pipelines for features, target and static_features."
+    )
+    batch_size: int = Field(50, ge=1, description="Entities that are worked on at a time, which decides memory.")
+    seed: int = Field(42, ge=0, lt=2**63, description="Chooses the entities that unified pipelines are fitted on.")
+    layout: Literal["files", "packed"] = Field(
+        "files", description="Parquet files of a split: one for each entity, or one for each batch."
+    )
 
     @field_validator("time_format")
     @classmethod
@@ -119,11 +194,11 @@ class Series(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Series:
-        shares = self.train_prop + self.val_prop + self.test_prop
-        if abs(shares - 1) > _SHARES_SUM:
+        ratios = self.train_ratio + self.val_ratio + self.test_ratio
+        if abs(ratios - 1) > _RATIOS_SUM:
             raise ValueError(
-                f"train_prop {self.train_prop} + val_prop {self.val_prop} + test_prop {self.test_prop} = {shares:g}; "
-                f"make them sum to 1"
+                f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
+                f"{ratios:g}; make them sum to 1"
             )
         self._check_columns()
         self._check_sources()
@@ -174,30 +249,30 @@ class Series(Settings):
             raise ValueError("static_features names a column twice; name each once")
 
     def columns(self) -> list[str]:
-        """The columns of values: the target, then the features sorted by name."""
+        """List the columns of values: the target, then the features sorted by name."""
         return [self.target, *sorted(self.features)]
 
     def resolved(self) -> Resolved:
-        """The pipelines with their columns."""
+        """Assign columns to the pipelines."""
         return self.preprocessing_configs.resolved(
             target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
         )
 
     @property
     def entity_column(self) -> str:
-        """What the entity is called in the output."""
+        """The name of the entity column in the output."""
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
-        """The columns that may be filled."""
+        """List the columns that may be filled."""
         return self.columns() if self.impute_target == "forward" else sorted(self.features)
 
     def mask_columns(self) -> list[str]:
-        """The mask columns behind them, if asked for."""
+        """List the mask columns, which stand behind the others; none unless asked for."""
         return [f"{each}{FILLED}" for each in self.filled_columns()] if self.filled_mask == "columns" else []
 
     def listed(self) -> list[str] | None:
-        """The entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
+        """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
         if self.entities_file is None:
             return None if self.entities is None else sorted(set(self.entities))
         try:
@@ -209,17 +284,8 @@ class Series(Settings):
             raise SettingsError(f"{self.entities_file}: names no entity; write one name per line")
         return names
 
-    @property
-    def recipe_name(self) -> str:
-        """The word in manifests and configuration files."""
-        return "series"
-
-    def config(self) -> dict[str, Any]:
-        """All settings as JSON."""
-        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
-
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output: of files their names and contents, not where they lie."""
+        """Return the settings that can change a byte of output: of files their names and contents, not their places."""
         places = {
             "source",
             "static",
@@ -235,13 +301,13 @@ class Series(Settings):
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The files of series and static attributes, and their names below `series/` and `static/`, sorted by name."""
+        """Find the files of series and static attributes, with names below `series/` and `static/`, sorted by name."""
         from headrace.series.files import source_files  # files are found by what settings say
 
         return source_files(self)
 
     def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns of series and of static attributes, as given."""
+        """List files, directories and patterns of series and of static attributes, as given."""
         regions = (self.region_time_series_base_dirs, self.region_static_attributes_base_dirs)
         return [*self.source, *self.static, *(place for each in regions for place in each.values())]
 

@@ -1,21 +1,27 @@
-"""Which files a run of series reads, and which entity each is. O(files) of memory."""
+"""Find the files that a run of series reads, and the entity of each. O(files) of memory."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+import polars as pl
+import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.series.config import FILE_NAME, Series
+from headrace.series.observed import Observed, read_file
 from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
+_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)  # the run stops and can go on
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
 _CAMELS_FORCING = re.compile(r"(\d+)_lump_\w+_forcing_leap\.txt(\.gz)?")
 _CAMELS_FLOW = re.compile(r"(\d+)_streamflow_qc\.txt(\.gz)?")
@@ -26,13 +32,49 @@ class EntityFiles:
     """One entity and the files it is in. problem: why it cannot be read at all."""
 
     entity: str
-    paths: tuple[Path, ...]
-    names: tuple[str, ...]
+    paths: tuple[Path, ...] = ()
+    names: tuple[str, ...] = ()
     problem: str | None = None
 
 
+@dataclass(frozen=True)
+class EntitySource:
+    """Entities in the order of their names, and how their rows are read.
+
+    rows: function from the number of an entity and columns of values, in the order of `Series.columns()`, to its rows.
+    files: of each entity; none of long tables, which were spread before.
+    """
+
+    names: Sequence[str]
+    rows: Callable[[int, Sequence[str]], Observed]
+    files: Sequence[EntityFiles] = ()
+
+    def batch(self, number: int, size: int) -> range:
+        """Number the entities of a batch."""
+        return range(number * size, min((number + 1) * size, len(self.names)))
+
+    def name(self, number: int) -> str:
+        """Name an entity's first file; "" for long tables and an entity without a file."""
+        return next(iter(self.files[number].names), "") if self.files else ""
+
+    def paths(self, numbers: range) -> list[Path]:
+        """List the files of some entities."""
+        return [path for each in self.files[numbers.start : numbers.stop] for path in each.paths]
+
+    def read(self, number: int, columns: Sequence[str]) -> Observed:
+        """Read the rows of an entity. Raises `InputError` for what is in them, `OSError` for trouble of the machine."""
+        try:
+            return self.rows(number, columns)
+        except OSError as error:
+            if error.errno in _MACHINE:
+                raise
+            raise InputError(f"{self.name(number)}: cannot be read ({error}); check the file") from error
+        except (pa.ArrowException, pl.exceptions.PolarsError, UnicodeError) as error:
+            raise InputError(str(error)) from error
+
+
 def source_files(settings: Series) -> list[tuple[Path, str]]:
-    """The files of series and of static attributes with their names below `series/` and `static/`, sorted by name.
+    """Find the files of series and of static attributes, with names below `series/` and `static/`, sorted by name.
 
     With `entities`, only their files. Raises `InputError` where nothing is found.
     """
@@ -91,7 +133,7 @@ def _tables(source: Iterable[Path]) -> list[Path]:
 
 
 def passed_over(settings: Series) -> list[str]:
-    """The files and directories in source directories that are not read, sorted; not where looking costs requests."""
+    """List what is not read in source directories, sorted; nothing where looking costs requests."""
     found: list[str] = []
     if settings.reader != "table":
         return found
@@ -112,7 +154,7 @@ def _absolute(path: Path) -> Path:
 
 
 def is_table(name: str) -> bool:
-    """Whether a static file of this name can be read."""
+    """Tell whether a static file of this name can be read."""
     return name.lower().endswith((*DATA_NAMES, *_TEXT)) and "readme" not in name.lower()
 
 
@@ -128,7 +170,7 @@ def _camels_files(root: Path, forcing: str) -> list[tuple[Path, str]]:
 
 
 def entity_of(settings: Series, name: str) -> str:
-    """The entity of a file with this name."""
+    """Name the entity of a file."""
     own = PurePosixPath(name).name
     if settings.reader == "camels_us":
         match = _CAMELS_FORCING.fullmatch(own) or _CAMELS_FLOW.fullmatch(own)
@@ -137,17 +179,17 @@ def entity_of(settings: Series, name: str) -> str:
 
 
 def series_files(files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
-    """Those that hold series, names without `series/`."""
+    """Select the files of series, with names without `series/`."""
     return [(path, name.partition("/")[2]) for path, name in files if name.startswith(f"{SERIES}/")]
 
 
 def static_files(files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
-    """Those that hold static attributes, names without `static/`."""
+    """Select the files of static attributes, with names without `static/`."""
     return [(path, name.partition("/")[2]) for path, name in files if name.startswith(f"{STATIC}/")]
 
 
-def entity_files(settings: Series, files: Sequence[tuple[Path, str]]) -> list[EntityFiles]:
-    """The entities of a source with files per entity, sorted by name; those asked for without a file as well.
+def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> EntitySource:
+    """Open a source with files per entity; entities that were asked for and have no file are in it too.
 
     Raises `InputError` where two files are one entity.
     """
@@ -155,16 +197,28 @@ def entity_files(settings: Series, files: Sequence[tuple[Path, str]]) -> list[En
     for path, name in series_files(files):
         own.setdefault(entity_of(settings, name), []).append((path, name))
     found = []
-    for entity, places in sorted(own.items()):
+    for entity, places in own.items():
         if settings.reader == "table" and len(places) > 1:
             raise InputError(
                 f"{places[0][0]} and {places[1][0]} are both entity {entity!r}; rename one, or give one of them"
             )
         paths, names = zip(*places, strict=True)
         found.append(EntityFiles(entity, paths, names, _problem(settings, entity, paths, names)))
-    for entity in sorted(set(settings.listed() or ()) - own.keys()):
-        found.append(EntityFiles(entity, (), (), "no file has its name; correct the list of entities"))
-    return sorted(found, key=lambda each: each.entity)
+    for entity in set(settings.listed() or ()) - own.keys():
+        found.append(EntityFiles(entity, problem="no file has its name; correct the list of entities"))
+    found.sort(key=lambda each: each.entity)
+
+    def rows(number: int, columns: Sequence[str]) -> Observed:
+        each = found[number]
+        if each.problem is not None:
+            raise InputError(each.problem)
+        if settings.reader == "camels_us":
+            from headrace.series.camels_us import read_basin
+
+            return read_basin(settings, each.paths, columns)
+        return read_file(settings, each.paths[0], each.names[0], columns)
+
+    return EntitySource([each.entity for each in found], rows, found)
 
 
 def _problem(settings: Series, entity: str, paths: Sequence[Path], names: Sequence[str]) -> str | None:

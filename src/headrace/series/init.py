@@ -1,100 +1,300 @@
-"""A configuration for series, from a look at the data: its sections and their words."""
+"""Write a first configuration of series, from the names, types and first rows of some files.
+
+Nothing is computed that the run computes: what the first rows cannot tell stands in the comments.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import F64, I64
+from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.series.config import Series
-from headrace.series.init_facts import GAP, TRAIN, look_at_series
-from headrace.series.init_roles import Draft, draft_of
-from headrace.series.init_statics import look_at_statics
+from headrace.cli.init.look import ROWS, Look, known, look, number_share
+from headrace.cli.init.times import time_format
+from headrace.errors import InputError, SettingsError
+from headrace.formats.dates import MISSING
+from headrace.formats.detect import stem_of_name
+from headrace.formats.text_columns import as_text
+from headrace.series.arrays.axis import Frequency, infer
+from headrace.series.config import FILE_NAME, Series
+from headrace.series.files import static_files
+from headrace.series.observed import parse
+from headrace.series.statics import static_table
+from headrace.storage.places import expanded
 
+_TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
+_ENTITY_NAMES = (
+    *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
+    *("site", "site_id", "series_id", "item_id", "sensor", "sensor_id", "id"),
+)
+_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
+_SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
+_FEW = 0.05  # of rows: times that come twice by mistake
 _MANY = 10_000  # files per split; more entities are packed
 
 
+@dataclass
+class _Draft:
+    """Settings that were found, in the order of the file, and what was seen of each beside its description."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
+    entities: list[str] = field(default_factory=list)
+    about: str = ""  # one line for the terminal
+
+
 def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
-    """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    draft = draft_of(asked)
-    look_at_series(draft, asked)
-    if asked.static:
-        look_at_statics(draft, asked)
-    sections = _sections(draft, asked)
+    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    root = expanded(Path(asked.source[0]))
+    if len(asked.source) == 1 and (root / "basin_mean_forcing").is_dir() and (root / "usgs_streamflow").is_dir():
+        draft = _camels(asked, root)
+    else:
+        draft = _tables(asked)
+    encoded = _static(draft, asked) if asked.static else []
+    fields = Series.model_fields
+    for name in ("train_ratio", "val_ratio", "test_ratio", "min_train_years", "max_imputation_gap_size"):
+        draft.settings.setdefault(name, fields[name].default)
+    draft.settings |= {
+        "filled_mask": Aside("columns"),
+        "preprocessing_configs": _pipelines(draft.settings, encoded),
+        **{name: fields[name].default for name in ("batch_size", "seed")},
+        "layout": "packed" if len(draft.entities) > _MANY else "files",
+    }
+    draft.seen["preprocessing_configs"] = (
+        "Fitted on train rows alone; per_group: each entity by its own numbers; unified: one fit for all, on "
+        "fit_on_n_basins of them. Steps and their parameters are in docs/series_pipelines.md."
+    )
+    head = f"Written by `headrace init series` after a look at the data: {draft.about}."
+    sections = [
+        Section(f"{head}\nPaths are relative to where the command is run.", {"recipe": "series", "out": asked.out})
+    ]
+    for name, value in draft.settings.items():
+        sections.append(Section(f"{described(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value}))
     Series(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
     return sections, draft.about
 
 
-def _sections(draft: Draft, asked: AskedSeries) -> list[Section]:
-    settings, words = draft.settings, draft.words
-    count = len(draft.entities)
-
-    def some(*names: str) -> dict[str, Any]:
-        return {name: settings[name] for name in names if name in settings}
-
-    features = " ".join(words[name] for name in ("features", "empty", "near", "starved") if name in words)
-    sections = [
-        Section(
-            f"Written by `headrace init series` after a look at the data: {draft.about}.\n"
-            f"Paths are relative to where the command is run. Every setting is explained in docs/series.md.",
-            {"recipe": "series", "out": asked.out},
-        ),
-        Section(words["source"], some("source", "reader", "forcing", "entity")),
-        Section(
-            f"The time axis, {words['period']} in what was looked at. Missing steps become rows."
-            + "".join(f" {words[name]}" for name in ("frequency", "times") if name in words),
-            some("time", "time_format", "frequency", "duplicate_times", "off_grid"),
-        ),
-        Section(
-            f"What is predicted, and from what. {features}".strip(),
-            some("target", "features", "missing_numbers"),
-        ),
+def _pipelines(settings: dict[str, Any], encoded: list[str]) -> dict[str, Any]:
+    """A scaler for each role, and an encoder for static features that are texts."""
+    pipelines: dict[str, Any] = {
+        role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for role in ("target", "features")
+    }
+    numbers = [name for name in settings.get("static_features", ()) if name not in encoded]
+    static = [
+        {"strategy": "unified", "columns": names, "pipeline": [{"step": step}]}
+        for names, step in ((numbers, "StandardScaler"), (encoded, "OneHotEncoder"))
+        if names
     ]
-    if "missing_numbers" in words:
-        sections[-1].words += f"\n{words['missing_numbers']}."
-    if "static" in settings:
-        sections.append(
-            Section(
-                f"Static features. {words.get('static', '')}".strip(),
-                some("static", "static_entity", "static_features", "missing_static"),
-            )
+    return pipelines | ({"static_features": static} if static else {})
+
+
+def _camels(asked: AskedSeries, root: Path) -> _Draft:
+    from headrace.series.camels_us import FLOW, FORCING
+
+    products = sorted(each.name for each in (root / "basin_mean_forcing").iterdir())
+    features = [known(each, (*FLOW, *FORCING), "feature") for each in asked.feature_names or FORCING]
+    settings = {
+        "source": asked.source,
+        "reader": "camels_us",
+        "forcing": "daymet" if "daymet" in products else products[0],
+        "target": known(asked.target or "qobs", (*FLOW, *FORCING), "target"),
+        "features": features,
+    }
+    draft = _Draft(settings, {"min_train_years": "How many the basins have was not looked at."})
+    draft.entities = sorted({path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")})
+    draft.about = f"{len(draft.entities):,} basins of CAMELS-US"
+    return draft
+
+
+def _tables(asked: AskedSeries) -> _Draft:
+    found = look(asked.source)
+    time = _time_column(found, asked.time)
+    numbers = [name for name in found.everywhere("number") if name != time]
+    if asked.target is None:
+        raise SettingsError(
+            f"target is not given; add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
         )
-    sections += [
-        Section(
-            "Each entity is cut by time, by shares of its observed targets.",
-            {"train_prop": TRAIN, "val_prop": 0.2, "test_prop": 0.2},
-        ),
-        Section(words["min_train_years"], {"min_train_years": settings["min_train_years"]}),
-        Section(
-            f"{words['gaps']} Gaps of features of at most so many steps are filled with the value before them, longer "
-            f"ones are left as they are, and windows over them are not served. A mask column says what was filled.",
-            {"max_imputation_gap_size": GAP, "impute_target": "never", "filled_mask": Aside("columns")},
-        ),
-        _scaling(settings, draft.texts),
-        Section(
-            "Entities that are worked on at a time decide the memory. The seed chooses those that unified pipelines "
-            "are fitted on. layout: files writes one per entity and split, packed one per batch and split.",
-            {"batch_size": 50, "seed": 42, "layout": "packed" if count > _MANY else "files"},
-        ),
-    ]
-    return sections
+    target = known(asked.target, found.columns, "target")
+    entity = _entity_column(found, asked.entity, time)
+    features = [known(name, found.columns, "feature") for name in asked.feature_names]
+    draft = _Draft({"source": asked.source, "entity": entity, "time": time})
+    form = found.columns[time].time_format or time_format(_parts(found, time))
+    if form not in (None, "iso"):
+        draft.settings["time_format"] = form
+    notes = []
+    if not features:
+        notes.append("All columns of numbers; take out what is not known when predicting.")
+        left = [name for name in numbers if _ROW_NUMBERS.fullmatch(name) or found.columns[name].missing == 1]
+        features = [name for name in numbers if name not in (entity, target, *left)]
+        notes += [f"Left out, as they number rows or hold no value: {', '.join(map(repr, left))}."] if left else []
+    absent = [name for name in features if found.columns[name].in_files < len(found.tables)]
+    notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."] if absent else []
+    draft.seen["features"] = " ".join(notes)
+    draft.settings |= {"frequency": "infer", "target": target, "features": features}
+    _look_at_rows(draft, found)
+    return draft
 
 
-def _scaling(settings: dict[str, Any], texts: list[str]) -> Section:
-    own = {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]}
-    pipelines: dict[str, Any] = {"features": own, "target": {**own, "pipeline": [{"step": "StandardScaler"}]}}
-    pipelines["features"] = {**own, "pipeline": [{"step": "StandardScaler"}]}
-    if "static" in settings:
-        scaled: dict[str, Any] = {"strategy": "unified", "pipeline": [{"step": "StandardScaler"}]}
-        encoded = {"strategy": "unified", "columns": texts, "pipeline": [{"step": "OneHotEncoder"}]}
-        numbers = [name for name in settings["static_features"] if name not in texts]
-        both = [{**scaled, "columns": numbers}, encoded] if numbers else encoded
-        pipelines["static_features"] = both if texts else scaled
-    return Section(
-        "Scaling, fitted on train rows alone. per_group: every entity by its own numbers. unified: one for all, which "
-        "keeps what differs between entities; say how many it is fitted on, e.g. {strategy: unified, fit_on_n_basins: "
-        "100, pipeline: [...]}.\n"
-        "Steps: StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, PowerTransformer, Log, FunctionTransformer, "
-        "e.g. [{step: FunctionTransformer, func: log1p}, {step: StandardScaler}]; see docs/series_pipelines.md.",
-        {"preprocessing_configs": pipelines},
-    )
+def _parts(found: Look, name: str) -> list[pa.ChunkedArray]:
+    return [table[name] for _, table in found.tables if name in table.column_names]
+
+
+def _time_column(found: Look, asked: str | None) -> str:
+    if asked is not None:
+        return known(asked, found.columns, "time")
+    times = found.everywhere("time")
+    lower = {name.lower(): name for name in found.columns}
+    named = [lower[name] for name in _TIME_NAMES if name in lower]
+    likely = [name for name in named if name in times or time_format(_parts(found, name)) is not None]
+    if not likely and not times:
+        raise SettingsError(
+            f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
+        )
+    return (likely or times)[0]
+
+
+def _entity_column(found: Look, asked: str | None, time: str) -> str:
+    if asked is not None:
+        return asked if asked == FILE_NAME else known(asked, found.columns, "entity")
+    repeated = max(1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables)
+    if repeated < _FEW:
+        return FILE_NAME
+    lower = {name.lower(): name for name in found.columns}
+    named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
+    if not named:
+        raise SettingsError(
+            f"{found.names[0]}: {time} repeats, and no column is called as entities are; give --entity COLUMN, or "
+            f"--entity {FILE_NAME} if a file is one entity"
+        )
+    return named[0]
+
+
+def _look_at_rows(draft: _Draft, found: Look) -> None:
+    """Complete the draft by what the first rows of some files say, read as the run reads them."""
+    settings, seen = draft.settings, draft.seen
+    samples = _samples(settings, found)
+    to_their_end = all(len(table) < ROWS for _, table in found.tables)
+    whole = settings["entity"] == FILE_NAME or (to_their_end and len(found.tables) == len(found.names))
+    draft.entities = [_file_entity(name) for name in found.names] if settings["entity"] == FILE_NAME else [*samples]
+    times = np.concatenate([times for times, _ in samples.values()])
+    steps = Counter(each.word for each in (infer(times) for times, _ in samples.values()) if each is not None)
+    if not steps:
+        raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
+    settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
+    if len(steps) > 1:
+        seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
+    sentinels: dict[float, list[str]] = {}
+    missing = []
+    columns = Series(**settings, min_train_years=0).columns()
+    for at, name in enumerate(columns):
+        values = np.concatenate([values[:, at] for _, values in samples.values()])
+        own = sentinels_of(np.unique(values[~np.isnan(values)]))
+        for number in own:
+            sentinels.setdefault(number, []).append(name)
+        share = float(np.mean(np.isnan(values) | np.isin(values, own)))
+        missing += [f"{name} {share:.1%}"] if share else []
+    if sentinels:
+        settings["missing_numbers"] = sorted(sentinels, reverse=True)
+        told = [f"{number:g} in {', '.join(names)}" for number, names in sorted(sentinels.items(), reverse=True)]
+        seen["missing_numbers"] = f"Seen: {'; '.join(told)}."
+    seen["max_imputation_gap_size"] = f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
+    if to_their_end:
+        targets = [values[:, 0] for _, values in samples.values()]
+        observed = [np.count_nonzero(~np.isnan(each) & ~np.isin(each, [*sentinels])) for each in targets]
+        train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
+        years = train_ratio * np.array(observed) / Frequency.parse(settings["frequency"]).steps_per_year
+        settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
+        seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
+    else:
+        seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
+    count = f"{len(draft.entities):,} entities{'' if whole else ' in the first rows'}"
+    seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(samples)} were looked at."
+    first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
+    draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
+
+
+def _samples(asked: dict[str, Any], found: Look) -> dict[str, tuple[I64, F64]]:
+    """Times that can be read and values of each entity, sorted by name, in the rows that were looked at."""
+    settings = Series(**asked, min_train_years=0)
+    parts: dict[str, list[tuple[I64, F64]]] = {}
+    for name, table in found.tables:
+        if not len(table) or any(each not in table.column_names for each in (settings.time, *settings.columns())):
+            continue
+        parsed = parse(settings, settings.columns(), table, 0)
+        if settings.entity == FILE_NAME:
+            entities = pl.Series([_file_entity(name)]).extend_constant(_file_entity(name), len(table) - 1)
+        else:
+            entities = pl.Series(as_text(table[settings.entity], settings.null_values, settings.entity))
+        rows = pl.DataFrame({"entity": entities, "time": parsed.times}).with_row_index("row")
+        rows = rows.filter(pl.col("entity").is_not_null() & (pl.col("time") != MISSING))
+        for (entity,), own in rows.group_by("entity"):
+            at = np.sort(own["row"].to_numpy())
+            parts.setdefault(str(entity), []).append((parsed.times[at], parsed.values[at]))
+    if not parts:
+        raise InputError(
+            f"{found.names[0]}: no row has a time and all columns; correct the source, --time or --features"
+        )
+    return {
+        entity: (np.concatenate([times for times, _ in parts[entity]]), np.concatenate([v for _, v in parts[entity]]))
+        for entity in sorted(parts)
+    }
+
+
+def _file_entity(name: str) -> str:
+    return stem_of_name(name.rpartition("/")[2])
+
+
+def sentinels_of(values: F64) -> list[float]:
+    """Find values that stand for missing: usual numbers, far below the others. values: distinct, ascending."""
+    found: list[float] = []
+    while len(values) > 1 and values[0] in _SENTINELS and values[1] - values[0] > values[-1] - values[1]:
+        found.append(float(values[0]))
+        values = values[1:]
+    return found
+
+
+def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
+    """Complete the draft by the static features; the names of those that are texts."""
+    shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
+    files = static_files(Series(**shape).source_files())
+    tables = [(path, static_table(path, name)) for path, name in files]
+    shared = Counter[str]()  # how many entities a column names
+    for _, table in tables:
+        for name in table.column_names:
+            shared[name] += len(set(pc.cast(table[name], pa.string()).to_pylist()) & set(draft.entities))
+    key = max(shared, key=lambda name: shared[name], default="")
+    if not shared[key]:
+        raise SettingsError("no column of the static files names the entities; correct --static, or rename the files")
+    parts: dict[str, list[pa.ChunkedArray | None]] = {}
+    signatures: set[str] = set()
+    for path, table in tables:
+        if key in table.column_names:
+            table = table.filter(pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(draft.entities)))
+        for name in (each for each in table.column_names if each != key):
+            parts.setdefault(name, []).append(number_share(table[name]))
+            if path.name.startswith("camels_hydro"):  # computed from streamflow, val and test included
+                signatures.add(name)
+    numbers = [name for name, each in parts.items() if all(column is not None for column in each)]
+    names = [known(name, parts, "static feature") for name in asked.static_names]
+    if not names:
+        partial = {name for name, each in parts.items() if any(column is None or column.null_count for column in each)}
+        names = [name for name in numbers if name not in partial | signatures]
+        if not names:
+            raise SettingsError(f"{files[0][0]}: has no column of numbers for all entities; leave --static out")
+        left = [name for name in parts if name not in names]
+        told = f"Left out: {', '.join(left[:30])}{', …' if len(left) > 30 else ''}; --static-features takes them."
+        draft.seen["static_features"] = f"The numbers that all entities have. {told if left else ''}"
+    draft.settings |= {"static": asked.static, "static_entity": key, "static_features": names}
+    draft.settings["missing_static"] = "drop_entity"
+    return [name for name in names if name not in numbers]

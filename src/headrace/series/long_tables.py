@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +23,18 @@ from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
-from headrace.formats.write import HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.series.batches import Loaded
 from headrace.series.config import Series
+from headrace.series.files import EntitySource
 from headrace.series.observed import Observed, parse, tables, tell_time
+from headrace.series.store import publishing
 
 _PIECE_ROWS = 1 << 19
 _RUNS = pa.schema([("entity", pa.string()), ("first_row", pa.int64()), ("rows", pa.int64())])
-_WHATS = ("times", "values", "parquet")  # and "json", which is written whole
 
 
 def _name(number: int, what: str) -> str:
     return f"{STAGE_DIRECTORY}/spread/part-{number:05d}.{what}"
-
-
-@dataclass
-class _Piece:
-    """Rows that wait to be written."""
-
-    entities: list[pa.Array]
-    times: list[I64]
-    values: list[F64]
-    rows: int = 0
-
-    def add(self, entities: pa.Array, times: I64, values: F64, places: I64) -> None:
-        """Take the rows at these places."""
-        if len(places) == len(entities):
-            self.entities.append(entities)
-            self.times.append(times)
-            self.values.append(values)
-        elif len(places):
-            self.entities.append(entities.take(pa.array(places)))
-            self.times.append(times[places])
-            self.values.append(values[places])
-        self.rows += len(places)
 
 
 def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: int) -> dict[str, Any]:
@@ -70,13 +45,29 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
     listed = settings.listed()
     wanted = None if listed is None else pa.array(listed, pa.large_string())
     dropped: Counter[str] = Counter()
-    bad: dict[str, str] = {}
-    bad_time: dict[str, str] = {}
-    paths = {what: files.temporary(_name(number, what)) for what in _WHATS}
-    runs: list[pa.Table] = []
-    piece = _Piece([], [], [])
-    written_rows = read = 0
-    with HashingFile(paths["times"]) as times_file, HashingFile(paths["values"]) as values_file:
+    bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
+    runs = [_RUNS.empty_table()]
+    piece: list[tuple[pa.Array, I64, F64]] = []
+    held = written = read = 0
+    with (
+        publishing(files, _name(number, "times")) as times_file,
+        publishing(files, _name(number, "values")) as values_file,
+    ):
+
+        def flush() -> None:
+            """Write the rows of a piece sorted by entity, rows of one in source order."""
+            encoded = pa.chunked_array([each for each, _, _ in piece], pa.large_string()).combine_chunks()
+            encoded = encoded.dictionary_encode()
+            codes = encoded.indices.to_numpy()
+            order = np.argsort(codes, kind="stable")
+            times_file.write(np.concatenate([times for _, times, _ in piece])[order].data)
+            values_file.write(np.concatenate([values for _, _, values in piece])[order].data)
+            counts = np.bincount(codes, minlength=len(encoded.dictionary))
+            starts = np.cumsum(counts) - counts + written
+            columns = [encoded.dictionary.cast(pa.string()), pa.array(starts), pa.array(counts)]
+            runs.append(pa.table(columns, schema=_RUNS))
+            piece.clear()
+
         for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
             entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
@@ -84,27 +75,24 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
             parsed = parse(settings, settings.columns(), table, read)
             for row, told in sorted(parsed.bad.items()):
                 if keep[row]:
-                    bad.setdefault(entities[row].as_py(), f"{path}: {told}")
+                    bad["values"].setdefault(entities[row].as_py(), f"{path}: {told}")
             for row in np.flatnonzero(keep & (parsed.times == MISSING)).tolist():
-                if entities[row].as_py() not in bad_time:
-                    bad_time[entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
-            piece.add(entities, parsed.times, parsed.values, np.flatnonzero(keep))
+                if entities[row].as_py() not in bad["time"]:
+                    bad["time"][entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
+            if keep.all():
+                piece.append((entities, parsed.times, parsed.values))
+            else:
+                piece.append((entities.filter(pa.array(keep)), parsed.times[keep], parsed.values[keep]))
             read += len(keep)
-            if piece.rows >= _PIECE_ROWS:
-                runs.append(_flush(piece, written_rows, times_file, values_file))
-                written_rows += piece.rows
-                piece = _Piece([], [], [])
-        if piece.rows:
-            runs.append(_flush(piece, written_rows, times_file, values_file))
-            written_rows += piece.rows
-        for what, file in (("times", times_file), ("values", values_file)):
-            file.close()
-            files.finished(paths[what], _name(number, what), file.holding(written_rows))
-    with HashingFile(paths["parquet"]) as file:
-        pq.write_table(pa.concat_tables([_RUNS.empty_table(), *runs]), file, compression="zstd")
-        file.close()
-        files.finished(paths["parquet"], _name(number, "parquet"), file.holding(written_rows))
-    files.write(_name(number, "json"), canonical_json({"bad": bad, "bad_time": bad_time}))
+            held += int(keep.sum())
+            if held >= _PIECE_ROWS:
+                flush()
+                written, held = written + held, 0
+        if held:
+            flush()
+    with publishing(files, _name(number, "parquet")) as file:
+        pq.write_table(pa.concat_tables(runs), file, compression="zstd")
+    files.write(_name(number, "json"), canonical_json(bad))
     return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
 
 
@@ -117,7 +105,7 @@ def _kept(
     dropped: Counter[str],
     first_row: int,
 ) -> Bools:
-    """Which rows belong to an entity that is wanted; the others are counted. Raises `InputError` as `spread`."""
+    """Select the rows of wanted entities, and count the others. Raises `InputError` as `spread`."""
     absent = np.asarray(pc.is_null(entities).to_numpy(zero_copy_only=False), np.bool_)
     if absent.any() and settings.null_entity == "error":
         row = int(np.argmax(absent))
@@ -133,98 +121,38 @@ def _kept(
     return keep
 
 
-def _flush(piece: _Piece, before: int, times_file: HashingFile, values_file: HashingFile) -> pa.Table:
-    """Write the rows of a piece sorted by entity, rows of one in source order; the runs."""
-    encoded = pa.chunked_array(piece.entities).combine_chunks().dictionary_encode()
+def spread_source(settings: Series, run: Path, parts: int) -> EntitySource:
+    """Open `parts` spread files; entities that were asked for and have no row are in it too."""
+    tables_ = [pq.read_table(run / _name(number, "parquet")) for number in range(parts)]
+    whole = pa.concat_tables(tables_)
+    encoded = whole["entity"].combine_chunks().dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    codes = encoded.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    times_file.write(np.concatenate(piece.times)[order].data)
-    values_file.write(np.concatenate(piece.values)[order].data)
-    counts = np.bincount(codes, minlength=len(encoded.dictionary))
-    starts = np.cumsum(counts) - counts + before
-    return pa.table([encoded.dictionary.cast(pa.string()), pa.array(starts), pa.array(counts)], schema=_RUNS)
+    present = encoded.dictionary.to_pylist()
+    names = sorted({*present, *(settings.listed() or ())})
+    number_of = {name: number for number, name in enumerate(names)}
+    entities = np.array([number_of[name] for name in present], np.int64)[encoded.indices.to_numpy().astype(np.int64)]
+    order = np.argsort(entities, kind="stable")  # runs of an entity stay in source order
+    first_run = np.append(0, np.cumsum(np.bincount(entities, minlength=len(names))))
+    part = np.repeat(np.arange(parts), [table.num_rows for table in tables_])[order]
+    first_row, counts = whole["first_row"].to_numpy()[order], whole["rows"].to_numpy()[order]
+    bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
+    for number in range(parts):
+        for what, told in json.loads((run / _name(number, "json")).read_bytes()).items():
+            bad[what] = told | bad[what]  # the first file's word counts
+    width = len(settings.columns())
 
+    def rows(number: int, columns: Sequence[str]) -> Observed:
+        name = names[number]
+        if name in bad["values"]:
+            raise InputError(bad["values"][name])
+        times, values = [np.empty(0, np.int64)], [np.empty((0, width))]
+        for at in range(int(first_run[number]), int(first_run[number + 1])):
+            first, count = int(first_row[at]), int(counts[at])
+            times.append(np.fromfile(run / _name(int(part[at]), "times"), np.int64, count, offset=first * 8))
+            flat = np.fromfile(
+                run / _name(int(part[at]), "values"), np.float64, count * width, offset=first * width * 8
+            )
+            values.append(flat.reshape(count, width))
+        return Observed(np.concatenate(times), np.concatenate(values)[:, : len(columns)], bad["time"].get(name))
 
-@dataclass(frozen=True)
-class LongSource:
-    """The entities of spread tables, by name.
-
-    names [E]; runs of entity e are [first_run[e], first_run[e + 1]) of the parallel arrays part, first_row, rows.
-    """
-
-    run: Path
-    columns: int
-    names: list[str]
-    first_run: I64
-    part: I64
-    first_row: I64
-    rows: I64
-    bad: dict[str, str]
-    bad_time: dict[str, str]
-
-    @classmethod
-    def of(cls, settings: Series, run: Path, parts: int) -> LongSource:
-        """What `parts` spread files hold; entities that were asked for and have no row as well."""
-        tables_ = [pq.read_table(run / _name(number, "parquet")) for number in range(parts)]
-        part = np.repeat(np.arange(parts), [table.num_rows for table in tables_])
-        whole = pa.concat_tables(tables_)
-        encoded = whole["entity"].combine_chunks().dictionary_encode()
-        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        present = encoded.dictionary.to_pylist()
-        names = sorted({*present, *(settings.listed() or ())})
-        number = {name: place for place, name in enumerate(names)}
-        numbers = np.array([number[name] for name in present], np.int64)
-        of_entity = numbers[encoded.indices.to_numpy().astype(np.int64)]
-        order = np.argsort(of_entity, kind="stable")  # runs of an entity stay in source order
-        counts = np.bincount(of_entity, minlength=len(names))
-        bad: dict[str, str] = {}
-        bad_time: dict[str, str] = {}
-        for place in range(parts):
-            record = json.loads((run / _name(place, "json")).read_bytes())
-            bad = {**record["bad"], **bad}
-            bad_time = {**record["bad_time"], **bad_time}
-        return cls(
-            run,
-            len(settings.columns()),
-            names,
-            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            part[order],
-            whole["first_row"].to_numpy()[order],
-            whole["rows"].to_numpy()[order],
-            bad,
-            bad_time,
-        )
-
-    @property
-    def count(self) -> int:
-        """How many entities there are."""
-        return len(self.names)
-
-    def batch(self, start: int, stop: int) -> Iterator[Loaded]:
-        """Some of them."""
-        for place in range(start, stop):
-            yield Loaded(self.names[place], "", partial(self._load, place))
-
-    def paths(self, start: int, stop: int) -> list[Path]:
-        """None: their rows were read before."""
-        del start, stop
-        return []
-
-    def bytes(self, start: int, stop: int) -> int:
-        """0: their rows were read before."""
-        del start, stop
-        return 0
-
-    def _load(self, place: int, columns: Sequence[str]) -> Observed:
-        name = self.names[place]
-        if name in self.bad:
-            raise InputError(self.bad[name])
-        times, values = [np.empty(0, np.int64)], [np.empty((0, self.columns))]
-        for run in range(int(self.first_run[place]), int(self.first_run[place + 1])):
-            first, count, part = int(self.first_row[run]), int(self.rows[run]), int(self.part[run])
-            times.append(np.fromfile(self.run / _name(part, "times"), np.int64, count, offset=first * 8))
-            width = self.columns * 8
-            flat = np.fromfile(self.run / _name(part, "values"), np.float64, count * self.columns, offset=first * width)
-            values.append(flat.reshape(count, self.columns))
-        return Observed(np.concatenate(times), np.concatenate(values)[:, : len(columns)], self.bad_time.get(name))
+    return EntitySource(names, rows)

@@ -1,4 +1,4 @@
-"""The rows of one entity as they were found: times and values, nothing cleaned yet."""
+"""Read the rows of one entity as they are: times and values, nothing cleaned yet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Observed:
     bad_time: str | None = None
 
     def known_times(self) -> I64:
-        """The times that there are."""
+        """Select the times that could be read."""
         return np.asarray(self.times[self.times != MISSING], np.int64)
 
 
@@ -52,7 +52,7 @@ class Parsed:
 
 
 def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -> Observed:
-    """The rows of a file that is one entity, with these columns of values.
+    """Read a file that is one entity, with these columns of values.
 
     Raises `InputError` if it cannot be read, or a value is no number.
     """
@@ -67,15 +67,14 @@ def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -
         times.append(parsed.times)
         values.append(parsed.values)
         first_row += len(parsed.times)
-    if not times:
-        return Observed(np.empty(0, np.int64), np.empty((0, len(columns))), None)
     if len(times) == 1:
         return Observed(times[0], values[0], bad_time)
-    return Observed(np.concatenate(times), np.concatenate(values), bad_time)
+    empty = np.empty(0, np.int64), np.empty((0, len(columns)))
+    return Observed(np.concatenate([empty[0], *times]), np.concatenate([empty[1], *values]), bad_time)
 
 
 def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Some columns of a data file, in pieces; of an empty file none. Raises `InputError` if a column is absent."""
+    """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent."""
     kind = kind_of_name(path.name)
     if kind is None or kind != Kind("parquet", "none"):
         kind = detect(path)
@@ -105,7 +104,7 @@ def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict
 
 
 def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> Parsed:
-    """Times and values of some rows; what cannot be read is told with its row, counted from 1 behind `first_row`."""
+    """Parse times and values of some rows. Errors name the row, counted from 1 behind `first_row`."""
     times = _times(table[settings.time], settings)
     values = np.empty((table.num_rows, len(columns)))
     bad: dict[int, str] = {}
@@ -134,13 +133,13 @@ def _tell_value(table: pa.Table, name: str, row: int, first_row: int) -> str:
 
 
 def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
-    """What is wrong with the time of a row that has none."""
+    """Say what is wrong with the time of a row that has none."""
     value = table[settings.time][row].as_py()
     why = "which is missing; correct it"
     if value is not None and value != "":
         form = " or ".join(settings.time_format)
         why = f"which is no time of time_format: {advice(value, form, 'time_format')}"
-    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_times='drop'"
+    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 
 def _times(column: pa.ChunkedArray, settings: Series) -> I64:

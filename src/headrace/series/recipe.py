@@ -1,4 +1,4 @@
-"""Series as a run: find the frequency, clean batch by batch, fit what is fitted once, write batch by batch, finish."""
+"""Prepare a run of series: find the frequency, clean batches, fit what is fitted once, write batches, finish."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ import numpy as np
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
-from headrace.digest import canonical_json, derive_key, permutation, sha256_hex
+from headrace.digest import derive_key, permutation
 from headrace.errors import InputError
-from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
-from headrace.run.events import Note
+from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
-from headrace.run.receipts import FileRecord, Receipt
+from headrace.run.receipts import Receipt
 from headrace.series.arrays.axis import Frequency, infer
 from headrace.series.arrays.near_target import suspects, warning
-from headrace.series.batches import EntitySource, FileSource, clean_batch, load
 from headrace.series.clean import DROPPED
+from headrace.series.clean_batch import Spool, clean_batch
 from headrace.series.config import FILE_NAME, SPLITS, Series
-from headrace.series.files import STATIC, entity_files, passed_over, series_files, static_files
-from headrace.series.finish import SUMMARY, finish, retained
-from headrace.series.long_tables import LongSource, spread
+from headrace.series.files import STATIC, EntitySource, entity_source, passed_over, series_files, static_files
+from headrace.series.long_tables import spread, spread_source
 from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
 from headrace.series.pipelines.settings import Resolved, chosen_entities
-from headrace.series.readable import readable_schema
-from headrace.series.spool import Passed, Spool
-from headrace.series.statics import Statics, is_empty, read_statics
-from headrace.series.store_file import STORE
-from headrace.series.write_batch import (
-    UNIFIED,
+from headrace.series.statics import is_empty, read_statics
+from headrace.series.store import (
+    STORE,
+    SUMMARY,
+    published_digest,
+    readable_schema,
     split_directory,
+    stacked,
     train_rows,
-    write_batch,
 )
+from headrace.series.write_batch import UNIFIED, finish, write_batch
 from headrace.storage import local
 
 _SHOWN = 3  # names in a message
@@ -50,27 +49,26 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     over = passed_over(settings)
     if over:
         shown = ", ".join(over[:_SHOWN]) + (", …" if len(over) > _SHOWN else "")
-        context.on_event(Note("warning", f"{len(over):,} files or directories of the source are not read: {shown}"))
-    source, left_out, empty = entity_source(settings, context, files)
+        context.warn([f"{len(over):,} files or directories of the source are not read: {shown}"])
+    source, left_out, empty = open_source(settings, context, files)
     frequency = _frequency(settings, context, source)
-    statics = _statics(settings, source, files)
+    statics = read_statics(settings, static_files(files), source.names) if settings.static_features else None
     lacking = {} if statics is None else statics.lacking()
-    batches = -(-source.count // settings.batch_size)
+    batches = range(-(-len(source.names) // settings.batch_size))
 
     def clean_task(number: int) -> Task:
-        start, stop = number * settings.batch_size, min((number + 1) * settings.batch_size, source.count)
+        paths = source.paths(source.batch(number, settings.batch_size))
         return Task(
             f"batch {number}",
-            source.bytes(start, stop),
+            sum(path.stat().st_size for path in paths if path.is_file()),
             lambda files: clean_batch(files, settings, resolved, frequency, source, number, lacking),
-            source.paths(start, stop),
+            paths,
         )
 
-    cleaned = context.stage("clean", [clean_task(number) for number in range(batches)], durable=False)
-    spools = [Spool(context.run, number, len(settings.columns())) for number in range(batches)]
-    names = retained(spools)
-    _refuse_nothing(settings, source, spools, names)
-    _refuse_lacking(settings, lacking, names)
+    cleaned = context.stage("clean", [clean_task(number) for number in batches], durable=False)
+    spools = [Spool(context.run, number, len(settings.columns())) for number in batches]
+    names = [each.entity for spool in spools for each in spool.entities()]
+    _refuse(settings, source, spools, names, lacking)
     if resolved.unified_entities:
         _fit_unified(settings, resolved, context, spools, names)
     for split in SPLITS:
@@ -83,24 +81,21 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             lambda files: write_batch(files, settings, resolved, frequency, spools[number]),
         )
 
-    written = context.stage("write", [write_task(number) for number in range(batches)])
+    written = context.stage("write", [write_task(number) for number in batches])
     disguised = suspects([receipt.result["near_target"] for receipt in written])
     (finished,) = context.stage(
         "finish",
         [Task(SUMMARY, 0, lambda files: finish(files, settings, resolved, frequency, spools, statics, disguised))],
     )
-    empty += [name for receipt in cleaned for name in receipt.result["empty_shards"]]
-    empty += [f"{STATIC}/{name}" for path, name in static_files(files) if is_empty(path)]
-    return _outcome(settings, context, files, frequency, source, cleaned, written, finished, left_out, sorted(empty))
+    return _outcome(settings, context, files, frequency, source, cleaned, written, finished, left_out, empty)
 
 
-def entity_source(
+def open_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[EntitySource, Counter[str], list[str]]:
-    """Where entities come from; rows of long tables that are of none of them; those tables that have no rows."""
+    """Open the source; also count rows of long tables that belong to no entity, and list tables without rows."""
     if settings.entity == FILE_NAME:
-        source: EntitySource = FileSource(settings, entity_files(settings, files))
-        return source, Counter(), []
+        return entity_source(settings, files), Counter(), []
 
     def spread_task(number: int, path: Path, name: str) -> Task:
         return Task(name, path.stat().st_size, lambda files: spread(files, settings, path, name, number), [path])
@@ -109,11 +104,9 @@ def entity_source(
     receipts = context.stage(
         "spread", [spread_task(number, *each) for number, each in enumerate(tables)], durable=False
     )
-    left_out = Counter[str]()
-    for receipt in receipts:
-        left_out += Counter(receipt.result["dropped"])
+    left_out = sum((Counter(receipt.result["dropped"]) for receipt in receipts), Counter[str]())
     empty = [receipt.subject for receipt in receipts if not receipt.result["rows_read"]]
-    return LongSource.of(settings, context.run, len(tables)), left_out, empty
+    return spread_source(settings, context.run, len(tables)), left_out, empty
 
 
 def _frequency(settings: Series, context: RunContext, source: EntitySource) -> Frequency:
@@ -122,58 +115,48 @@ def _frequency(settings: Series, context: RunContext, source: EntitySource) -> F
         return Frequency.parse(settings.frequency)
 
     def look(_: TaskFiles) -> dict[str, Any]:
-        return {"words": _frequencies(settings, source)}
+        words: list[str] = []
+        for number in permutation(derive_key(settings.seed, "series.frequency"), len(source.names)).tolist():
+            try:
+                found = infer(source.read(number, []).known_times())
+            except InputError:
+                continue  # the entity fails when it is cleaned
+            words += [] if found is None else [found.word]
+            if len(words) == _FREQUENCY_ENTITIES:
+                break
+        return {"words": words}
 
     (receipt,) = context.stage("frequency", [Task("frequency", 0, look)])
     words = Counter(receipt.result["words"])
     if not words:
         raise InputError(
-            f"none of {source.count:,} entities tells its frequency; correct the source, or give frequency, e.g. '1d'"
+            f"none of {len(source.names):,} entities tells its frequency; correct the source, or give frequency, e.g. "
+            f"'1d'"
         )
     word = min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
     if len(words) > 1:
         told = ", ".join(f"{each} ({count})" for each, count in sorted(words.items()))
-        context.on_event(Note("warning", f"entities differ in frequency: {told}; {word} is taken for all"))
+        context.warn([f"entities differ in frequency: {told}; {word} is taken for all"])
     return Frequency.parse(word)
 
 
-def _frequencies(settings: Series, source: EntitySource) -> list[str]:
-    """What a few entities say, in the order of a keyed permutation."""
-    words: list[str] = []
-    for place in permutation(derive_key(settings.seed, "series.frequency"), source.count).tolist():
-        (loaded,) = source.batch(place, place + 1)
-        observed = load(loaded, [])
-        found = None if isinstance(observed, str) else infer(observed.known_times())
-        if found is not None:
-            words.append(found.word)
-        if len(words) == _FREQUENCY_ENTITIES:
-            break
-    return words
-
-
-def _statics(settings: Series, source: EntitySource, files: Sequence[tuple[Path, str]]) -> Statics | None:
-    if not settings.static_features:
-        return None
-    entities = [each.entity for each in source.batch(0, source.count)]
-    return read_statics(settings, static_files(files), entities)
-
-
-def _refuse_nothing(settings: Series, source: EntitySource, spools: Sequence[Spool], names: Sequence[str]) -> None:
-    if names:
-        return
-    reports = (record["report"] for spool in spools for record in spool.records())
-    reasons = [f"{each['entity']}: {each['failure_reason']}" for each, _ in zip(reports, range(3), strict=False)]
-    raise InputError(
-        f"no entity of {source.count:,} passes; {'; '.join(reasons)}; correct the data or the settings "
-        f"(min_train_years is {settings.min_train_years:g})"
-    )
-
-
-def _refuse_lacking(settings: Series, lacking: Mapping[str, str], names: Sequence[str]) -> None:
-    if settings.missing_static != "error":
-        return
+def _refuse(
+    settings: Series,
+    source: EntitySource,
+    spools: Sequence[Spool],
+    names: Sequence[str],
+    lacking: Mapping[str, str],
+) -> None:
+    """Raise `InputError` if no entity passes, or a static feature is lacking where that is an error."""
+    if not names:
+        reports = (report for spool in spools for report in spool.reports())
+        reasons = [f"{each['entity']}: {each['failure_reason']}" for each, _ in zip(reports, range(3), strict=False)]
+        raise InputError(
+            f"no entity of {len(source.names):,} passes; {'; '.join(reasons)}; correct the data or the settings "
+            f"(min_train_years is {settings.min_train_years:g})"
+        )
     bad = [each for each in names if each in lacking]
-    if bad:
+    if bad and settings.missing_static == "error":
         raise InputError(
             f"{len(bad):,} of {len(names):,} entities lack static features, first {bad[0]}: {lacking[bad[0]]}; "
             f"complete the static files, or give missing_static='drop_entity', 'mean' or 'median'"
@@ -190,13 +173,11 @@ def _fit_unified(
         wanted = set(chosen)
         parts: dict[str, np.ndarray[Any, Any]] = {}
         for spool in spools:
-            here: list[Passed] = [each for each in spool.passed() if each.entity in wanted]
+            here = [each for each in spool.entities() if each.entity in wanted]
             if here:
                 values = spool.values()
                 parts |= {each.entity: train_rows([each], values)[0] for each in here}
-        matrix = np.concatenate([parts[each] for each in chosen])
-        offsets = np.cumsum([0, *(len(parts[each]) for each in chosen)], dtype=np.int64)
-        del parts
+        matrix, offsets = stacked([parts.pop(each) for each in chosen])
         fitted = fit(resolved.time_series, settings.columns(), matrix, offsets, chosen, strategy="unified")
         save_part(files, UNIFIED, fitted)
         return {"rows_read": len(matrix), "entities": len(chosen)}
@@ -214,44 +195,46 @@ def _outcome(
     written: Sequence[Receipt],
     finished: Receipt,
     left_out: Counter[str],
-    empty: Sequence[str],
+    empty: list[str],
 ) -> Outcome:
-    counts = Counter(left_out)
+    counts, unusable = Counter(left_out), Counter[str]()
     for receipt in cleaned:
         counts += Counter(receipt.result["rows"])
-    read = sum(int(receipt.result["rows_read"]) for receipt in cleaned) + sum(left_out.values())
-    index = _index(written)
-    passed = sum(int(receipt.result["passed"]) for receipt in cleaned)
-    if passed < source.count:
-        context.on_event(
-            Note("warning", f"{source.count - passed:,} of {source.count:,} entities are left out, see {SUMMARY}")
-        )
-    unusable = Counter[str]()
-    for receipt in cleaned:
         unusable += Counter(receipt.result["unusable"])
-    for name, count in finished.result["filled_statics"].items():
-        context.on_event(
-            Note("warning", f"static feature {name}: {count:,} entities lack it and get the {settings.missing_static}")
-        )
+        empty += receipt.result["empty_shards"]
+    empty += [f"{STATIC}/{name}" for path, name in static_files(files) if is_empty(path)]
+    original, passed = len(source.names), sum(int(receipt.result["passed"]) for receipt in cleaned)
+    if passed < original:
+        context.warn([f"{original - passed:,} of {original:,} entities are left out, see {SUMMARY}"])
+    facts = finished.result
+    context.warn(
+        f"static feature {name}: {count:,} entities lack it and get the {settings.missing_static}"
+        for name, count in facts["filled_statics"].items()
+    )
     if unusable:
         words = ", ".join(f"{count:,} values of {name}" for name, count in sorted(unusable.items()))
-        context.on_event(
-            Note("warning", f"{words} behind the train rows cannot be scaled and became missing, see quality reports")
-        )
-    if finished.result["near_target"]:
-        context.on_event(Note("warning", str(warning(settings.target, finished.result["near_target"]))))
-    stores = {each.path: each.checksum for receipt in written for each in receipt.files if each.path.startswith(STORE)}
+        context.warn([f"{words} behind the train rows cannot be scaled and became missing, see quality reports"])
+    if facts["near_target"]:
+        context.warn([str(warning(settings.target, facts["near_target"]))])
+    records = [record for receipt in written for record in receipt.files]
+    stores = {each.path: each.checksum for each in records if each.path.startswith(STORE)}
     tables = {each.path: each.digest for each in finished.files}
+    index = _index(written)
+    splits = {}
+    for split in SPLITS:
+        own = [each for each in records if each.path.startswith(f"{split_directory(split)}/")]
+        rows = sum(row.rows for row in index if row.split == split)
+        splits[split] = SplitTotals(rows=rows, shards=len(own), bytes=sum(each.bytes for each in own))
     return Outcome(
         schema=readable_schema(settings, frequency),
         index=index,
-        splits=_totals(context, index),
+        splits=splits,
         dropped={word: counts[word] for word in (*DROPPED, "null_entity", "not_listed")},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": read,
-            "empty_shards": list(empty),
+            "rows": sum(int(receipt.result["rows_read"]) for receipt in cleaned) + sum(left_out.values()),
+            "empty_shards": sorted(empty),
         },
         directories={split: split_directory(split) for split in SPLITS},
         facts={
@@ -259,56 +242,34 @@ def _outcome(
             "frequency": frequency.word,
             "columns": settings.columns(),
             "masks": settings.mask_columns(),
-            "entities": {"original": source.count, "passed": passed, "failed": source.count - passed},
-            "near_target": finished.result["near_target"],
+            "entities": {"original": original, "passed": passed, "failed": original - passed},
+            "near_target": facts["near_target"],
             "unusable_values": dict(sorted(unusable.items())),
-            "filled_statics": finished.result["filled_statics"],
-            "static_columns": finished.result["static_columns"],
-            "pipelines": finished.result["pipelines"],
+            "filled_statics": facts["filled_statics"],
+            "static_columns": facts["static_columns"],
+            "pipelines": facts["pipelines"],
             "series_files": {**stores, **tables},
-            "receipts_digest": published_digest([*written, finished]),
+            "receipts_digest": published_digest((each.path, each.digest) for each in (*records, *finished.files)),
         },
     )
-
-
-def published_files(receipts: Sequence[Receipt]) -> list[FileRecord]:
-    """What these tasks made that stays: not the intermediates of the stage directory."""
-    stage = f"{STAGE_DIRECTORY}/"
-    return [each for receipt in receipts for each in receipt.files if not each.path.startswith(stage)]
-
-
-def published_digest(receipts: Sequence[Receipt]) -> str:
-    """One digest of all files that these tasks published, by path and SHA-256."""
-    return sha256_hex(canonical_json(sorted([each.path, each.digest] for each in published_files(receipts))))
 
 
 def _index(written: Sequence[Receipt]) -> list[IndexRow]:
     rows = []
     for receipt in written:
         records = {record.path: record for record in receipt.files}
-        for path, blocks in receipt.result["blocks"].items():
-            record = records[path]
-            for block, facts in enumerate(blocks):
-                rows.append(
-                    IndexRow(
-                        split=path.split("/")[1],
-                        shard=path,
-                        format="parquet",
-                        block=block,
-                        digest=record.digest,
-                        checksum=record.checksum,
-                        source_shard="",
-                        **facts,
-                    )
-                )
+        rows += [
+            IndexRow(
+                split=path.split("/")[1],
+                shard=path,
+                format="parquet",
+                block=block,
+                digest=records[path].digest,
+                checksum=records[path].checksum,
+                source_shard="",
+                **facts,
+            )
+            for path, blocks in receipt.result["blocks"].items()
+            for block, facts in enumerate(blocks)
+        ]
     return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
-
-
-def _totals(context: RunContext, index: Sequence[IndexRow]) -> dict[str, SplitTotals]:
-    totals = {}
-    for split in SPLITS:
-        own = [row for row in index if row.split == split]
-        names = sorted({row.shard for row in own})
-        size = sum((context.run / name).stat().st_size for name in names)
-        totals[split] = SplitTotals(rows=sum(row.rows for row in own), shards=len(names), bytes=size)
-    return totals

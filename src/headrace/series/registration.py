@@ -1,12 +1,13 @@
 """Register series."""
 
+from headrace.formats.time_formats import DATE_WORDS
 from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
     name="series",
     settings="headrace.series.config:Series",
     commands={"series": "headrace.series.command:series"},
-    words={("series",): {"layout": ("files", "packed")}},
+    words={("series",): {"time_format": DATE_WORDS}},
     init=Init(
         word="series",
         options="headrace.cli.init.asked:AskedSeries",

@@ -1,117 +1,96 @@
-"""Static attributes: tables joined on the entity, and what to do where one is missing. O(entities) of memory."""
+"""Static attributes: tables joined on the entity, and what models get of them. O(entities) of memory.
+
+Numbers are scaled and texts encoded, both fitted on the retained entities alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64
+from headrace.arrays import F32, F64
 from headrace.errors import InputError
 from headrace.formats import delimited
 from headrace.formats.detect import Compression, Kind
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import as_text, numbers
+from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.config import Series
+from headrace.series.pipelines.fitted import Fitted, fit
+from headrace.series.pipelines.settings import Resolved
 
 
 @dataclass(frozen=True)
 class Statics:
-    """Attributes of entities, sorted by name: float64 [E, S], NaN where missing. strangers: in no series.
+    """Static features of entities, sorted by name: a row each, null where missing. strangers: in no series."""
 
-    words: of each attribute that is a text, the texts that its values number.
-    """
-
-    names: tuple[str, ...]
     entities: list[str]
-    values: F64
+    table: pl.DataFrame
     strangers: int
-    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def lacking(self) -> dict[str, str]:
-        """Entities that lack some → which."""
-        missing = np.isnan(self.values)
+        """Find entities that lack some features: entity → what to say of it."""
+        missing = self.table.select(pl.all().is_null()).to_numpy()
         found = {}
-        for place in np.flatnonzero(missing.any(axis=1)).tolist():
-            absent = [name for name, gone in zip(self.names, missing[place].tolist(), strict=True) if gone]
-            found[self.entities[place]] = f"has no static {', '.join(absent[:5])}" + (", …" if len(absent) > 5 else "")
+        for row in np.flatnonzero(missing.any(axis=1)).tolist():
+            absent = [name for name, gone in zip(self.table.columns, missing[row], strict=True) if gone]
+            found[self.entities[row]] = f"has no static {', '.join(absent[:5])}" + (", …" if len(absent) > 5 else "")
         return found
-
-    def of(self, entities: Sequence[str], names: Sequence[str]) -> F64:
-        """Some attributes of some entities, [len(entities), len(names)]."""
-        place = {name: row for row, name in enumerate(self.entities)}
-        columns = [self.names.index(name) for name in names]
-        return self.values[[place[each] for each in entities]][:, columns]
-
-    def texts(self, entities: Sequence[str], name: str) -> list[str | None]:
-        """An attribute that is a text, of some entities; None where missing."""
-        numbers_ = self.of(entities, [name])[:, 0].tolist()
-        return [None if each != each else self.words[name][int(each)] for each in numbers_]
 
 
 def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: Sequence[str]) -> Statics:
-    """The static features of these entities, from all files. An entity that no file has lacks all of them.
+    """Read the static features of these entities from all files. An entity that no file has lacks all of them.
 
     Raises `InputError` if a feature is in no file, is no number and has no encoder, or two files say different things
     of one entity.
     """
-    wanted = sorted(settings.static_features)
-    words: dict[str, dict[str, int]] = {name: {} for name in sorted(settings.resolved().encoded)}
-    places = sorted(entities)
-    place = {name: row for row, name in enumerate(places)}
-    values = np.full((len(place), len(wanted)), np.nan)
-    said_in = np.zeros(values.shape, np.int32)  # the file that a value is from
-    found: set[str] = set()
+    encoded, names = settings.resolved().encoded, sorted(entities)
+    row_of = pl.DataFrame({"key": names}, {"key": pl.String}).with_row_index("row")
+    key = settings.static_entity or settings.entity
+    entries: dict[str, list[pl.DataFrame]] = {name: [] for name in sorted(settings.static_features)}
     strangers: set[str] = set()
     for number, (path, name) in enumerate(files):
         if is_empty(path):
             continue
-        table, key = _read(settings, path, name)
-        here = [each for each in wanted if each in table.column_names]
-        found |= set(here)
+        table = static_table(path, name, key, entries)
         # a key may be called NA: null_values are of values
-        keys = as_text(table[key], ("",), f"{path}: column {key!r}").to_pylist()
-        rows = np.array([place.get(each, -1) if each is not None else -1 for each in keys], np.int64)
-        strangers |= {each for each in keys if each is not None and each not in place}
-        known = np.flatnonzero(rows >= 0)
-        for each in here:
-            if each in words:
-                read = _numbered(settings, path, each, table[each], words[each])
-            else:
-                read = _numbers(settings, path, each, table[each])
-            column_at = wanted.index(each)
-            clash = _enter(values[:, column_at], said_in[:, column_at], rows[known], read[known], number)
-            if clash is not None:
-                row, value = clash
-                other, before = files[int(said_in[row, column_at])][0], float(values[row, column_at])
-                said: list[object] = [value, before]
-                if each in words:
-                    said = [list(words[each])[int(number)] for number in (value, before)]
-                raise InputError(
-                    f"{path}: {each} of {places[row]} is {said[0]!r}, {other} has {said[1]!r} for it; correct one of "
-                    f"them"
-                )
-    absent = [each for each in wanted if each not in found]
-    if absent:
-        raise InputError(
-            f"{', '.join(str(path) for path, _ in files[:3])}{', …' if len(files) > 3 else ''}: no file has the static "
-            f"feature {absent[0]!r}; correct static_features"
-        )
-    return Statics(tuple(wanted), places, values, len(strangers), {name: list(own) for name, own in words.items()})
+        keys = pl.Series("key", as_text(table[key], ("",), f"{path}: column {key!r}")).to_frame()
+        rows = keys.join(row_of, on="key", how="left", maintain_order="left")["row"]
+        strangers |= set(keys.filter(rows.is_null())["key"].drop_nulls())
+        for feature in (each for each in entries if each in table.column_names):
+            read = (_texts if feature in encoded else _numbers)(settings, path, feature, table[feature])
+            said = pl.DataFrame({"row": rows, "value": read}).drop_nulls()
+            entries[feature].append(said.with_columns(file=pl.lit(number)))
+    columns = []
+    for feature, parts in entries.items():
+        if not parts:
+            shown = f"{', '.join(str(path) for path, _ in files[:3])}{', …' if len(files) > 3 else ''}"
+            raise InputError(f"{shown}: no file has the static feature {feature!r}; correct static_features")
+        said = pl.concat(parts)
+        before = pl.col("value", "file").shift().over("row").name.prefix("other_")
+        for clash in said.with_columns(before).filter(pl.col("value") != pl.col("other_value")).iter_rows(named=True):
+            raise InputError(
+                f"{files[clash['file']][0]}: {feature} of {names[clash['row']]} is {clash['value']!r}, "
+                f"{files[clash['other_file']][0]} has {clash['other_value']!r} for it; correct one of them"
+            )
+        whole = row_of.join(said.unique("row"), on="row", how="left", maintain_order="left")
+        columns.append(whole["value"].alias(feature))
+    return Statics(names, pl.DataFrame(columns), len(strangers))
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a static file holds nothing."""
+    """Tell whether a static file holds nothing."""
     return path.stat().st_size == 0
 
 
-def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> F64:
+def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:
     try:
         read = np.asarray(numbers(column, settings.null_values, name).to_numpy(), np.float64)
     except (InputError, pa.ArrowNotImplementedError) as error:
@@ -122,79 +101,99 @@ def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -
         ) from None
     if np.isinf(read).any():
         raise InputError(f"{path}: row {int(np.argmax(np.isinf(read))) + 1}: {name} is infinite; correct it")
-    for mark in settings.missing_numbers:
-        read = np.where(read == mark, np.nan, read)
-    return read
+    return pl.Series(np.where(np.isin(read, settings.missing_numbers), np.nan, read)).fill_nan(None)
 
 
-def _numbered(settings: Series, path: Path, name: str, column: pa.ChunkedArray, words: dict[str, int]) -> F64:
-    """Texts as their places in `words`, which new ones are added to; numbers are texts as well."""
+def _texts(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:
+    """Texts; numbers are texts as well."""
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column)
-    texts = as_text(column, settings.null_values, f"{path}: column {name!r}").to_pylist()
-    read = np.array([np.nan if each is None else words.setdefault(each, len(words)) for each in texts], np.float64)
+    read = pl.Series(as_text(column, settings.null_values, f"{path}: column {name!r}"), dtype=pl.String)
     if settings.missing_numbers and not is_text(column.type):
         marked = np.isin(np.asarray(column.cast(pa.float64(), safe=False).to_numpy()), settings.missing_numbers)
-        read = np.where(marked, np.nan, read)
+        read = read.set(pl.Series(marked), None)
     return read
 
 
-def _enter(
-    values: F64, said_in: npt.NDArray[np.int32], rows: npt.NDArray[np.int64], read: F64, number: int
-) -> tuple[int, float] | None:
-    """Put what a file says of a column in its rows; (row, value) where another value is there already."""
-    there = ~np.isnan(read)
-    rows, read = rows[there], read[there]
-    for _ in range(2):  # the second time rows that the file itself has twice meet what they said before
-        before = values[rows]
-        clashes = np.flatnonzero(~np.isnan(before) & (before != read))
-        if len(clashes):
-            return int(rows[clashes[0]]), float(read[clashes[0]])
-        new = np.isnan(before)
-        values[rows[new]] = read[new]
-        said_in[rows[new]] = number
-    return None
+def static_table(path: Path, name: str, key: str | None = None, columns: Container[str] = ()) -> pa.Table:
+    """Read all columns of a static file, or the column `key` and those of `columns` that it has. Raises `InputError`.
 
-
-def _read(settings: Series, path: Path, name: str) -> tuple[pa.Table, str]:
-    key = settings.static_entity or settings.entity
-    if ".txt" in path.name.lower():
-        table = text_table(path)
+    A .txt file is delimited text, its separator found as in CSV files; all columns are text, padding removed.
+    """
+    is_plain_text = ".txt" in path.name.lower()
+    if is_plain_text:
+        compression: Compression = "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none"
+        shard = delimited.survey(path, path.name, Kind("csv", compression), None)
     else:
         shard = survey(path, name)
-        if key not in shard.schema.names:
-            raise _no_key(path, key, shard.schema.names)
-        columns = [each for each in shard.schema.names if each == key or each in settings.static_features]
-        pieces = [chunk.table(columns) for chunk in read_chunks(shard, columns)]
-        table = pa.concat_tables(pieces or [shard.schema.empty_table().select(columns)])
-    if key not in table.column_names:
-        raise _no_key(path, key, table.column_names)
-    return table, key
+    names = shard.schema.names
+    if key is not None and key not in names:
+        raise InputError(
+            f"{path}: has no column {key!r} to join on; it has {', '.join(names[:12])}; correct static_entity"
+        )
+    own = [each for each in names if key is None or each == key or each in columns]
+    pieces = [chunk.table(own) for chunk in read_chunks(shard, own)]
+    table = pa.concat_tables(pieces or [shard.schema.empty_table().select(own)])
+    if is_plain_text:
+        table = pa.table({each: pc.utf8_trim_whitespace(table[each]) for each in own})
+    return table
 
 
-def _no_key(path: Path, key: str, names: Sequence[str]) -> InputError:
-    return InputError(
-        f"{path}: has no column {key!r} to join on; it has {', '.join(names[:12])}; correct static_entity"
-    )
+@dataclass(frozen=True)
+class Processed:
+    """values: float32 [E, len(names)]: the static features by name, in the place of a text the columns it becomes.
 
-
-def text_table(path: Path) -> pa.Table:
-    """A delimited text of any name, its separator found as in CSV files. All columns are text, padding removed.
-
-    Raises `InputError`.
+    filled: feature → entities that lacked it and got the mean or median, for those with any.
     """
-    compression: Compression = "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none"
-    shard = delimited.survey(path, path.name, Kind("csv", compression), None)
-    table = pa.concat_tables(
-        [shard.schema.empty_table(), *(chunk.table() for chunk in delimited.chunks(shard))],
-        promote_options="permissive",
-    )
-    return pa.table(
-        {name: pc.utf8_trim_whitespace(column) for name, column in zip(table.column_names, table.columns, strict=True)}
-    )
+
+    names: tuple[str, ...]
+    values: F32
+    fitted: Fitted
+    encoders: tuple[Encoder, ...]
+    filled: dict[str, int]
 
 
-def complete(settings: Series, names: Sequence[str], values: F64) -> F64:
+def processed_statics(settings: Series, resolved: Resolved, statics: Statics, entities: Sequence[str]) -> Processed:
+    """Fit and transform the static features of these entities. Raises `InputError` where that cannot be done."""
+    row_of = {name: row for row, name in enumerate(statics.entities)}
+    table = statics.table[[row_of[each] for each in entities]]
+    numeric = [name for name in table.columns if name not in resolved.encoded]
+    given = table.select(numeric).to_numpy() if numeric else np.empty((len(table), 0))
+    values = _complete(settings, numeric, given)
+    lacked = (np.isnan(given) & ~np.isnan(values)).sum(axis=0).tolist()
+    offsets = np.arange(len(entities) + 1, dtype=np.int64)
+    fitted = fit(resolved.static_scaling, numeric, values, offsets, entities, strategy="unified")
+    scaled = fitted.transform(numeric, values, offsets, entities)
+    columns = {name: [(name, column)] for name, column in zip(numeric, scaled.T, strict=True)}
+    encoders = []
+    for each in resolved.static_encoding:
+        assert each.encoder is not None
+        texts = {name: table[name].to_list() for name in each.columns or ()}
+        for name, own in texts.items():
+            if None in own:
+                raise InputError(
+                    f"entity {entities[own.index(None)]!r} has no static {name}, and a text has no "
+                    f"{settings.missing_static}; complete the static files, or give missing_static='drop_entity'"
+                )
+        encoder = fit_encoder(each.encoder, tuple(texts), texts)
+        made = dict(zip(encoder.names, encoder.transform(texts).T.astype(np.float32), strict=True))
+        columns |= {name: [(out, made[out]) for out in encoder.names_of(name)] for name in texts}
+        encoders.append(encoder)
+    ordered = [column for name in table.columns for column in columns[name]]
+    names = tuple(name for name, _ in ordered)
+    called = [settings.entity_column, *names]
+    twice = sorted({name for name in called if called.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"{len(twice)} columns of static features would be called alike, first {twice[0]!r}: that of a category is "
+            f"called COLUMN_CATEGORY; rename the other column in the static files"
+        )
+    stacked = np.stack([column for _, column in ordered], axis=1) if ordered else np.empty((len(entities), 0))
+    filled = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
+    return Processed(names, stacked.astype(np.float32), fitted, tuple(encoders), filled)
+
+
+def _complete(settings: Series, names: Sequence[str], values: F64) -> F64:
     """Missing attributes replaced by the mean or the median of the entities that have them, if that was asked for.
 
     values: of the retained entities, the columns `names`. Raises `InputError` where none has one.

@@ -1,4 +1,4 @@
-"""What a run of series made, as tables for people."""
+"""Print a run of series for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.printing import cell
+from headrace.cli.output import cell
 from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.errors import HeadraceError

@@ -1,50 +1,70 @@
 """The second pass: a batch of cleaned entities is scaled by what trains, and written for people and for training.
 
 Pipelines per entity are fitted here, on the entity's train rows; unified ones were fitted before. Work goes in slabs of
-entities, so memory is O(slab) beside the float32 rows of one batch.
+entities, so memory is O(slab) beside the float32 rows of one batch. `finish` writes what a run has once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.arrays import F32, F64, I64
 from headrace.digest import canonical_json
-from headrace.formats.write import HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.axis import Frequency
 from headrace.series.arrays.near_target import add, correlations, tally
+from headrace.series.clean_batch import Spool
 from headrace.series.config import SPLITS, Series
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
-from headrace.series.pipelines.save import load_part, save_part
+from headrace.series.pipelines.save import Pipelines, load_part, save_part
 from headrace.series.pipelines.settings import Resolved
-from headrace.series.quality import file_name
-from headrace.series.readable import readable_schema, rows_table, write_rows
-from headrace.series.spool import Passed, Spool
-from headrace.series.store_file import series_metadata, write_store
+from headrace.series.statics import Statics, processed_statics
+from headrace.series.store import (
+    ENTITIES,
+    ENTITIES_SCHEMA,
+    REPORTS,
+    REPORTS_TABLE,
+    STATICS,
+    SUMMARY,
+    Entity,
+    entities_table,
+    file_name,
+    readable_schema,
+    split_directory,
+    train_rows,
+    with_metadata,
+    write_readable,
+    write_store,
+    write_tables,
+)
 
 UNIFIED = f"{STAGE_DIRECTORY}/fit/unified"
-SERIES_DIRECTORY, REPORTS = "processed_time_series", "quality_reports"
 
 _SLAB_CELLS = 1 << 18  # of float64: stays in the processor's cache
 _COMPARED_ROWS = 512
 
 
-def split_directory(split: str) -> str:
-    """Where the readable files of a split lie, relative to the run."""
-    return f"{SERIES_DIRECTORY}/{split}"
+_REPORT_ROWS = 1 << 12  # of a row group
+_REPORTS_SCHEMA = pa.schema(
+    [
+        pa.field("entity", pa.string(), nullable=False),
+        pa.field("passed_quality_check", pa.bool_(), nullable=False),
+        pa.field("failure_reason", pa.string()),
+        pa.field("report", pa.string(), nullable=False),
+    ]
+)
 
 
-def part_stem(number: int) -> str:
-    """Where the fits of batch `number` are kept until all are merged."""
+def _part_stem(number: int) -> str:
     return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
 
 
-def slabs(entities: Sequence[Passed], columns: int) -> Iterator[Sequence[Passed]]:
+def _slabs(entities: Sequence[Entity], columns: int) -> Iterator[Sequence[Entity]]:
     """Consecutive entities that are worked on together."""
     start = cells = 0
     for place, each in enumerate(entities):
@@ -56,25 +76,18 @@ def slabs(entities: Sequence[Passed], columns: int) -> Iterator[Sequence[Passed]
         yield entities[start:]
 
 
-def train_rows(entities: Sequence[Passed], values: F64) -> tuple[F64, npt.NDArray[np.int64]]:
-    """The train rows of these entities end to end, and where each begins: float64 [R, C], int64 [E + 1]."""
-    parts = [values[each.first_row : each.first_row + each.val_row] for each in entities]
-    offsets = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
-    return np.concatenate(parts) if parts else values[:0], offsets
-
-
 def write_batch(
     files: TaskFiles, settings: Series, resolved: Resolved, frequency: Frequency, spool: Spool
 ) -> dict[str, Any]:
     """Scale and write the retained entities of a batch, and the quality reports of all."""
-    entities = spool.passed()
+    entities = spool.entities()
     values = spool.values()
     masked = [settings.columns().index(name) for name in settings.filled_columns()] if settings.mask_columns() else []
     filled = spool.filled() if masked else None
     unified = load_part(files.run, UNIFIED) if resolved.unified_entities else Fitted(())
     matrix = np.empty((len(values), len(settings.columns()) + len(masked)), np.float32)
     fits, tallies = [], []
-    for slab in slabs(entities, spool.columns):
+    for slab in _slabs(entities, spool.columns):
         start, stop = slab[0].first_row, slab[-1].first_row + slab[-1].rows
         names = [each.entity for each in slab]
         trains, edges = train_rows(slab, values)
@@ -90,12 +103,13 @@ def write_batch(
         matrix[start:stop, : spool.columns] = scaled
         if filled is not None:
             matrix[start:stop, spool.columns :] = filled[start:stop][:, masked]
-    save_part(files, part_stem(spool.number), merge(fits))
+    save_part(files, _part_stem(spool.number), merge(fits))
     if entities:
-        write_store(files, spool.number, matrix, series_metadata(settings, frequency))
+        write_store(files, spool.number, matrix, settings, frequency)
     blocks = _write_readable(files, settings, frequency, spool.number, entities, matrix)
     if settings.layout == "files":
-        _write_reports(files, spool)
+        for report in spool.reports():
+            files.write(f"{REPORTS}/{file_name(report['entity'])}.json", canonical_json(report) + b"\n")
     return {"rows_read": len(values), "blocks": blocks, "near_target": add(tallies)}
 
 
@@ -113,7 +127,7 @@ def _write_readable(
     settings: Series,
     frequency: Frequency,
     number: int,
-    entities: Sequence[Passed],
+    entities: Sequence[Entity],
     matrix: F32,
 ) -> dict[str, list[dict[str, Any]]]:
     """The Parquet files of the splits; path relative to the run → their blocks. Parts without rows have no file."""
@@ -125,18 +139,96 @@ def _write_readable(
         for group in groups:
             stem = file_name(group[0].entity) if settings.layout == "files" else f"part-{number:05d}"
             target = f"{split_directory(split)}/{stem}.parquet"
-            path = files.temporary(target)
-            tables = [rows_table(schema, each, each.bounds()[split], frequency, matrix) for each in group]
-            written, blocks[target] = write_rows(path, schema, tables)
-            files.finished(path, target, written)
+            tables = [_rows_table(schema, each, each.bounds()[split], frequency, matrix) for each in group]
+            blocks[target] = write_readable(files, target, schema, pa.concat_tables(tables))
     return blocks
 
 
-def _write_reports(files: TaskFiles, spool: Spool) -> None:
-    for record in spool.records():
-        target = f"{REPORTS}/{file_name(record['report']['entity'])}.json"
-        path = files.temporary(target)
-        with HashingFile(path) as file:
-            file.write(canonical_json(record["report"]) + b"\n")
-            written = file.holding(1)
-        files.finished(path, target, written)
+def _rows_table(
+    schema: pa.Schema, entity: Entity, bounds: tuple[int, int], frequency: Frequency, matrix: F32
+) -> pa.Table:
+    """The rows [start, stop) of an entity. matrix: float32 [rows, C] of its batch."""
+    start, stop = bounds
+    columns = np.ascontiguousarray(matrix[entity.first_row + start : entity.first_row + stop].T)
+    arrays = [
+        pa.repeat(entity.entity, stop - start),
+        pa.array(entity.axis(frequency).times()[start:stop]).view(pa.timestamp("us")),
+        *(pa.array(column) for column in columns),
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def finish(
+    files: TaskFiles,
+    settings: Series,
+    resolved: Resolved,
+    frequency: Frequency,
+    spools: Sequence[Spool],
+    statics: Statics | None,
+    near_target: Mapping[str, Sequence[int]],
+) -> dict[str, Any]:
+    """Write the files about all entities; return what the manifest says of the pipelines.
+
+    near_target: features that look like the target in another unit.
+    """
+    schema = with_metadata(ENTITIES_SCHEMA, settings, frequency)
+    names: list[str] = []
+    full: list[int] = []  # batches with retained entities
+
+    def entities() -> Iterator[pa.Table]:
+        for spool in spools:
+            own = spool.entities()
+            if own:
+                rows = range(len(names), len(names) + len(own)) if statics is not None else [-1] * len(own)
+                yield entities_table(own, spool.number, schema, rows)
+                names.extend(each.entity for each in own)
+                full.append(spool.number)
+
+    write_tables(files, ENTITIES, schema, entities())
+    processed = None
+    if statics is not None:
+        processed = processed_statics(settings, resolved, statics, names)
+        fields = [pa.field(name, pa.float32(), nullable=False) for name in processed.names]
+        schema = pa.schema([pa.field(settings.entity_column, pa.string(), nullable=False), *fields])
+        columns = [pa.array(names), *(pa.array(np.ascontiguousarray(each)) for each in processed.values.T)]
+        write_tables(files, STATICS, schema, iter([pa.Table.from_arrays(columns, schema=schema)]))
+    unified = load_part(files.run, UNIFIED) if resolved.unified_entities else Fitted(())
+    of_series = join([unified, merge([load_part(files.run, _part_stem(number)) for number in full])])
+    pipelines = Pipelines(settings.target, of_series, Fitted(()))
+    if processed is not None:
+        pipelines = Pipelines(settings.target, of_series, processed.fitted, processed.encoders)
+    digests = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
+    excluded = {
+        report["entity"]: report["failure_reason"]
+        for spool in spools
+        for report in spool.reports()
+        if not report["passed_quality_check"]
+    }
+    summary = {
+        "original_basins": len(names) + len(excluded),
+        "passed_basins": len(names),
+        "failed_basins": len(excluded),
+        "excluded_basins": excluded,
+        "retained_basins": names,
+        "attributes_without_series": 0 if statics is None else statics.strangers,
+        "features_like_the_target": dict(near_target),
+    }
+    files.write(SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode() + b"\n")
+    if settings.layout == "packed":
+        write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, map(_reports_table, spools), _REPORT_ROWS)
+    return {
+        "pipelines": digests,
+        "near_target": dict(near_target),
+        "static_columns": [] if processed is None else list(processed.names),
+        "filled_statics": {} if processed is None else processed.filled,
+    }
+
+
+def _reports_table(spool: Spool) -> pa.Table:
+    """The quality reports of a batch as rows: a million entities must not mean a million files."""
+    reports = list(spool.reports())
+    columns: dict[str, list[Any]] = {
+        name: [each[name] for each in reports] for name in ("entity", "passed_quality_check", "failure_reason")
+    }
+    columns["report"] = [canonical_json(each).decode() for each in reports]
+    return pa.table(columns, schema=_REPORTS_SCHEMA)

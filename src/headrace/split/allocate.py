@@ -1,4 +1,4 @@
-"""Which entities train: exactly floor(entities × ratio), by a keyed hash of the entity's text. Pure.
+"""Choose which entities train: exactly floor(entities × ratio), by a keyed hash of the entity's text. Pure.
 
 An entity is known by 128 bits of SipHash-2-4 under a key of the seed, so memory is 16 bytes an entity whatever its
 text, and the chance that any two of 10^9 entities share a hash is below 10^-20. Entities seen before the cutoff are
@@ -34,12 +34,12 @@ class Hashes:
 
 
 def hash_entities(texts: pa.Array, seed: int) -> Hashes:
-    """Hashes of entity texts [N], no nulls."""
+    """Hash entity texts [N], no nulls."""
     return Hashes(*hash_texts(derive_key(seed, "temporal_split.entity"), texts))
 
 
 def hash_nobody(seed: int) -> Hashes:
-    """The hash of the one entity that rows without entity share; no text has it, being of another key."""
+    """Return the hash of the one entity that rows without entity share; no text has it, as its key is another."""
     return Hashes(*hash_texts(derive_key(seed, "temporal_split.nobody"), pa.array([""])))
 
 
@@ -80,7 +80,7 @@ class EntitySet:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Who trains and who validates. `known` is ascending; its first `train` entities train, the others validate."""
+    """The sides of entities. `known` is ascending; its first `train` entities train, the others validate."""
 
     known: Hashes
     train: int
@@ -91,7 +91,7 @@ class Allocation:
         return len(self.known) - self.train
 
     def side_of(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
-        """TRAIN, VAL or UNSEEN for each entity: uint8 [N]."""
+        """Return TRAIN, VAL or UNSEEN for each entity: uint8 [N]."""
         at = np.searchsorted(self.known.high, hashes.high)
         side = np.full(len(hashes), UNSEEN, np.uint8)
         left = np.arange(len(hashes))

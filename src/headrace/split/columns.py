@@ -1,4 +1,4 @@
-"""Columns that a split derives: class labels, the main target, where a row came from. Pure."""
+"""Derive columns: class labels, the main target, where a row came from. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan
 
 
 def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """The row-wise maximum of the other targets; nulls are passed over, a row of nulls is null.
+    """Return the row-wise maximum of the other targets; nulls are passed over, a row of nulls is null.
 
     Of typed columns it has their common number type; of text it is text: whole numbers without a point.
     """
@@ -37,7 +37,7 @@ def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values:
 
 
 def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """float64 as text, value by value: whole numbers without a point, others in the shortest form that reads back."""
+    """Write float64 as text: whole numbers without a point, others in the shortest form that reads back."""
     whole = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
     integers = pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
     return pc.if_else(
@@ -48,7 +48,7 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def label_map(distinct: Sequence[str]) -> dict[str, int]:
-    """Class numbers of all label texts of the source: one map for all shards.
+    """Number all label texts of the source: one map for all shards.
 
     Labels that are all whole numbers ("0", "1.0") keep their number; any other set of texts becomes 0..k-1 in sorted
     order. Raises `InputError` where whole numbers stand beside other ones, which is no classification.
@@ -77,14 +77,14 @@ def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.Chunk
 
 
 def class_numbers(texts: pa.ChunkedArray, classes: Mapping[str, int]) -> pa.ChunkedArray:
-    """int64 class of every label text; null stays null."""
+    """Return the int64 class of every label text; null stays null."""
     places = pc.index_in(texts, value_set=pa.array(list(classes), pa.string()))
     table = pa.array(list(classes.values()), pa.int64())
     return pa.chunked_array([table.take(chunk) for chunk in places.chunks], pa.int64())
 
 
 def with_lineage(table: pa.Table, shard: str, first_row: int) -> pa.Table:
-    """The table with the source shard and row number (from 0) of every row."""
+    """Add the source shard and row number (from 0) of every row."""
     count = table.num_rows
     names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([shard])).cast(pa.string())
     table = table.append_column(pa.field("source_shard", pa.string(), nullable=False), names)

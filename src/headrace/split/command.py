@@ -1,19 +1,23 @@
-"""`headrace split`: the temporal split from flags, or from the environment of the script it replaces."""
+"""`headrace split`: the temporal split from flags, or from the environment of the container job it replaces."""
 
 from __future__ import annotations
 
+import ast
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.derived import PartlyGiven
+from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
-from headrace.split.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_from_environment
+
+_SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # of the container job
+_REQUIRED = {"time": "DATE_COLUMN", "entity": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
 
 
 def split(
@@ -31,54 +35,103 @@ def split(
         typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel="Output"),
     ] = False,
     given: PartlyGiven,
-    about: AboutRun,
+    about: RunOptions,
 ) -> None:
     """Split shards by time without leaking an entity.
 
     Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
 
-    Example:  headrace split raw --out out --date-column time --group-column customer --split-date 2025-01-01
+    Example:  headrace split raw --out out --time time --entity customer --split-date 2025-01-01
     """
     settings = given.values | ({"lineage": "columns"} if lineage else {})
     if from_env:
-        environment = settings_from_environment(os.environ)
-        about = about if about.workers is not None else replace(about, workers=environment.workers)
-        settings = {**environment.settings, **settings}
+        variables, workers = settings_from_environment(os.environ)
+        about = about if about.workers is not None else replace(about, workers=workers)
+        settings = {**variables, **settings}
         if settings["format"] in ("csv", "tsv"):
             settings.setdefault("compression", "none")
-        source = source or [CONTAINER_SOURCE]
-        out = out or Path(CONTAINER_OUT)
-        if "signature" not in settings:
-            settings |= _container_signature(Path(source[0]))
+        source = source or [_SOURCE]
+        out = out or Path(_OUT)
+        # The job's signature file is the first file of the `signature` directory beside its data.
+        directory = Path(source[0]).parent / "signature"
+        files = sorted(each for each in directory.iterdir() if each.is_file()) if directory.is_dir() else []
+        if files and files[0].stat().st_size:
+            settings.setdefault("signature", files[0])
     if not source:
         raise SettingsError("no source; give files, a directory or a glob pattern: headrace split SOURCE --out OUT ...")
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
-    _require(settings, from_env=from_env)
+    missing = [name for name in _REQUIRED if name not in settings]
+    if missing:
+        flags = ", ".join("--" + name.replace("_", "-") for name in missing)
+        variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}" if from_env else ""
+        raise SettingsError(f"not given: {flags}; add {'them' if len(missing) > 1 else 'it'}{variables_too}")
 
     from headrace.storage.places import is_address
 
     if from_env and is_address(str(out)):
         raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
-
     run = execute(given.model(source=source, **settings), out, about)
     if from_env:
-        from headrace.run.export import export_tree
+        from headrace.run.prepare import export_tree
 
         export_tree(run, out, ("training_data", "oot_data"))
 
 
-def _require(given: dict[str, Any], *, from_env: bool) -> None:
-    names = {"date_column": "DATE_COLUMN", "group_column": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
-    missing = [name for name in names if name not in given]
-    if missing:
-        flags = ", ".join("--" + name.replace("_", "-") for name in missing)
-        variables = f" or set {', '.join(names[name] for name in missing)}" if from_env else ""
-        raise SettingsError(f"not given: {flags}; add {'them' if len(missing) > 1 else 'it'}{variables}")
+def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
+    """Return settings and workers of DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, TRAIN_RATIO, RANDOM_SEED,
+    ENABLE_TRUE_STREAMING, OUTPUT_FORMAT, TARGETS, MAIN_TASK_INDEX, LABEL_FIELD, MAX_WORKERS. "", "None" and "null" mean
+    unset.
+
+    The job's files are not compressed, whatever its input: their names end in .csv, .tsv or .parquet.
+    SHARD_SIZE, STREAMING_BATCH_SIZE and BATCH_SIZE bounded the old script's memory; they must be whole numbers and
+    have no effect: memory is bounded by the chunk. Raises `SettingsError` naming the variable, also where one of
+    TARGETS and MAIN_TASK_INDEX is set without the other: the main target would not be made.
+    """
+
+    def text(name: str) -> str | None:
+        value = environment.get(name, "").strip()
+        return None if value in ("", "None", "null") else value
+
+    def number(name: str, kind: type[int] | type[float]) -> Any:
+        value = text(name)
+        try:
+            return None if value is None else kind(value)
+        except ValueError:
+            raise SettingsError(f"{name} is {value!r}; give a number, or unset it") from None
+
+    for name in ("SHARD_SIZE", "STREAMING_BATCH_SIZE", "BATCH_SIZE"):
+        number(name, int)
+    format_ = text("OUTPUT_FORMAT") or "csv"
+    if format_.lower() not in ("csv", "tsv", "parquet"):
+        raise SettingsError(f"OUTPUT_FORMAT is {format_!r}; give CSV, TSV or Parquet")
+    targets, index = _targets(text("TARGETS")), number("MAIN_TASK_INDEX", int)
+    if (targets is None) != (index is None):
+        given, missing = ("TARGETS", "MAIN_TASK_INDEX") if index is None else ("MAIN_TASK_INDEX", "TARGETS")
+        raise SettingsError(
+            f"{given} is {text(given)!r} and {missing} is not set, so no main target would be made; set {missing}, or "
+            f"unset {given}"
+        )
+    settings = {
+        **{name: text(variable) for name, variable in _REQUIRED.items()},
+        "train_ratio": number("TRAIN_RATIO", float),
+        "seed": number("RANDOM_SEED", int),
+        "layout": "sharded" if (text("ENABLE_TRUE_STREAMING") or "").lower() == "true" else "single",
+        "format": format_.lower(),
+        "label": text("LABEL_FIELD"),
+        "targets": targets,
+        "main_task_index": index,
+    }
+    return {name: value for name, value in settings.items() if value is not None}, number("MAX_WORKERS", int)
 
 
-def _container_signature(source: Path) -> dict[str, Path]:
-    """The container job's signature file: the first file of the `signature` directory beside its data."""
-    directory = source.parent / "signature"
-    files = sorted(each for each in directory.iterdir() if each.is_file()) if directory.is_dir() else []
-    return {"signature": files[0]} if files and files[0].stat().st_size else {}
+def _targets(text: str | None) -> tuple[str, ...] | None:
+    """A comma list, quotes stripped, or a literal list."""
+    if text is None:
+        return None
+    if text.startswith("["):
+        try:
+            return tuple(str(name) for name in ast.literal_eval(text))
+        except (ValueError, SyntaxError):
+            raise SettingsError(f"TARGETS is {text!r}; give a comma-separated list of columns") from None
+    return tuple(name.strip().strip("'\"") for name in text.split(",") if name.strip())

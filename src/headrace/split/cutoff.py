@@ -1,9 +1,16 @@
-"""The split date, as the two clocks a row's date may be told by. Pure."""
+"""The split date on the two clocks that tell a row's time, and the stretches of time around it. Pure.
+
+Rows are counted by stretch while a run is prepared, in O(rows). The stretches follow from the source's first and last
+time and from the cutoff, which is the border of two of them. Counts of shards add up, so they are the same for any
+number of workers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -11,6 +18,7 @@ import numpy as np
 from headrace.arrays import I64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STRETCHES = 72  # columns over the width of a page
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Cutoff:
 
 
 def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
-    """The cutoff at a moment; one without offset is wall-clock time of the zone.
+    """Return the cutoff at a moment; one without offset is wall-clock time of the zone.
 
     Raises `ValueError` for a wall-clock time that the zone skips or repeats; one with an offset is always fine.
     """
@@ -48,7 +56,7 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
 
 
 def to_utc(wall_us: I64, zone: str) -> I64:
-    """Wall-clock times of a zone as microseconds since 1970 UTC.
+    """Convert wall-clock times of a zone to microseconds since 1970 UTC.
 
     A time that happens twice is the first of both; one that clocks skip is told by the clock of the day before.
     """
@@ -86,3 +94,38 @@ def _repeated_hour(wall: datetime, zone: ZoneInfo) -> tuple[int | None, int | No
     while twice(end):
         end += minute
     return _micros(start.replace(tzinfo=UTC)), _micros(end.replace(tzinfo=UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class DateBins:
+    """Stretches [first_us + n * width_us, first_us + (n + 1) * width_us), n from 0 to count - 1."""
+
+    first_us: int
+    width_us: int
+    count: int
+
+    @classmethod
+    def over(cls, first_us: int, last_us: int, cutoff_us: int) -> DateBins:
+        """At most 73 of them, that hold both dates."""
+        width = max(1, -(-(last_us - first_us + 1) // _STRETCHES))
+        shift = (cutoff_us - first_us) % width if first_us < cutoff_us <= last_us else 0
+        begin = first_us + shift - width if shift else first_us
+        return cls(begin, width, (last_us - begin) // width + 1)
+
+    def counts(self, micros: I64) -> I64:
+        """Rows in each stretch, int64 [count]. Dates outside, which only a damaged run has, are counted nowhere."""
+        places = (micros - self.first_us) // self.width_us
+        return np.bincount(places[(places >= 0) & (places < self.count)], minlength=self.count)
+
+
+def total(counts: Iterable[Mapping[str, list[int]]], bins: DateBins, splits: Iterable[str]) -> dict[str, Any]:
+    """Return what the manifest says: the stretches, and the rows in them by split."""
+    found = {split: np.zeros(bins.count, np.int64) for split in splits}
+    for each in counts:
+        for split, own in each.items():
+            found[split] += np.array(own, np.int64)
+    return {
+        "first_us": bins.first_us,
+        "width_us": bins.width_us,
+        "rows": {split: own.tolist() for split, own in found.items()},
+    }

@@ -1,4 +1,4 @@
-"""Figures of a temporal split: when rows of each split lie, how large its entities are. Reads the entity column."""
+"""Draw when rows of each split lie and how large its entities are. Reads the entity column."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are 
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Make the figures in the order of the page."""
     found = [timeline_figure(facts), common.rows_figure(facts), common.shards_figure(facts)]
     return [each for each in (*found, *entity_figures(facts), common.blocks_figure(facts)) if each is not None]
 
 
 def timeline_figure(facts: RunFacts) -> Figure | None:
-    """Is the split clean in time? Rows by date, as they were counted while the run was prepared."""
+    """Draw rows by time, as they were counted while the run was prepared."""
     blocks = facts.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
     cutoff = facts.manifest.facts.get("cutoff_us")
     if blocks.is_empty() or cutoff is None:
@@ -54,7 +54,7 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
 
 
 def entity_figures(facts: RunFacts) -> list[Figure]:
-    """How many entities there are, how many rows each has, and whether one is on both sides."""
+    """Draw how many entities there are and how many rows each has, and say whether one is on both sides."""
     known = facts.manifest.facts
     train, val = int(known.get("train_entities") or 0), int(known.get("val_entities") or 0)
     question = "How large are the entities?"
@@ -79,7 +79,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
                 f"{own.max():,.0f} at most ({share(float(own.max()), float(own.sum()))} of {split})."
             )
     both = _on_both_sides(sizes)
-    column = known.get("group_column", "the entity")
+    column = known.get("entity", "the entity")
     leak = (
         f"Counted in the shards: no {column} both trains and tests."
         if not both
@@ -91,7 +91,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
 
 def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
     """entity, rows for every split, from the entity column of the shards; None where that is much to read."""
-    column = facts.manifest.facts.get("group_column")
+    column = facts.manifest.facts.get("entity")
     totals = facts.manifest.splits.values()
     parquet = facts.blocks["format"].is_in(["parquet"]).all()
     too_much = sum(each.rows for each in totals) > _MOST_ROWS or (

@@ -1,23 +1,77 @@
-"""What a user should know of a split that is done all the same: small splits, odd texts, dates left out. Pure."""
+"""Judge a split by what its scans found: refuse mixed times, warn of odd values and small splits. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from headrace.errors import InputError
 from headrace.formats.dates import moment
+from headrace.formats.shard import Shard
 from headrace.run.receipts import Receipt
-from headrace.split.config import TemporalSplit
+from headrace.split.scan import MIXED, one_form_advice
+from headrace.split.settings import TemporalSplit
 
 # A split of fewer rows measures nothing; one below the share is worth a word unless it is large all the same.
 _FEW_ROWS, _MANY_ROWS, _FEW_SHARE = 10, 10_000, 0.01
 _SHOWN = 80
 
 
+def one_form(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequence[Receipt]) -> set[str]:
+    """Return the form of all times; two where those go together. Raises `InputError` naming two shards."""
+    first: dict[str, str] = {}
+    for scan, shard in zip(scans, shards, strict=True):
+        for form in scan.result["forms"]:
+            first.setdefault(form, str(shard.path))
+    if len(first) > 1 and not (settings.time_format == "iso" and first.keys() == MIXED):
+        (form, path), (other, elsewhere) = list(first.items())[:2]
+        raise InputError(
+            f"{elsewhere}: {settings.time} is of form {other}, in {path} of form {form}; "
+            f"{one_form_advice(sorted(first))}"
+        )
+    return set(first)
+
+
+def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequence[Receipt]) -> None:
+    """Refuse numbers that would all be times, and hardly the ones that were meant: a wrong unit splits in silence.
+
+    Numbers of two usual sizes and of none between them are epochs of two units. Numbers of one size that is not the
+    declared unit's, and that the cutoff does not divide, are of that other unit.
+    """
+    name = settings.time
+    dated = [(scan.result, shard) for scan, shard in zip(scans, shards, strict=True) if scan.result["forms"]]
+    if dated and all(result["hours"] for result, _ in dated):
+        raise InputError(
+            f"{dated[0][1].path}: {name} is written in ten digits, an hour as YYYYMMDDHH and also seconds since "
+            f'1970; give time_format="%Y%m%d%H" or time_format="epoch_s"'
+        )
+    first: dict[str, Shard] = {}
+    for scan, shard in zip(scans, shards, strict=True):
+        for unit in scan.result["units"]:
+            first.setdefault(unit, shard)
+    if any(scan.result["unusual"] for scan in scans):
+        return
+    if len(first) > 1:
+        told = ", ".join(f"those of {unit} in {first[unit].path}" for unit in sorted(first))
+        raise InputError(
+            f"{next(iter(first.values())).path}: {name} holds numbers of two units: {told}; write one unit throughout, "
+            f"or split the files of each on their own"
+        )
+    if first and settings.time_format not in first and dated:
+        unit, shard = next(iter(first.items()))
+        first_us = min(result["first_us"] for result, _ in dated)
+        last_us = max(result["last_us"] for result, _ in dated)
+        if not first_us <= settings.cutoff().instant_us <= last_us:
+            raise InputError(
+                f"{shard.path}: {name} holds numbers of the size of {unit}, which as {settings.time_format} run from "
+                f'{moment(first_us)} to {moment(last_us)}; give time_format="{unit}"'
+            )
+
+
 def few_rows(
     settings: TemporalSplit, rows: Mapping[str, int], dropped: Mapping[str, int], scans: Sequence[Receipt]
 ) -> Iterator[str]:
-    """Sentences about splits that are too small to measure anything: how small, why, and what to change."""
+    """Warn of splits that are too small to measure anything: how small, why, and what to change."""
     total, date = sum(rows.values()), settings.split_date
     tests = rows["test"]
     if tests < _FEW_ROWS or (tests < _MANY_ROWS and tests < total * _FEW_SHARE):
@@ -30,9 +84,7 @@ def few_rows(
             cure = "choose an earlier split_date or a smaller train_ratio"
         else:
             last = max((scan.result["last_us"] for scan in scans if scan.result["forms"]), default=None)
-            why = (
-                f"no row that counts is from {date} on" if not behind else f"{_rows(behind)} in all are from {date} on"
-            )
+            why = f"{_rows(behind)} in all are from {date} on" if behind else f"no row that counts is from {date} on"
             why += "" if last is None else f", and the last date is {moment(last)}"
             cure = "choose an earlier split_date"
         yield f"{few}: {why}; {cure}"
@@ -44,21 +96,19 @@ def few_rows(
 
 
 def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[str]:
-    """Sentences about texts that others read as missing, entities that look alike, and dates that are left out."""
-    named = {"group_column": settings.group_column, "label": settings.label}
+    """Warn of texts that others read as missing, entities that look alike, and times that are left out."""
     for role, counts in missing_like(scans).items():
-        what = "a class" if role == "label" else "one entity"
+        name, what = (settings.label, "a class") if role == "label" else (settings.entity, "one entity")
         for text, count in counts.items():
             yield (
-                f"{named[role]}: {_rows(count)} hold the text {text!r}, which is {what}; pandas reads it as missing: "
+                f"{name}: {_rows(count)} hold the text {text!r}, which is {what}; pandas reads it as missing: "
                 f'if it is, give null_values=["{text}"]'
             )
     padded = next(((scan.subject, scan.result["padded"]) for scan in scans if scan.result["padded"] is not None), None)
     if padded is not None:
-        shard, text = padded
         yield (
-            f"{settings.group_column}: texts with blanks around them, or in another Unicode form than NFC, are "
-            f"entities of their own, first {text[:_SHOWN]!r} in {shard}; clean them if they mean the entity without"
+            f"{settings.entity}: texts with blanks around them, or in another Unicode form than NFC, are entities of "
+            f"their own, first {padded[1][:_SHOWN]!r} in {padded[0]}; clean them if they mean the entity without"
         )
     first = next((scan.result["first_unreadable"] for scan in scans if scan.result["first_unreadable"]), None)
     if first is not None:
@@ -66,9 +116,9 @@ def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[st
 
 
 def missing_like(scans: Sequence[Receipt]) -> dict[str, dict[str, int]]:
-    """Role of a column → text that means "missing" elsewhere → rows; only roles that have some."""
+    """Count rows whose text means "missing" elsewhere, by role of the column and text; only roles that have some."""
     found: dict[str, dict[str, int]] = {}
-    for role in ("group_column", "label"):
+    for role in ("entity", "label"):
         counts: Counter[str] = Counter()
         for scan in scans:
             counts.update(scan.result["missing_like"][role])

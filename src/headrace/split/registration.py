@@ -1,17 +1,11 @@
 """Register the temporal split."""
 
-from headrace.formats.time_formats import DATE_WORDS
 from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
     name="temporal_split",
-    settings="headrace.split.config:TemporalSplit",
+    settings="headrace.split.settings:TemporalSplit",
     commands={"split": "headrace.split.command:split"},
-    words={
-        ("split",): {
-            "date_format": ("auto", *DATE_WORDS),
-        }
-    },
     init=Init(
         word="split", options="headrace.cli.init.asked:AskedSplit", sections="headrace.split.init:split_sections"
     ),
@@ -21,9 +15,9 @@ REGISTRATION = Registration(
         "join": ("join files", "splits"),
     },
     reasons={
-        "null_date": "has no date",
-        "unreadable_date": "date cannot be read",
-        "null_group": "has no entity",
+        "null_time": "has no time",
+        "unreadable_time": "time cannot be read",
+        "null_entity": "has no entity",
         "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
         "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
         "missing_label": "has no label",

@@ -1,4 +1,4 @@
-"""Pass 1: what decides a row's split, shard by shard. Reads the date, the entity and, where asked, the label.
+"""Scan shards for what decides a row's split: the time, the entity and, where asked, the label. Pass 1.
 
 Leaves two Arrow files a shard, so that pass 2 reads no date again: per row the entity's place, the microseconds and
 flags; per distinct entity its hash and whether it was seen before the cutoff. O(chunk + entities of the shard).
@@ -23,15 +23,14 @@ from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_h
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
-from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL, INSTANT = 1, 2, 4
-MIXED = frozenset({"iso", "iso_zoned"})  # forms that date_format="iso" takes together
+MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
 _MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
 _TEXTS_AT_ONCE = 1 << 20
@@ -39,7 +38,7 @@ _TEXTS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Scanned:
-    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
+    """One shard as pass 1 left it. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
 
     sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes.
     """
@@ -62,28 +61,19 @@ def entities_file(number: int) -> str:
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
 
 
-def needed_columns(settings: TemporalSplit) -> list[str]:
-    """The columns pass 1 reads."""
-    names = [settings.date_column, settings.group_column]
-    if settings.label is not None:
-        names += settings.targets or () if settings.label == settings.main_target else (settings.label,)
-    return list(dict.fromkeys(names))
-
-
 def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: int) -> dict[str, Any]:
     """Scan one shard. Raises `InputError` for rows without date or entity where that is an error."""
     scan = _Scan(settings, shard)
-    wanted = [name for name in needed_columns(settings) if name in shard.schema.names]
-    for chunk in read_chunks(shard, wanted):
+    for chunk in read_chunks(shard, scan.columns):
         scan.take(chunk)
     result, rows, entities = scan.finish()
     for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
-        write_arrow(files, target, table)
+        files.write_arrow(target, table)
     return result
 
 
 def read_scan(run: Path, number: int) -> Scanned:
-    """What `scan_shard` left; arrays are views of mapped files."""
+    """Read what `scan_shard` left; arrays are views of mapped files."""
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
     sizes = rows["size"].to_numpy() if "size" in rows.column_names else None
@@ -93,7 +83,7 @@ def read_scan(run: Path, number: int) -> Scanned:
 
 
 def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
-    """Hashes of the shard's entities and which of them were seen before the cutoff."""
+    """Read hashes of the shard's entities and which of them were seen before the cutoff."""
     entities = _read(run / entities_file(number))
     return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(
         np.bool_
@@ -111,6 +101,10 @@ class _Scan:
 
     def __init__(self, settings: TemporalSplit, shard: Shard) -> None:
         self.settings, self.shard, self.cutoff = settings, shard, settings.cutoff()
+        wanted = [settings.time, settings.entity]
+        if settings.label is not None:
+            wanted += settings.targets or () if settings.label == settings.main_target else (settings.label,)
+        self.columns = [name for name in dict.fromkeys(wanted) if name in shard.schema.names]
         self.texts: list[pa.Array] = []
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
@@ -120,17 +114,17 @@ class _Scan:
         self.units: set[str] = set()
         self.unusual = self.other_than_hours = False
         self.first_unreadable: str | None = None
-        self.missing_like: dict[str, Counter[str]] = {"group_column": Counter(), "label": Counter()}
+        self.missing_like: dict[str, Counter[str]] = {"entity": Counter(), "label": Counter()}
         self.classes: set[str] = set()
         self.distinct = 0
 
     def take(self, chunk: Chunk) -> None:
-        table = chunk.table([name for name in needed_columns(self.settings) if name in self.shard.schema.names])
+        table = chunk.table(self.columns)
         try:
             dates = self._dates(table, chunk.first_row)
             codes = self._entities(table, chunk)
             flags = np.where(dates.unreadable, UNREADABLE_DATE, 0).astype(np.uint8)
-            if self.settings.date_format == "iso":  # else all rows of the source are on one clock
+            if self.settings.time_format == "iso":  # else all rows of the source are on one clock
                 flags |= np.where(dates.instant, INSTANT, 0).astype(np.uint8)
             if self.settings.label is not None:
                 flags |= self._labels(table)
@@ -148,11 +142,11 @@ class _Scan:
         self.flags.append(flags)
 
     def _dates(self, table: pa.Table, first_row: int) -> Dates:
-        name, settings = self.settings.date_column, self.settings
+        name, settings = self.settings.time, self.settings
         column = nulled(_column(table, name), ("", *settings.null_values))
-        dates = parse_dates(column, settings.date_format)
+        dates = parse_dates(column, settings.time_format)
         self.forms |= dates.forms
-        if len(self.forms) > 1 and not (settings.date_format == "iso" and self.forms <= MIXED):
+        if len(self.forms) > 1 and not (settings.time_format == "iso" and self.forms <= MIXED):
             forms = sorted(self.forms)
             raise InputError(
                 f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; {one_form_advice(forms)}"
@@ -166,12 +160,12 @@ class _Scan:
                 micros = np.where(repeated, MISSING, dates.micros)
                 unreadable = unreadable | repeated
                 dates = Dates(micros, unreadable, dates.instant, dates.forms)
-        absent = dates.micros == MISSING if settings.null_date == "error" else unreadable
-        if absent.any() and (settings.null_date == "error" or self.first_unreadable is None):
+        absent = dates.micros == MISSING if settings.bad_rows == "error" else unreadable
+        if absent.any() and (settings.bad_rows == "error" or self.first_unreadable is None):
             row = int(np.flatnonzero(absent)[0])
             told = f"{self.shard.path}: row {first_row + row + 1}: {name} {self._fault(column, row, repeated)}"
-            if settings.null_date == "error":
-                raise InputError(f'{told}; or drop and count such rows with null_date="drop"')
+            if settings.bad_rows == "error":
+                raise InputError(f'{told}; or drop and count such rows with bad_rows="drop"')
             self.first_unreadable = told
         return dates
 
@@ -184,11 +178,11 @@ class _Scan:
                 f"is {_shown(value)}, an hour that happens twice in {self.settings.timezone} around the split date; "
                 f"give dates an offset"
             )
-        return f"is {_shown(value)}, {advice(_python(value), self.settings.date_format)}"
+        return f"is {_shown(value)}, {advice(_python(value), self.settings.time_format)}"
 
     def _note_units(self, column: pa.ChunkedArray, dates: Dates) -> None:
         """Note which epochs numbers of this size usually are: a source that mixes units would be split at random."""
-        declared = self.settings.date_format
+        declared = self.settings.time_format
         if declared == "auto" and dates.forms == {"epoch_s"}:
             self.other_than_hours |= not look_like_hours(dates.micros)
         if declared not in EPOCHS:
@@ -199,17 +193,17 @@ class _Scan:
         self.unusual |= bool((read & by_size.unreadable).any()) or "yyyymmdd" in by_size.forms
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
-        name = self.settings.group_column
-        texts = as_text(_column(table, name), self.settings.null_values, f"group_column {name!r}")
+        name = self.settings.entity
+        texts = as_text(_column(table, name), self.settings.null_values, f"entity {name!r}")
         encoded = _encoded(texts)
-        if encoded.null_count and self.settings.null_group == "error":
+        if encoded.null_count and self.settings.null_entity == "error":
             row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
             raise InputError(
                 f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are with "
-                f'null_group="drop" (leave out and count) or "own" (one entity of their own)'
+                f'null_entity="drop" (leave out and count) or "own" (one entity of their own)'
             )
         places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
-        self._note_missing("group_column", encoded.dictionary, places)
+        self._note_missing("entity", encoded.dictionary, places)
         self.texts.append(encoded.dictionary)
         codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
         self.distinct += len(encoded.dictionary)
@@ -240,11 +234,9 @@ class _Scan:
             self.missing_like[role][texts[int(place)].as_py()] += int(np.count_nonzero(places == place))
 
     def finish(self) -> tuple[dict[str, Any], pa.Table, pa.Table]:
-        micros, flags, codes = (
-            _joined(self.micros, np.int64),
-            _joined(self.flags, np.uint8),
-            _joined(self.codes, np.int64),
-        )
+        micros = np.concatenate([np.empty(0, np.int64), *self.micros])
+        flags = np.concatenate([np.empty(0, np.uint8), *self.flags])
+        codes = np.concatenate([np.empty(0, np.int64), *self.codes])
         entity, texts = self._unified(codes)
         there = micros != MISSING
         instant = (flags & INSTANT) != 0 if self.forms == MIXED else not self.forms.isdisjoint(INSTANTS)
@@ -257,7 +249,7 @@ class _Scan:
             "forms": sorted(self.forms),
             "units": sorted(self.units),
             "unusual": self.unusual,
-            "hours": self.forms == {"epoch_s"} and self.settings.date_format == "auto" and not self.other_than_hours,
+            "hours": self.forms == {"epoch_s"} and self.settings.time_format == "auto" and not self.other_than_hours,
             "first_us": int(micros[there].min()) if there.any() else None,
             "last_us": int(micros[there].max()) if there.any() else None,
             "first_unreadable": self.first_unreadable,
@@ -269,7 +261,7 @@ class _Scan:
         }
         rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
         if self.sizes:
-            rows = rows.append_column("size", pa.array(_joined(self.sizes, np.int32)))
+            rows = rows.append_column("size", pa.array(np.concatenate(self.sizes)))
         return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
 
     def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
@@ -288,10 +280,10 @@ def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def one_form_advice(forms: Sequence[str]) -> str:
-    """What to do about dates of several forms."""
+    """Say what to do about dates of several forms."""
     if frozenset(forms) == MIXED:
-        return 'give date_format="iso", which reads dates without an offset as times in timezone='
-    return "write one form, or give date_format="
+        return 'give time_format="iso", which reads dates without an offset as times in timezone='
+    return "write one form, or give time_format="
 
 
 def _first_padded(texts: pa.Array) -> str | None:
@@ -324,7 +316,3 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
     if name in table.column_names:
         return table[name]
     return pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)

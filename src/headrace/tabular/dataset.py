@@ -49,7 +49,7 @@ try:
     from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
     from headrace.stream.loader.torch_dataset import StreamingDataset
     from headrace.stream.loader.watched_loader import WatchedLoader
-    from headrace.stream.workers.table_parcel import parcel_of, whole_batch
+    from headrace.stream.workers.parcel import parcel_of, whole_batch
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -325,7 +325,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
             return self._stream.state_after(batches)
         if batch_size is None:
             raise SettingsError("state_after: give the batch_size and num_workers of the DataLoader over these rows")
-        present = self._stream.stream.present
+        present = self._stream.present
         assert isinstance(present, RowPass)
         left = left_after(
             self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=self._stream.options.batch_size
@@ -359,7 +359,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
 
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
-        info, stream = get_worker_info(), self._stream.stream
+        info, stream = get_worker_info(), self._stream
         if info is not None:
             yield from self._rows_of_pieces(self._stream.batches(), worker=info.id, workers=info.num_workers)
             return
@@ -384,7 +384,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
             return processed(table, self._processors, self._asked)
         except StreamError as error:
             if get_worker_info() is None:  # a worker's error reaches the loader, which tells it
-                Watch(self._stream.stream, contract=None).report(error)
+                Watch(self._stream, contract=None).report(error)
             raise
 
     @property
@@ -403,7 +403,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
 
     def _reread(self, columns: tuple[str, ...] | None = None) -> None:
         """Read these columns from the next pass on, as they are declared now; None: the same columns."""
-        passes = self._stream.stream.passes
+        passes = self._stream.passes
         assert isinstance(passes, RowPasses)
         passes.declare(self._blocks.schema, self._asked if columns is None else columns)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
+from headrace.stream.order.epoch import natural_rows
 from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.plan import Plan
 
@@ -46,7 +47,7 @@ def distribution_info(
     own = np.zeros((workers, len(index.shards)), np.bool_)
     ends, item = index.first_row + index.rows, 0
     for positions in _positions(plan, rank=rank):
-        rows = _rows_at(index, plan, positions)
+        rows = natural_rows(index, plan.order, positions)
         shards = index.shard_of_block[np.searchsorted(ends, rows, side="right")]
         own[np.arange(item, item + len(rows)) // step_rows % workers, shards] = True
         item += len(rows)
@@ -118,12 +119,12 @@ def _evidence(dataloader: Any, num_ranks: int, num_workers: int) -> _Evidence:
     twice = 0
     for rank in ranks:
         for positions in _positions(plan, rank=rank):
-            read = positions if by_position else _rows_at(index, plan, positions)
+            read = positions if by_position else natural_rows(index, plan.order, positions)
             twice += int(np.count_nonzero(seen[read]))
             seen[read] = 1
     return _Evidence(
         ranks=ranks,
-        order={**stream.stream.state_after(0), "workers": num_workers},
+        order={**stream.present.state_after(0), "workers": num_workers},
         total=plan.remaining.total,
         dropped=plan.dropped_rows,
         twice=twice,
@@ -166,13 +167,6 @@ def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
     share = plan.share(rank)
     for start in range(0, share.rows, _PART_ROWS):
         yield plan.remaining.positions(share.places(start, start + _PART_ROWS))
-
-
-def _rows_at(index: SplitIndex, plan: Plan, positions: I64) -> I64:
-    """The row numbers in the split at these positions."""
-    blocks, rows = plan.order.locate(plan.order.line_of(positions))
-    numbers: I64 = index.first_row[blocks] + rows
-    return numbers
 
 
 def _count(bits: npt.NDArray[np.uint8]) -> int:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.histories.config import Histories
-from headrace.histories.decode import Measurement, decode_shard
+from headrace.histories.shard_file import Measurement, decode_shard
 from headrace.run.prepare import Prepared, prepare
 
 SPLITS = ("train", "test")

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from headrace.histories.codec.addresses import Addresses
 from headrace.histories.codec.rows import LARGEST_SPAN, blob_bytes
-from headrace.histories.cut import cut_rows
-from headrace.histories.keyed import EntityHashes, _mix, mix_words, multiset_sum
+from headrace.histories.keyed import EntityHashes, multiset_sum
 from headrace.histories.piece import ENTITY, partition_of
 from headrace.histories.sort import distinct_entities, distinct_peers, measurement_order
+from headrace.histories.write import cut_rows
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -31,30 +31,19 @@ def test_measurements_are_in_order_of_entity_time_peer_and_code(
     assert sorted(keys) == [keys[each] for each in place.tolist()]
 
 
-@given(st.lists(st.tuples(st.sampled_from([4, 6]), st.integers(0, 3), st.integers(0, 3)), max_size=40))
-def test_peers_are_each_once_and_ascending(rows: list[tuple[int, int, int]]) -> None:
-    check_peers(rows)
-
-
-def test_peers_with_one_mix_stay_apart() -> None:
-    one = (4, 77, 5)
-    family, word0 = 6, 99
-    mixed = [_mix(np.array([word + kind], np.uint64))[0] for kind, word in ((4, 77), (family, word0))]
-    other = (family, word0, int(np.uint64(5) ^ mixed[0] ^ mixed[1]))
-
-    sums = [mix_words(*(np.array([each], np.uint64) for each in row)).tolist() for row in (one, other)]
-    assert sums[0] == sums[1]
-    check_peers([other, one, one, (6, 1, 1), other])
-
-
-def check_peers(rows: list[tuple[int, int, int]]) -> None:
-    family, word0, word1 = np.array(rows, np.uint64).reshape(-1, 3).T
-    peers, place = distinct_peers(family.astype(np.uint8), word0.copy(), word1.copy())
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+@given(rows=st.lists(st.tuples(st.sampled_from([4, 6]), st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_peers_are_each_once_and_ascending(how: str, rows: list[tuple[int, int, int]]) -> None:
+    if how == "compiled":
+        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+    records = np.zeros(len(rows), ENTITY)
+    records["family"], records["word0"], records["word1"] = np.array(rows, np.uint64).reshape(-1, 3).T
+    peers, of_record = distinct_peers(records, compiled=how == "compiled")
 
     words = peers.words().tolist()
     got = [(int(kind), *pair) for kind, pair in zip(peers.family.tolist(), words, strict=True)]
     assert sorted(set(rows)) == got
-    assert rows == [got[each] for each in place.tolist()]
+    assert rows == [got[each] for each in of_record.rank[of_record.place].tolist()]
 
 
 @pytest.mark.parametrize("how", ["plain", "compiled"])

@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 from pings import dealt, histories, random_pings, write_pings
 
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, decode_row, encode_rows
+from headrace.histories.codec.decoding import decode_row
+from headrace.histories.codec.latency import is_canonical
+from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, encode_rows
 from headrace.histories.config import Histories
-from headrace.histories.row_laws import Partition, first_problem
+from headrace.histories.keyed import hash_entities
+from headrace.histories.piece import partition_of
 from headrace.histories.shard_file import ROW_SCHEMA, Most, read_blobs, read_pieces
-from headrace.histories.verify import Found, check_shard, verify_histories
+from headrace.histories.verify import FACTS, Found, Partition, check_shard, verify_histories
 
 FORMATS = ["array_record", "arrow"]
 MOSTS = st.builds(Most, rows=st.sampled_from([2, 3, 7, 20, 1000]), bytes=st.sampled_from([300, 3000, 1 << 20, 1 << 20]))
@@ -93,6 +95,44 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(directory, Partition(config, 1, 2), blobs, facts)
 
 
+def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict]) -> tuple[int, str] | None:
+    """The laws compared row by row: the place of the first that is wrong, and what is wrong with it."""
+    before: tuple[str, int, int, int] | None = None
+    for place, row in enumerate(rows):
+        if place == len(facts):
+            return place, "is not in rows.parquet"
+        address = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
+        (name,) = render(address, partition.settings.entity_kind)
+        hashes = hash_entities(address, partition.settings.entity_kind, partition.settings.seed)
+        split = "train" if hashes.train(partition.settings.train_ratio)[0] else "test"
+        told = tuple(facts[place][each] for each in FACTS)
+        holds = (name, row.part, row.n, row.first_time, row.last_time, split)
+        if told != holds:
+            return place, f"holds {holds}, rows.parquet says {told}"
+        order = int(hashes.order[0])
+        problem = out_of_order(row, name, order, before)
+        wrong = np.flatnonzero(~is_canonical(row.codes))
+        if problem is None and len(wrong):
+            code = int(row.codes[wrong[0]])
+            problem = f"measurement {int(wrong[0]) + 1} has code {code}, which no latency is encoded as"
+        if problem is None and partition_of(hashes.order, partition.partitions)[0] != partition.number:
+            problem = f"its entity {name} belongs to another partition"
+        if problem is not None:
+            return place, problem
+        before = name, order, row.part, row.last_time
+    return None
+
+
+def out_of_order(row: RowColumns, name: str, order: int, before: tuple[str, int, int, int] | None) -> str | None:
+    if before is None or before[0] != name:
+        if before is not None and order < before[1]:
+            return f"its entity {name} is out of order, so it may come twice"
+        return None if row.part == 0 else f"is part {row.part} of {name}, and the parts before are missing"
+    if row.part != before[2] + 1:
+        return f"is part {row.part} of {name} behind part {before[2]}"
+    return None if row.first_time >= before[3] else f"begins at {row.first_time}, the part before ends at {before[3]}"
+
+
 def told_one_by_one(case: Case, path: Path, shard: Rows) -> Found:
     """What is found row by row, without pieces."""
     rows = []
@@ -103,7 +143,7 @@ def told_one_by_one(case: Case, path: Path, shard: Rows) -> Found:
         except CorruptShard as error:
             problem = str(error)
             break
-    found = first_problem(rows, case.partition, shard.facts, None)
+    found = first_problem(rows, case.partition, shard.facts)
     if found is not None:
         problem = f"{path}: row {found[0] + 1}: {found[1]}"
     elif problem is None and len(rows) < len(shard.facts):
@@ -113,7 +153,7 @@ def told_one_by_one(case: Case, path: Path, shard: Rows) -> Found:
     addresses = Addresses(
         np.array([row.entity_family for row in rows], np.uint8), np.stack([row.entity_bytes for row in rows])
     )
-    orders = case.partition.entities(addresses).order.tolist()
+    orders = hash_entities(addresses, case.partition.settings.entity_kind, case.partition.settings.seed).order.tolist()
     total = sum(sum_of(bytes(blob), order) for blob, order in zip(shard.blobs, orders, strict=True))
     return Found(sum(row.n for row in rows), total % (1 << 64), None)
 
@@ -366,15 +406,13 @@ def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
         assert sum(facts["n_measurements"].to_pylist()[:20]) == found.measurements
 
 
-@pytest.mark.parametrize("row_group_size", [1, 7, 1000])
-def test_facts_are_found_however_the_rows_file_is_grouped(tmp_path: Path, row_group_size: int) -> None:
+def test_a_row_group_of_the_rows_file_is_a_shard(tmp_path: Path) -> None:
+    """Which is how the facts of a shard are read, and a file that is grouped in another way is another file."""
     source = write_pings(tmp_path / "in", dealt(random_pings(3, 300), 2))
-    prepared = histories(source, tmp_path / "out", max_row_bytes=400)
-    path = prepared.run / "rows.parquet"
-    pq.write_table(pq.read_table(path), path, row_group_size=row_group_size)
-    run = FinishedRun(*find_run(prepared.out))
-    facts = {**run.manifest.facts, "rows_digest": sha256_file(path)}
-    checks = verify_histories(FinishedRun(run.root, replace(run.manifest, facts=facts)))
+    prepared = histories(source, tmp_path / "out", max_row_bytes=400, partitions=3)
+    with pq.ParquetFile(prepared.run / "rows.parquet") as file:
+        groups = [set(file.read_row_group(n, ["shard"])["shard"].to_pylist()) for n in range(file.num_row_groups)]
 
-    assert ["rows", "exactly once"] == [check.name for check in checks]
-    assert [None, None] == [check.problem for check in checks]
+    assert [1] * len(groups) == [len(group) for group in groups]
+    assert len(groups) == len(set.union(*groups)) > 3
+    assert [None, None] == [check.problem for check in verify_histories(FinishedRun(*find_run(prepared.out)))]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from headrace.packing.chats.settings import ChatSettings
+from headrace.packing.chats.settings import ChatSettings, RowForm, fingerprint_of
 from headrace.packing.chats.tokenise import ChatEncoder
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -44,8 +44,17 @@ def small_tokenizer(directory: Path, template: str | None = CHATML, eos: str | N
     return directory
 
 
+def settings_of(tokenizer: Path, **settings) -> tuple[ChatSettings, RowForm]:
+    form = {name: settings.pop(name) for name in RowForm.model_fields if name in settings}
+    return ChatSettings(tokenizer=tokenizer, **settings), RowForm(**form)
+
+
 def encoder(tokenizer: Path, **settings) -> ChatEncoder:
-    return ChatEncoder(ChatSettings(tokenizer=tokenizer, **settings))
+    return ChatEncoder(*settings_of(tokenizer, **settings))
+
+
+def fingerprint(tokenizer: Path, **settings) -> str:
+    return fingerprint_of(*settings_of(tokenizer, **settings))
 
 
 @functools.cache
@@ -55,7 +64,7 @@ def _qwen() -> ChatEncoder:
 
 def qwen_encoder(**settings) -> ChatEncoder:
     """An encoder with the real tokenizer, which is loaded once for all tests."""
-    return _qwen().sharing(ChatSettings(tokenizer=QWEN, **settings))
+    return _qwen().sharing(*settings_of(QWEN, **settings))
 
 
 def rows_of(name: str, most: int | None = None) -> list[dict]:

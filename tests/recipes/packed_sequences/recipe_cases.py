@@ -50,7 +50,7 @@ def sources(directory: Path, *, files: int = 3, rows: int = 120, longest: int = 
 
 def packed(blend: Any, out: Path, *, workers: int | None = 1, on_event: Any = None, **asked: Any) -> Prepared:
     """A run of the recipe with small bins."""
-    settings = {"pack_size": 512, "train_ratio": 0.8, "valid_ratio": 0.1, "test_ratio": 0.1} | asked
+    settings = {"pack_size": 512, "train_ratio": 0.8, "val_ratio": 0.1, "test_ratio": 0.1} | asked
     recipe = headrace.PackedSequences(blend=blend, **settings)
     options = {} if on_event is None else {"on_event": on_event}
     return headrace.prepare(recipe, out, workers=workers, **options)

@@ -1,21 +1,22 @@
 """Gathered rows are the bins by definition, and a reader that pairs them with their labels trains on the right tokens."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packed_cases import as_lists, made_spool, plain_bin, spools
 
-from headrace.bins.alignment import ALIGNMENTS
+from headrace.bins.alignment import Alignment
 from headrace.bins.bins import Bins
-from headrace.bins.faults import first_fault
 from headrace.bins.lengths import costs, padded_lengths
 from headrace.bins.pack import pack
-from headrace.packing.storage.materialise import gather, materialise_bin_arrays
-from headrace.packing.storage.spool import Spool
+from headrace.bins.rows import first_fault
+from headrace.packing.storage.spool import Spool, gather, materialise_bin_arrays
 
 
-@given(spools(), st.sampled_from(ALIGNMENTS), st.integers(9, 30))
+@given(spools(), st.sampled_from(get_args(Alignment)), st.integers(9, 30))
 def test_gathered_rows_are_the_bins_by_definition(spool, alignment, capacity):
     bins = pack(spool.lengths, capacity)
     rows = gather(spool, bins, alignment=alignment)
@@ -24,9 +25,9 @@ def test_gathered_rows_are_the_bins_by_definition(spool, alignment, capacity):
     assert first_fault(rows) is None
 
 
-@given(spools(), st.sampled_from(ALIGNMENTS), st.integers(1, 30))
+@given(spools(), st.sampled_from(get_args(Alignment)), st.integers(1, 30))
 def test_one_bin_in_scratch_buffers_is_the_bin_by_definition(spool, alignment, pack_size):
-    bins = Bins.from_lists([list(range(len(spool)))] if len(spool) else [], len(spool))
+    bins = Bins.of_lists([list(range(len(spool)))] if len(spool) else [])
     ids, mask = np.full(pack_size, 7, np.int32), np.full(pack_size, 7, np.uint8)
     for number in range(len(bins)):
         size, starts = materialise_bin_arrays(spool, bins, number, pack_size, ids, mask, alignment)
@@ -74,8 +75,8 @@ def test_a_reader_trains_on_the_answers_and_nothing_else():
     user, answer = 0, 1
     turns = [user, user, answer, answer]
     spool = Spool.of_arrays([11, 12, 13, 14, 20, 21, 22, 23], turns * 2, [4, 4])
-    bins = Bins.from_lists([[0, 1]], 2)
-    left, right = (as_lists(gather(spool, bins, alignment=each))[0] for each in ALIGNMENTS)
+    bins = Bins.of_lists([[0, 1]])
+    left, right = (as_lists(gather(spool, bins, alignment=each))[0] for each in get_args(Alignment))
 
     assert [13, 14, 22, 23] == trained_labels(*left)
     assert [21] == trained_labels(*right)  # of the user: why the old alignment is only for comparing
@@ -84,7 +85,7 @@ def test_a_reader_trains_on_the_answers_and_nothing_else():
 def test_mask_values_other_than_one_are_kept():
     spool = Spool.of_arrays([1, 2, 3], [0, 3, 2], [3])
 
-    assert [3, 2, 0] == gather(spool, Bins.from_lists([[0]], 1)).mask.tolist()
+    assert [3, 2, 0] == gather(spool, Bins.of_lists([[0]])).mask.tolist()
 
 
 def test_gathering_row_groups_is_gathering_all():
@@ -97,9 +98,9 @@ def test_gathering_row_groups_is_gathering_all():
 
 def test_an_unknown_alignment_is_refused():
     with pytest.raises(ValueError, match="choose one of shift_left, legacy_roll_right"):
-        gather(made_spool([3]), Bins.from_lists([[0]], 1), alignment="left")
+        gather(made_spool([3]), Bins.of_lists([[0]]), alignment="left")
 
 
 def test_a_bin_of_sequences_that_are_not_there_is_an_index_error():
     with pytest.raises(IndexError, match="no sequence 5; there are 1"):
-        gather(made_spool([3]), Bins.from_lists([[5]], 6))
+        gather(made_spool([3]), Bins.of_lists([[5]]))

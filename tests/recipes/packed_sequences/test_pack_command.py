@@ -15,7 +15,7 @@ from recipe_cases import all_sequences, token_rows, write_jsonl
 
 from headrace.cli import main
 
-SPLIT = ["--train-ratio", "0.8", "--valid-ratio", "0.1", "--test-ratio", "0.1"]
+SPLIT = ["--train-ratio", "0.8", "--val-ratio", "0.1", "--test-ratio", "0.1"]
 
 
 @dataclass

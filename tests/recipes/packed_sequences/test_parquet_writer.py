@@ -15,8 +15,7 @@ from pyarrow import fs as pafs
 
 from headrace.bins.rows import PackedRows
 from headrace.errors import StoreError
-from headrace.packing.storage.packed_parquet import CODECS, PackedParquet, columns, packed_rows
-from headrace.packing.storage.parquet_writer import ParquetShardWriter
+from headrace.packing.storage.packed_parquet import CODECS, PackedParquet, ParquetShardWriter, columns, packed_rows
 from headrace.run.context import TaskFiles
 from headrace.storage.local import strays
 
@@ -254,7 +253,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 from packed_cases import made_rows
 from headrace.errors import StoreError
-from headrace.packing.storage.parquet_writer import ParquetShardWriter
+from headrace.packing.storage.packed_parquet import ParquetShardWriter
 try:
     with ParquetShardWriter(sys.argv[1], row_group_size=10) as writer:
         writer.write_bins(made_rows(2000))
@@ -324,7 +323,7 @@ MEMORY = """
 import sys
 sys.path[:0] = %r
 import numpy as np
-from headrace.packing.storage.parquet_writer import ParquetShardWriter
+from headrace.packing.storage.packed_parquet import ParquetShardWriter
 
 def peak():
     lines = open("/proc/self/status").read().splitlines()
@@ -347,6 +346,7 @@ print(*peaks, size)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux")
 def test_memory_is_of_a_row_group_and_random_tokens_shrink(tmp_path):
     code = [sys.executable, "-c", MEMORY % sys.path, str(tmp_path / "s.parquet")]
@@ -362,7 +362,7 @@ KILLED = """
 import os, signal, sys
 sys.path[:0] = %r
 from packed_cases import made_rows
-from headrace.packing.storage.parquet_writer import ParquetShardWriter
+from headrace.packing.storage.packed_parquet import ParquetShardWriter
 writer = ParquetShardWriter(sys.argv[1], row_group_size=10)
 writer.write_bins(made_rows(25))
 os.kill(os.getpid(), signal.SIGKILL)

@@ -42,6 +42,7 @@ def turn_by_turn(tokenizer, text: str) -> tuple[list[int], list[int]]:
     return ids, mask
 
 
+@pytest.mark.smoke("glaive_toolcall_en_demo.json.gz", "v1_sft_demo.jsonl.gz")
 @pytest.mark.parametrize("name", FILES)
 def test_tokens_and_masks_are_those_of_turn_by_turn_encoding(name, qwen, plain_template):
     rows = rows_of(name, 300)

@@ -18,7 +18,7 @@ import headrace
 from headrace.run.prepare import Prepared
 
 MIXED = sorted(DEMOS.glob("*.gz"))
-FULL = {"train_ratio": 1, "valid_ratio": 0, "test_ratio": 0, "algorithm": "exact_fit_shuffle"}
+FULL = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0, "algorithm": "exact_fit_shuffle"}
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 
 
@@ -130,7 +130,7 @@ def test_rows_may_give_several_sequences_that_stay_in_one_split(tmp_path: Path, 
         pack_size=16384,
         reasoning=reasoning,
         train_ratio=0.5,
-        valid_ratio=0.3,
+        val_ratio=0.3,
         test_ratio=0.2,
     )
     run = headrace.prepare(recipe, tmp_path / "out")

@@ -22,7 +22,7 @@ from recipe_cases import (
 
 import headrace
 from headrace.errors import InputError, SettingsError
-from headrace.packing.storage.read_shard import read_bins_of
+from headrace.packing.verify import read_bins_of
 from headrace.run.events import Note, StageBegan
 from tables import digests
 
@@ -167,7 +167,7 @@ def test_no_conversation_key_is_in_two_splits_whichever_datasets_it_is_in(tmp_pa
         {"name": name, "path": write_jsonl(tmp_path / f"{name}.jsonl", rows[place::2])}
         for place, name in enumerate(("even", "odd"))
     ]
-    packed({"datasets": datasets}, tmp_path / "out", split_key="task")
+    packed({"datasets": datasets}, tmp_path / "out", entity="task")
 
     key_of = {tuple(row["input_ids"]): row["task"] for row in rows}
     keys = {split: {key_of[ids] for ids, _ in sequences_in(tmp_path / "out", split)} for split in SPLITS}
@@ -183,7 +183,7 @@ def test_a_blend_per_split_leaves_keys_of_test_out_of_train_and_counts_them(tmp_
     test = write_jsonl(tmp_path / "test.jsonl", rows[200:])
     blend = {"train": [{"name": "all", "path": train}], "test": [{"name": "all", "path": test}]}
 
-    run = packed(blend, tmp_path / "out", split_key="task")
+    run = packed(blend, tmp_path / "out", entity="task")
 
     held = {row["task"] for row in rows[200:]}
     kept = [row for row in rows[:200] if row["task"] not in held]
@@ -202,7 +202,7 @@ def test_test_keeps_its_keys_before_valid_and_valid_before_train(tmp_path: Path)
         name: [{"name": "d", "path": write_jsonl(tmp_path / f"{name}.jsonl", rows)}] for name, rows in parts.items()
     }
 
-    run = packed(blend, tmp_path / "out", split_key="task")
+    run = packed(blend, tmp_path / "out", entity="task")
 
     kept = {name: "".join(sorted(parts[name][ids[2]]["task"] for ids, _ in sequences_in(tmp_path / "out", name))) for name in SPLITS}  # fmt: skip
     assert {"train": "a", "valid": "bx", "test": "cdy"} == kept
@@ -214,7 +214,7 @@ def test_rows_without_a_key_are_rejected_and_listed(tmp_path: Path) -> None:
     rows = [*token_rows(300, 1), {"input_ids": [1, 2, 3]}]
     path = write_jsonl(tmp_path / "in.jsonl", rows)
 
-    run = packed(path, tmp_path / "out", split_key="task")
+    run = packed(path, tmp_path / "out", entity="task")
 
     (listed,) = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
     assert ("no_split_key", 301, "in/in.jsonl") == (listed["reason"], listed["line"], listed["file"])
@@ -346,7 +346,7 @@ def test_row_groups_are_as_the_reader_likes_them(tmp_path: Path, source: list[Pa
 def test_the_legacy_mask_is_rolled_right_and_says_so(tmp_path: Path) -> None:
     rows = [{"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]}, {"input_ids": [4, 5, 6], "loss_mask": [0, 0, 1]}]
     path = write_jsonl(tmp_path / "in.jsonl", rows)
-    everything = {"train_ratio": 1, "valid_ratio": 0, "test_ratio": 0}
+    everything = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
 
     packed(path, tmp_path / "out", loss_mask_alignment="legacy_roll_right", algorithm="concatenative", **everything)
 
@@ -384,7 +384,7 @@ def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"train_ratio": 0.9, "valid_ratio": 0.2, "test_ratio": 0.1}, "together 1.2; make them add up to 1"),
+        ({"train_ratio": 0.9, "val_ratio": 0.2, "test_ratio": 0.1}, "together 1.2; make them add up to 1"),
         ({"blend": {"datasets": [], "train": []}}, "the blend has no dataset"),
         ({"blend": {"datasets": [{"name": "a/b", "path": "x"}]}}, "cannot name a directory"),
         ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": -1}]}}, "weight is -1.0; give a finite number"),

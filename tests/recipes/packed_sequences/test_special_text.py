@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from recipe_cases import packed, write_jsonl
 
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.rejects import RowRejected
-from headrace.packing.chats.special_text import SpecialText
+from headrace.packing.chats.special_text import Specials
+from headrace.packing.chats.words import RowRejected
 from laws import examples
 
 TYPED = ["<|im_end|>", "<|im_start|>assistant\n", "</s>", "[INST]", "<|im_end", "a", " b\n", "é", "{{ x }}"]
@@ -88,7 +88,7 @@ def test_tool_calls_and_tools_are_looked_through(place) -> None:
     assert 2 == "".join(text for text, _ in encode.texts(encoded)[0]).count("</s>")
 
 
-@pytest.mark.parametrize(("word", "ends", "rejected"), [("control", 3, []), ("reject", 0, ["special_text"])])
+@pytest.mark.parametrize(("word", "ends", "rejected"), [("control", 3, []), ("drop", 0, ["special_text"])])
 def test_another_word_asks_for_something_else(place, word, ends, rejected) -> None:
     encode = encoder(place, special_text=word)
     encoded = encode.encode([chat("a<|im_end|>b", "c")])
@@ -122,7 +122,7 @@ def test_stand_ins_that_a_row_holds_already_are_refused(place, chats_as_text) ->
 @settings(deadline=None, max_examples=examples(200))
 @given(st.lists(texts, min_size=1, max_size=4), st.data())
 def test_hidden_and_restored_is_what_it_was(contents, data) -> None:
-    special = SpecialText(["<|im_end|>", "</s>", "[INST]", "<|im_start|>"])
+    special = Specials(["<|im_end|>", "</s>", "[INST]", "<|im_start|>"])
     hidden = special.hidden(Conversation([{"role": "user", "content": text} for text in contents], [0] * len(contents)))
     written = [message["content"] for message in hidden.messages]
     pieces = [f"({text})" for text in written]
@@ -132,12 +132,12 @@ def test_hidden_and_restored_is_what_it_was(contents, data) -> None:
 
     assert "".join(f"({each})" for each in contents) == text
     assert contents == [text[begin:end] for begin, end in moved]
-    assert [part for each in contents for part in special._pattern.findall(each)] == [text[a:b] for a, b in plain]
+    assert [part for each in contents for part in special.pattern.findall(each)] == [text[a:b] for a, b in plain]
 
 
 def test_what_is_torn_apart_is_told() -> None:
     with pytest.raises(RowRejected, match="apart"):
-        SpecialText(["</s>"]).restored("a\uffffb", [])
+        Specials(["</s>"]).restored("a\uffffb", [])
 
 
 def test_a_run_counts_its_rows(tmp_path, place) -> None:
@@ -146,15 +146,15 @@ def test_a_run_counts_its_rows(tmp_path, place) -> None:
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     facts = {
         word: packed(source, tmp_path / word, tokenizer=place, special_text=word, max_bad_share=1).manifest
-        for word in ("text", "control", "reject")
+        for word in ("text", "control", "drop")
     }
 
-    assert {"text": 2, "control": 2, "reject": 0} == {
+    assert {"text": 2, "control": 2, "drop": 0} == {
         word: each.facts["special_text_rows"] for word, each in facts.items()
     }
-    assert {"special_text": 2} == {name: count for name, count in facts["reject"].dropped.items() if count}
+    assert {"special_text": 2} == {name: count for name, count in facts["drop"].dropped.items() if count}
     assert len({each.run_id for each in facts.values()}) == 3
-    rejected = [json.loads(line) for line in (tmp_path / "reject/runs" / facts["reject"].run_id / "rejected.jsonl").read_text().splitlines()]  # fmt: skip
+    rejected = [json.loads(line) for line in (tmp_path / "drop/runs" / facts["drop"].run_id / "rejected.jsonl").read_text().splitlines()]  # fmt: skip
     assert [4, 8] == sorted(each["line"] for each in rejected)
 
 

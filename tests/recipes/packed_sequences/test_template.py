@@ -6,9 +6,9 @@ from datetime import date
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.packing.chats import sandbox
-from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats import template as sandbox
 from headrace.packing.chats.template import Template, Trace
+from headrace.packing.chats.words import RowRejected
 
 
 def written(source: str, messages=(), tools=None, day=None, prompt=False, **values) -> str:
@@ -98,7 +98,7 @@ def test_a_format_stays_in_the_sandbox_every_time():
 )
 def test_long_texts_and_numbers_are_refused_where_they_are_made(source, monkeypatch):
     """Templates that take time without growing are in test_template_attacks.py."""
-    monkeypatch.setattr(sandbox, "MOST_CHARACTERS", 1 << 22)
+    monkeypatch.setattr(sandbox, "_MOST_CHARACTERS", 1 << 22)
     with pytest.raises(RowRejected) as found:
         written(source)
     assert "template_limit" == found.value.reason

@@ -8,10 +8,10 @@ from template_attacks import ESCAPES, HANGS, LEAKS
 
 from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.rejects import RowRejected
 from headrace.packing.chats.render_process import ProcessRenderer, RenderLimits, RenderSettings
+from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.turns import Specials
+from headrace.packing.chats.words import RowRejected
 
 SMALL = RenderLimits(seconds=1, memory_bytes=256 << 20)
 QUICK = (
@@ -33,7 +33,7 @@ def renderer_of(source: str, limits: RenderLimits = SMALL) -> ProcessRenderer:
             special={},
             values={},
             day=date(2026, 1, 5),
-            specials=Specials.of([], None),
+            specials=Specials([], None),
             reasoning="template",
             limits=limits,
         )
@@ -87,6 +87,7 @@ def test_the_address_of_an_object_is_no_text(source):
     assert ["<f at 0x7f00>"] == told(renderer_of("{{ messages[0].content }}").render(asked("<f at 0x7f00>")))
 
 
+@pytest.mark.smoke("loops over one range")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_template_that_never_ends_is_ended(name):
     assert ["template_limit"] == told(renderer_of(HANGS[name]).render(asked("q")))
@@ -106,6 +107,7 @@ def test_only_the_conversation_that_hangs_is_rejected():
     assert ["a", "b", "template_limit", "c", "template_limit", "d"] == told(outcomes)
 
 
+@pytest.mark.slow
 def test_a_template_that_always_hangs_is_given_up():
     with pytest.raises(SettingsError, match=r"1 s of processor time on each of 3 conversations.*chat_template="):
         renderer_of(HANGS_ON_X).render(asked(*"xxxxx"))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chats import CHATML, QWEN, chat, encoder, qwen_encoder, small_tokenizer, trained_texts
+from chats import CHATML, QWEN, chat, encoder, fingerprint, qwen_encoder, small_tokenizer, trained_texts
 from tokenizers import Tokenizer
 
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.reader import BrokenRow
-from headrace.packing.chats.rejects import REASONS
 from headrace.packing.chats.settings import ChatSettings
+from headrace.packing.chats.words import REASONS
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def ids_and_mask(encoded) -> list[tuple[list[int], list[int]]]:
 def test_the_arrays_fit_together(place):
     encoded = encoder(place).encode([chat("q", "one"), {"bad": 1}, chat("long question", "two", "r", "three")])
 
-    assert (np.int32, np.uint8, np.uint32, np.int64) == tuple(each.dtype for each in (encoded.tokens, encoded.mask, encoded.lengths, encoded.rows))  # fmt: skip
+    assert (np.int32, np.uint8, np.int64, np.int64) == tuple(each.dtype for each in (encoded.tokens, encoded.mask, encoded.lengths, encoded.rows))  # fmt: skip
     assert [0, 2] == encoded.rows.tolist()
     assert len(encoded.tokens) == len(encoded.mask) == encoded.lengths.sum()
     assert {0, 1} == set(encoded.mask.tolist())
@@ -163,7 +163,7 @@ def test_rows_with_nothing_trained_may_be_kept(place):
         assert not encoded.mask.any()
 
 
-@pytest.mark.parametrize("asked", ["keep", "reject"])
+@pytest.mark.parametrize("asked", ["keep", "drop"])
 @pytest.mark.parametrize(
     "row", [{"text": ""}, {"input_ids": [5], "attention_mask": [0]}, {"prompt": "", "completion": ""}]
 )
@@ -183,7 +183,7 @@ def test_every_setting_that_changes_a_token_is_in_the_fingerprint(place, tmp_pat
         {"chat_template": CHATML + " "},
         {"template_values": {"x": 1}},
         {"layout": "messages"},
-        {"columns": {"user": "a", "assistant": "b"}},
+        {"mapping": {"user": "a", "assistant": "b"}},
         {"filters": {"used_in": "sft"}},
         {"reasoning": "every_user_turn"},
         {"eos": "none"},
@@ -192,13 +192,13 @@ def test_every_setting_that_changes_a_token_is_in_the_fingerprint(place, tmp_pat
         {"tokenizer": small_tokenizer(tmp_path / "b", eos="</s>")},
         {"tokenizer": small_tokenizer(tmp_path / "c", template=CHATML + " ")},
     ]
-    found = [encoder(**(base | each)).fingerprint for each in variants]
+    found = [fingerprint(**(base | each)) for each in variants]
 
     assert len(set(found)) == len(variants)
     (tmp_path / "template.jinja").write_text(CHATML + " ")
-    assert found[1] == encoder(place, chat_template=str(tmp_path / "template.jinja")).fingerprint
+    assert found[1] == fingerprint(place, chat_template=str(tmp_path / "template.jinja"))
     (place / "tokenizer.json.gz").write_bytes(gzip.compress((place / "tokenizer.json").read_bytes()))
-    assert found[0] == encoder(place / "tokenizer.json.gz").fingerprint
+    assert found[0] == fingerprint(place / "tokenizer.json.gz")
 
 
 def test_a_template_of_its_own_file_goes_first(place):
@@ -224,8 +224,8 @@ def test_named_templates_are_chosen_by_whether_there_are_tools(tmp_path):
         ({"tokenizer": "nowhere"}, "holds no tokenizer.json|is not there"),
         ({"chat_template": "{% for %}"}, "chat template, line 1"),
         ({"chat_template": "no-such-file.jinja"}, "neither a template nor a file"),
-        ({"columns": {"usr": "a"}}, "'usr', which no layout knows"),
-        ({"columns": {"user": "a"}}, "only one of user and assistant"),
+        ({"mapping": {"usr": "a"}}, "'usr', which no layout knows"),
+        ({"mapping": {"user": "a"}}, "only one of user and assistant"),
         ({"layout": "sharegpt"}, "layout is 'sharegpt'"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.packing.too_long import fit, label_counts
+from headrace.packing.sequences import fit, label_counts
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=20)
 POLICIES = ("truncate", "drop", "split")

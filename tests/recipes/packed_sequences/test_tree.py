@@ -103,7 +103,7 @@ def test_nothing_of_an_earlier_run_is_left_in_the_splits(tmp_path: Path, blend: 
     packed(blend, out, num_shards=6)
     first = {name: os.listdir(out / "splits" / name) for name in ("train", "valid", "test")}
 
-    second = packed(blend, out, num_shards=1, train_ratio=0.9, valid_ratio=0, test_ratio=0.1)
+    second = packed(blend, out, num_shards=1, train_ratio=0.9, val_ratio=0, test_ratio=0.1)
 
     assert ["test", "train"] == sorted(os.listdir(out / "splits"))
     assert len(os.listdir(out / "splits" / "train")) < len(first["train"])
@@ -116,7 +116,7 @@ def test_nothing_of_an_earlier_run_is_left_in_the_splits(tmp_path: Path, blend: 
 def test_going_back_to_an_earlier_run_brings_all_its_splits_back(tmp_path: Path, blend: dict) -> None:
     out = tmp_path / "out"
     first = packed(blend, out)
-    packed(blend, out, valid_ratio=0, test_ratio=0.2)
+    packed(blend, out, val_ratio=0, test_ratio=0.2)
 
     again = packed(blend, out)
 
@@ -138,7 +138,7 @@ def test_another_recipe_in_the_same_directory_takes_the_links_away(tmp_path: Pat
     assert not (out / "blend.json").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["blend.json", "splits/train"])
+@pytest.mark.parametrize("name", ["blend.json", "splits"])
 def test_what_is_in_the_way_of_a_link_is_refused_before_the_work(tmp_path: Path, blend: dict, name: str) -> None:
     out = tmp_path / "out"
     (out / name).mkdir(parents=True)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
+from commands import headrace as command
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats import parquet
 from headrace.formats.parquet import READS_MISSING_VECTORS
@@ -79,15 +80,15 @@ def files_of(run: Path) -> dict[str, str]:
 
 
 @settings(max_examples=examples(60))
-@given(table=tables(), codec=st.sampled_from(["none", "lz4", "zstd"]), source=st.sampled_from(["parquet", "arrow"]), group=st.none() | st.integers(1, 30))  # fmt: skip
-def test_every_type_comes_back_as_it_was(tmp_path_factory, table, codec, source, group) -> None:
+@given(table=tables(), compression=st.sampled_from(["none", "lz4", "zstd"]), source=st.sampled_from(["parquet", "arrow"]), group=st.none() | st.integers(1, 30))  # fmt: skip
+def test_every_type_comes_back_as_it_was(tmp_path_factory, table, compression, source, group) -> None:
     where = fresh(tmp_path_factory.getbasetemp())
     if source == "parquet":
         pq.write_table(table, where / "a.parquet", row_group_size=7)
     else:
         with pa.ipc.new_file(str(where / "a.arrow"), table.schema) as writer:
             writer.write_table(table, max_chunksize=7)
-    made = headrace.rewrite(where / f"a.{source}", where / "out", codec=codec, rows_per_group=group, cache_dir=where / "cache")  # fmt: skip
+    made = headrace.rewrite(where / f"a.{source}", where / "out", compression=compression, rows_per_group=group, cache_dir=where / "cache")  # fmt: skip
     expected = rows_of(where / f"a.{source}")
     found = rows_of(where / "out")
 
@@ -256,7 +257,7 @@ def test_shards_of_directories_below_keep_them(tmp_path: Path) -> None:
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=1)
     for wrong in (
-        {"codec": "gz"},
+        {"compression": "gz"},
         {"rows_per_group": 0},
         {"columns": []},
         {"types": {"x": "int65"}},
@@ -285,10 +286,26 @@ def test_the_command_rewrites_and_reports(tmp_path: Path) -> None:
 
 def test_a_configuration_file_rewrites_and_inspect_shows_it(tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=2, rows=20)
-    (tmp_path / "c.yaml").write_text("recipe: rewrite\nsource: raw\nout: out\ncodec: lz4\ncache_dir: cache\n")
+    (tmp_path / "c.yaml").write_text("recipe: rewrite\nsource: raw\nout: out\ncompression: lz4\ncache_dir: cache\n")
     main = [sys.executable, "-c", "from headrace.cli import main; main()"]
     made = subprocess.run([*main, "run", "c.yaml"], cwd=tmp_path, capture_output=True, text=True, check=True)
     seen = subprocess.run([*main, "inspect", "out"], cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert "rewrite" in made.stdout
-    assert all(word in seen.stdout for word in ("all", "codec", "lz4", "40"))
+    assert all(word in seen.stdout for word in ("all", "compression", "lz4", "40"))
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")
+def test_the_old_name_of_compression_is_taken_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning, match="'codec' is now 'compression'"):
+        made = headrace.Rewrite(source="raw", codec="lz4")
+    (tmp_path / "raw.csv").write_text("a\n1\n")
+    (tmp_path / "c.yaml").write_text("recipe: rewrite\nsource: raw.csv\nout: out\ncodec: lz4\ncache_dir: cache\n")
+    of_file = command("run", "c.yaml", "--json", cwd=tmp_path)
+    of_flag = command("rewrite", "raw.csv", "--out", "o", "--codec", "lz4", "--cache-dir", "c", "--json", cwd=tmp_path)
+
+    assert "lz4" == made.compression
+    for done in (of_file, of_flag):
+        assert "lz4" == json.loads(done.stdout)["facts"]["compression"]
+        assert done.stderr.startswith("warning: Rewrite: 'codec' is now 'compression'; ")
+    assert "--codec" not in command("rewrite", "--help").stdout

@@ -10,7 +10,7 @@ from series_sources import frame_of, run_of, series, write_source
 
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.run.prepare import prepare
-from headrace.series import processed_statics, write_batch
+from headrace.series import statics, write_batch
 from headrace.series.arrays.gaps import Gaps
 from headrace.series.leaks import leak_checks
 
@@ -47,8 +47,8 @@ def test_an_honest_run_has_no_leak(tmp_path: Path, configs: dict) -> None:
     "settings",
     [
         {"layout": "packed", "filled_mask": "columns", "impute_target": "forward"},
-        {"train_prop": 0.8, "val_prop": 0.0, "test_prop": 0.2},
-        {"train_prop": 1.0, "val_prop": 0.0, "test_prop": 0.0},
+        {"train_ratio": 0.8, "val_ratio": 0.0, "test_ratio": 0.2},
+        {"train_ratio": 1.0, "val_ratio": 0.0, "test_ratio": 0.0},
         {"features": ["rain"], "preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": [{"step": "FunctionTransformer", "func": "square"}]}}},
     ],
 )  # fmt: skip
@@ -107,14 +107,14 @@ def test_t11_static_features_of_entities_that_left_do_not_reach_the_scaler(
     assert part["steps"][0]["fitted"]["mean"] == [[3.0]]
     assert checks_of(tmp_path / "out")["scalers are of train rows"].problem is None
 
-    real = processed_statics.fit
+    real = statics.fit
 
     def fit_with_stranger(pipelines, columns, matrix, offsets, entities, *, strategy):
         if list(columns) == ["area"]:
             matrix = np.append(matrix, [[1e6]], axis=0)
         return real(pipelines, columns, matrix, offsets, entities, strategy=strategy)
 
-    monkeypatch.setattr(processed_statics, "fit", fit_with_stranger)
+    monkeypatch.setattr(statics, "fit", fit_with_stranger)
     run_of(source, tmp_path / "leaky", **settings)
 
     assert "column 'area'" in checks_of(tmp_path / "leaky")["scalers are of train rows"].problem
@@ -190,6 +190,6 @@ def test_rows_between_steps_and_without_a_time_are_no_leak(tmp_path: Path) -> No
     noon = pl.when((row < 400) & (row % 2 == 0)).then(pl.col("date") + "T12:00:00").otherwise(pl.col("date") + "T00:00:00")  # fmt: skip
     for entity in ENTITIES[:2]:
         frame_of(entity).with_columns(date=pl.when(row == 5).then(pl.lit("")).otherwise(noon)).write_csv(source / f"{entity}.csv")  # fmt: skip
-    run_of(source, tmp_path / "out", off_grid="drop", bad_times="drop", frequency="1d", min_train_years=0.1)
+    run_of(source, tmp_path / "out", off_grid="drop", bad_rows="drop", frequency="1d", min_train_years=0.1)
 
     assert [None] * 3 == [check.problem for check in checks_of(tmp_path / "out").values()]

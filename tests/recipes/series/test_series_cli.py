@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 from basins import a_basin, files_of, series, settings, write_basins
+from typer.testing import CliRunner
 
 import headrace
 from commands import headrace as run_command
+from headrace.cli import app
 from headrace.run.prepare import prepare
 
 
@@ -67,7 +69,7 @@ def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path)
         (["--set", "min_train_years"], "give NAME=VALUE"),
         (["--set", "min_train_year=1"], "did you mean 'min_train_years'"),
         (["--layout", "wide"], "layout is 'wide'"),
-        (["--entities", "no.txt"], "no.txt: cannot be read"),
+        (["--entities-file", "no.txt"], "no.txt: cannot be read"),
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -81,11 +83,44 @@ def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list
 def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     (tmp_path / "some.txt").write_text("g2\n\ng0\nnobody\n")
-    done = run_command("series", config, "--entities", tmp_path / "some.txt", "--json")
+    done = run_command("series", config, "--entities-file", tmp_path / "some.txt", "--json")
 
     summary = json.loads((Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes())
     assert ["g0", "g2"] == summary["retained_basins"]
     assert {"nobody": "no file has its name; correct the list of entities"} == summary["excluded_basins"]
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    pipelines = "{target: {strategy: per_group, pipeline: [MinMaxScaler]}}"
+    flags = ["--features", "rain", "--missing-numbers", "-999", "--preprocessing-configs", pipelines]
+    done = run_command("series", configuration(tmp_path), *flags, "--entities", "g1,g2", "--bad-rows", "drop", "--json")
+
+    assert 0 == done.returncode, done.stderr
+    asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())
+    assert (["rain"], [-999.0], ["g1", "g2"], "drop") == (asked["features"], asked["missing_numbers"], asked["entities"], asked["bad_rows"])  # fmt: skip
+    assert "MinMaxScaler" in json.dumps(asked["preprocessing_configs"]["target"])
+
+
+FORMER = {"train_prop": 0.5, "val_prop": 0.25, "test_prop": 0.25, "bad_times": "fail", "off_grid": "fail", "duplicate_times": "fail"}  # fmt: skip
+NOW = {"train_ratio": 0.5, "val_ratio": 0.25, "test_ratio": 0.25, "bad_rows": "error", "off_grid": "error", "duplicate_times": "error"}  # fmt: skip
+
+
+def test_former_names_and_words_still_work_and_warn(tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning, match="is now") as warned:
+        made = settings(tmp_path, **FORMER)
+
+    assert settings(tmp_path, **NOW) == made
+    assert 7 == len(warned)  # four names, three words
+
+
+def test_a_former_name_as_a_flag_overrides_the_new_one_in_the_file(tmp_path: Path) -> None:
+    config = configuration(tmp_path, train_ratio=0.6)
+    flags = ["--train-prop", "0.5", "--val-prop", "0.3", "--workers", "1", "--json"]
+    with pytest.warns(FutureWarning, match="is now 'train_ratio'|is now 'val_ratio'"):
+        done = CliRunner().invoke(app, ["series", str(config), *flags])
+
+    asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())
+    assert (0.5, 0.3, 0.2) == (asked["train_ratio"], asked["val_ratio"], asked["test_ratio"])
 
 
 def test_the_builder_says_the_same_as_settings(tmp_path: Path) -> None:
@@ -106,9 +141,9 @@ def test_the_builder_says_the_same_as_settings(tmp_path: Path) -> None:
     )
     said = settings(
         source,
-        train_prop=0.5,
-        val_prop=0.25,
-        test_prop=0.25,
+        train_ratio=0.5,
+        val_ratio=0.25,
+        test_ratio=0.25,
         max_imputation_gap_size=3,
         preprocessing_configs={
             "features": [

@@ -45,9 +45,9 @@ def test_what_is_stored_is_what_the_words_give(tmp_path_factory, seed: int, limi
         write_basins(directory / "in", basins),
         directory / "out",
         max_imputation_gap_size=limit,
-        train_prop=train,
-        val_prop=val,
-        test_prop=test,
+        train_ratio=train,
+        val_ratio=val,
+        test_ratio=test,
     )
 
     found, readable = stored(prepared), readable_rows(prepared)

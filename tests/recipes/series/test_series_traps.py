@@ -311,8 +311,8 @@ def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"train_prop": 0.7}, "sum to 1"),
-        ({"train_prop": 0.0, "test_prop": 0.8}, "train_prop is 0.0"),
+        ({"train_ratio": 0.7}, "sum to 1"),
+        ({"train_ratio": 0.0, "test_ratio": 0.8}, "train_ratio is 0.0"),
         ({"min_train_years": -1}, "min_train_years is -1"),
         ({"max_imputation_gap_size": -1}, "max_imputation_gap_size is -1"),
         ({"batch_size": 0}, "batch_size is 0"),

@@ -74,6 +74,7 @@ def test_its_command_has_a_flag_for_each_setting_and_makes_the_run(shell: Shell)
     assert (2, True) == (wrong.returncode, "EveryNth: step is 0" in wrong.stderr)
 
 
+@pytest.mark.slow
 def test_init_writes_what_run_takes_after_a_dry_run(shell: Shell) -> None:
     shell.json("init", "thin", "raw", "--out", "new", "--config", "thin.yaml")
     dry = shell.json("run", "thin.yaml", "--dry-run")
@@ -88,6 +89,7 @@ def test_init_writes_what_run_takes_after_a_dry_run(shell: Shell) -> None:
     assert "'stpe' is no setting; did you mean 'step'?" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_verify_checks_its_law_and_reports_draw_its_figures(shell: Shell) -> None:
     pytest.importorskip("vl_convert")
     checks = shell.json("verify", "out")["checks"]
@@ -100,10 +102,12 @@ def test_verify_checks_its_law_and_reports_draw_its_figures(shell: Shell) -> Non
     assert "between: is between two rows that are kept" in told
 
 
+@pytest.mark.slow
 def test_its_rows_are_streamed(shell: Shell) -> None:
     assert 30 == shell.json("stream", "out", "--batch-size", 8)["rows"]
 
 
+@pytest.mark.slow
 def test_schema_and_completion_know_its_settings(shell: Shell) -> None:
     schema = shell.json("schema")
     asked = {"COMP_WORDS": "headrace\nthin\nraw\n--codec\n", "COMP_CWORD": "4", "_HEADRACE_COMPLETE": "complete_bash"}
@@ -118,6 +122,7 @@ def test_schema_and_completion_know_its_settings(shell: Shell) -> None:
     assert "thin" in shell("--help").stdout.split()
 
 
+@pytest.mark.slow
 def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     elsewhere = Shell(shell.directory)
 
@@ -127,6 +132,7 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     assert "recipe is 'every_nth'; known: " in elsewhere("schema", "every_nth").stderr
 
 
+@pytest.mark.smoke("gone-no_such_package.registration:REGISTRATION-cannot be imported (ModuleNotFoundError")
 @pytest.mark.parametrize(
     ("name", "reference", "words"),
     [

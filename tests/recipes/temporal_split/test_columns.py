@@ -31,18 +31,18 @@ def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedA
     ],
 )
 def test_an_entity_is_known_by_its_text(values: list[object], kind: pa.DataType, expected: list[str | None]) -> None:
-    assert expected == as_text(column(values, kind), ["NA"], "group_column 'id'").to_pylist()
+    assert expected == as_text(column(values, kind), ["NA"], "entity 'id'").to_pylist()
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}])
 def test_a_nested_value_is_no_entity(value: object) -> None:
-    with pytest.raises(InputError, match="group_column 'id' is .* which is no key"):
-        as_text(column([value]), [], "group_column 'id'")
+    with pytest.raises(InputError, match="entity 'id' is .* which is no key"):
+        as_text(column([value]), [], "entity 'id'")
 
 
 def test_bytes_that_are_not_utf8_are_no_entity() -> None:
-    with pytest.raises(InputError, match="group_column 'id'.*UTF-8"):
-        as_text(column([b"\xff"]), [], "group_column 'id'")
+    with pytest.raises(InputError, match="entity 'id'.*UTF-8"):
+        as_text(column([b"\xff"]), [], "entity 'id'")
 
 
 @pytest.mark.parametrize(

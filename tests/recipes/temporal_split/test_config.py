@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 
-ASKED: dict[str, Any] = {"source": "in", "date_column": "date", "group_column": "id", "split_date": "2025-01-01"}
+ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_date": "2025-01-01"}
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ ASKED: dict[str, Any] = {"source": "in", "date_column": "date", "group_column": 
         ({"split_date": "2025-02-30"}, "split_date is '2025-02-30'"),
         ({"timezone": "Mars/Base"}, "timezone is 'Mars/Base', which is no IANA zone"),
         ({"timezone": "../etc/passwd"}, "which is no IANA zone"),
-        ({"date_format": "dd.mm.yyyy"}, "date_format is 'dd.mm.yyyy'; give auto, iso"),
+        ({"time_format": "dd.mm.yyyy"}, "time_format is 'dd.mm.yyyy'; give auto, iso"),
         ({"format": "xml"}, "format is 'xml'"),
         ({"format": "parquet", "compression": "gz"}, "compression is 'gz', Parquet takes none, snappy, lz4, zstd"),
         ({"format": "csv", "compression": "snappy"}, "compression is 'snappy', csv takes none, gz, zst"),
@@ -31,16 +31,16 @@ ASKED: dict[str, Any] = {"source": "in", "date_column": "date", "group_column": 
         ({"targets": ["a"], "main_task_index": 0}, "give two or more different columns"),
         ({"targets": ["a", "a"], "main_task_index": 0}, "give two or more different columns"),
         ({"targets": ["a", "b"], "main_task_index": 2}, "main_task_index is 2, there are 2 targets"),
-        ({"targets": ["id", "b"], "main_task_index": 0}, "the main target 'id' is also the group_column"),
-        ({"label": "date"}, "label is 'date', which is also the date_column"),
-        ({"label": "id"}, "label is 'id', which is also the group_column"),
+        ({"targets": ["id", "b"], "main_task_index": 0}, "the main target 'id' is also the entity"),
+        ({"label": "date"}, "label is 'date', which is also the time"),
+        ({"label": "id"}, "label is 'id', which is also the entity"),
         ({"label": "y", "types": {"y": "int8"}}, "types['y'] is 'int8', and a label becomes the int64 numbers"),
-        ({"date_column": "id"}, "date_column and group_column are both 'id'"),
+        ({"time": "id"}, "time and entity are both 'id'"),
         ({"types": {"x": "integer"}}, "type 'integer' is not known"),
         ({"train_rato": 0.5}, "'train_rato' is no setting; did you mean 'train_ratio'"),
         ({"seed": -1}, "seed is -1"),
         ({"source": []}, "source is"),
-        ({"group_column": ""}, "group_column is ''"),
+        ({"entity": ""}, "entity is ''"),
     ],
     ids=str,
 )

@@ -126,10 +126,8 @@ def test_seconds_of_a_pattern_are_an_instant() -> None:
 
 @pytest.mark.parametrize("pattern", ["%d/%m/%Y %Q", "%d/%m/%Y %H:%M %p", "%H:%M", "50%"])
 def test_a_pattern_that_can_read_no_date_is_refused_when_settings_are_built(pattern: str) -> None:
-    with pytest.raises(SettingsError, match="date_format"):
-        headrace.TemporalSplit(
-            source="raw", date_column="date", group_column="id", split_date="2025-01-01", date_format=pattern
-        )
+    with pytest.raises(SettingsError, match="time_format"):
+        headrace.TemporalSplit(source="raw", time="date", entity="id", split_date="2025-01-01", time_format=pattern)
 
 
 def rows_of(dates: list[str], first: int = 0) -> list[tuple[str, str, str]]:
@@ -150,7 +148,7 @@ def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: st
     else:
         write_rows(tmp_path / "in" / f"part-0{extension}", HEADER, naive)
         write_rows(tmp_path / "in" / f"part-1{extension}", HEADER, zoned)
-    prepared = split(tmp_path / "in", tmp_path / "out", date_format="iso", timezone="Europe/Berlin")
+    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", timezone="Europe/Berlin")
 
     assert {"e9", "e101"} == {str(row[0]) for row in split_rows(prepared.run, "test")}
     before = {str(row[0]) for name in ("train", "val") for row in split_rows(prepared.run, name)}
@@ -162,7 +160,7 @@ def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: st
 def test_the_index_of_mixed_dates_is_on_one_clock(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2025-01-01 01:00:00", "2025-01-01T00:30:00Z"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    prepared = split(tmp_path / "in", tmp_path / "out", date_format="iso", timezone="Europe/Berlin")
+    prepared = split(tmp_path / "in", tmp_path / "out", time_format="iso", timezone="Europe/Berlin")
     index = headrace.open(tmp_path / "out").split_index("test")
     keys = pq.read_table(prepared.run / "index.parquet", columns=["split", "key_min", "key_max"]).to_pylist()
     utc = (dt.datetime(2025, 1, 1) - EPOCH) // dt.timedelta(microseconds=1)
@@ -174,7 +172,7 @@ def test_the_index_of_mixed_dates_is_on_one_clock(tmp_path: Path) -> None:
 def test_a_naive_date_in_a_repeated_hour_is_refused_beside_zoned_ones(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2024-10-27T00:30:00Z", "2024-10-27 02:30:00"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    asked = {"date_format": "iso", "timezone": "Europe/Berlin", "split_date": "2024-10-27T02:30:00+01:00"}
+    asked = {"time_format": "iso", "timezone": "Europe/Berlin", "split_date": "2024-10-27T02:30:00+01:00"}
 
     with pytest.raises(InputError, match=r"row 10: date is '2024-10-27 02:30:00', an hour that happens twice"):
         split(tmp_path / "in", tmp_path / "out", **asked)
@@ -186,7 +184,7 @@ def test_a_mix_is_refused_without_a_word_of_the_user_and_the_word_is_named(tmp_p
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, naive + zoned if where == "one shard" else naive)
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, zoned)
 
-    with pytest.raises(InputError, match=r"part-[01]\.csv.*date_format=\"iso\".*timezone"):
+    with pytest.raises(InputError, match=r"part-[01]\.csv.*time_format=\"iso\".*timezone"):
         split(tmp_path / "in", tmp_path / "out")
 
 
@@ -196,15 +194,15 @@ def epochs(unit: int, days: range) -> list[str]:
 
 @pytest.mark.parametrize("date_format", ["auto", "epoch_s", "epoch_ms", "epoch_us", "epoch_ns"])
 @pytest.mark.parametrize("units", [(1, 1_000), (1_000, 1), (1_000, 1_000_000), (1_000_000, 10**9), (10**9, 1)])
-@pytest.mark.parametrize("null_date", ["error", "drop"])
+@pytest.mark.parametrize("bad_rows", ["error", "drop"])
 def test_shards_of_two_units_are_refused_by_name(
-    tmp_path: Path, date_format: str, units: tuple[int, int], null_date: str
+    tmp_path: Path, date_format: str, units: tuple[int, int], bad_rows: str
 ) -> None:
     for number, unit in enumerate(units):
         write_rows(tmp_path / "in" / f"part-{number}.csv", HEADER, rows_of(epochs(unit, range(12)), 100 * number))
 
     with pytest.raises(InputError, match=r"part-[01]\.csv.*epoch_"):
-        split(tmp_path / "in", tmp_path / "out", date_format=date_format, null_date=null_date)
+        split(tmp_path / "in", tmp_path / "out", time_format=date_format, bad_rows=bad_rows)
 
 
 def test_two_units_in_one_shard_are_refused_by_row(tmp_path: Path) -> None:
@@ -212,21 +210,21 @@ def test_two_units_in_one_shard_are_refused_by_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
 
     with pytest.raises(InputError, match=r"part-0\.csv.*epoch_ms.*epoch_s"):
-        split(tmp_path / "in", tmp_path / "out", date_format="epoch_ms")
+        split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms")
 
 
 def test_a_source_in_another_unit_than_declared_is_refused(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows_of(epochs(1, range(12))))
 
-    with pytest.raises(InputError, match=r'part-0\.csv.*date_format="epoch_s"'):
-        split(tmp_path / "in", tmp_path / "out", date_format="epoch_ms")
+    with pytest.raises(InputError, match=r'part-0\.csv.*time_format="epoch_s"'):
+        split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms")
 
 
 def test_birthdays_around_1970_are_milliseconds_if_that_is_what_was_declared(tmp_path: Path) -> None:
     days = [-400, -20, 10, 20, 50, 200, 400, 9_000]
     rows = rows_of([str(day * 86_400_000) for day in days])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    prepared = split(tmp_path / "in", tmp_path / "out", date_format="epoch_ms", split_date="1971-01-01")
+    prepared = split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms", split_date="1971-01-01")
 
     assert 2 == prepared.manifest.splits["test"].rows
 
@@ -237,7 +235,7 @@ def test_hours_written_as_ten_digits_are_not_taken_for_seconds(tmp_path: Path) -
 
     with pytest.raises(InputError, match=r'part-0\.csv.*"%Y%m%d%H".*epoch_s'):
         split(tmp_path / "in", tmp_path / "out")
-    assert 1 == split(tmp_path / "in", tmp_path / "out", date_format="%Y%m%d%H").manifest.splits["test"].rows
+    assert 1 == split(tmp_path / "in", tmp_path / "out", time_format="%Y%m%d%H").manifest.splits["test"].rows
 
 
 @pytest.mark.parametrize(
@@ -268,7 +266,7 @@ def test_the_error_names_the_word_that_reads_the_value(tmp_path: Path, value: st
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows_of(EARLY), ("x", value, "1")])
 
     with pytest.raises(InputError, match=rf"part-0\.csv: row 9: date is '.*', .*{told}"):
-        split(tmp_path / "in", tmp_path / "out", date_format="iso")
+        split(tmp_path / "in", tmp_path / "out", time_format="iso")
 
 
 @pytest.mark.parametrize(
@@ -314,8 +312,8 @@ def test_a_stream_of_plain_shards_gives_int96_times_as_they_are(tmp_path: Path) 
 def test_dropped_dates_are_told_with_the_first_of_them(tmp_path: Path) -> None:
     told: list[Any] = []
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows_of([*EARLY, "2025-01-02"]), ("x", "03/04/2024", "1")])
-    prepared = split(tmp_path / "in", tmp_path / "out", null_date="drop", on_event=told.append)
+    prepared = split(tmp_path / "in", tmp_path / "out", bad_rows="drop", on_event=told.append)
     warnings = [event.text for event in told if getattr(event, "kind", "") == "warning"]
 
-    assert 1 == prepared.manifest.dropped["unreadable_date"]
+    assert 1 == prepared.manifest.dropped["unreadable_time"]
     assert any("part-0.csv: row 10: date is '03/04/2024'" in text and '"%d/%m/%Y"' in text for text in warnings)

@@ -14,16 +14,14 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "0cb2d2d8-d489-519e-987f-3b34b19c4330"
+RUN_ID = "8ff0185f-004e-518a-8830-0778e5481625"
 
 
 def split(tmp_path: Path) -> headrace.Prepared:
     source = tmp_path / "part-00007.csv"
     source.write_bytes(ROWS.encode())
     os.utime(source, ns=(0, 0))
-    recipe = headrace.TemporalSplit(
-        source=source, date_column="when", group_column="id", split_date="2025-01-01", train_ratio=0.6
-    )
+    recipe = headrace.TemporalSplit(source=source, time="when", entity="id", split_date="2025-01-01", train_ratio=0.6)
     return headrace.prepare(recipe, tmp_path / "out")
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.split.numbering import number_shards
+from headrace.split.recipe import number_shards
 
 
 @given(st.lists(st.integers(0, 99_999), unique=True, min_size=1))

@@ -116,12 +116,12 @@ def test_every_row_of_odd_entities_and_dates_is_in_one_split_or_one_reason(tmp_p
     rows = [(each, date, str(number)) for number, (each, date) in enumerate((e, d) for e in odd for d in dates)]
     full = rows_of([f"e{n}" for n in range(40)])
     write_rows(tmp_path / "in" / f"part-0{extension}", HEADER, rows + full)
-    for null_group in ("own", "drop"):
-        manifest = split(tmp_path / "in", tmp_path / null_group, null_date="drop", null_group=null_group).manifest
+    for null_entity in ("own", "drop"):
+        manifest = split(tmp_path / "in", tmp_path / null_entity, bad_rows="drop", null_entity=null_entity).manifest
         counted = sum(totals.rows for totals in manifest.splits.values()) + sum(manifest.dropped.values())
 
         assert len(rows) + len(full) == manifest.source["rows"] == counted
-        assert headrace.verify(tmp_path / null_group).problems == []
+        assert headrace.verify(tmp_path / null_entity).problems == []
 
 
 @pytest.mark.parametrize("tests", [0, 1, 9])

@@ -20,7 +20,7 @@ from tables import read_rows, shards, split, split_column, split_rows, write_row
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 RETAIL, CDNOW = DATA / "job1-online-retail" / "by-day", DATA / "job1-cdnow" / "CDNOW_master.txt.gz"
 SPLITS = ("train", "val", "test")
-RETAIL_COLUMNS = {"date_column": "InvoiceDate", "group_column": "CustomerID", "split_date": "2011-09-01"}
+RETAIL_COLUMNS = {"time": "InvoiceDate", "entity": "CustomerID", "split_date": "2011-09-01"}
 
 needs_retail = pytest.mark.skipif(
     not RETAIL.is_dir(), reason=f"{RETAIL} is not there: the data set is not in the repository"
@@ -31,7 +31,7 @@ needs_cdnow = pytest.mark.skipif(
 
 
 def retail(out: Path, **asked: Any) -> Prepared:
-    return split(RETAIL / "*.csv.gz", out, **(RETAIL_COLUMNS | {"train_ratio": 0.9, "null_group": "drop"} | asked))
+    return split(RETAIL / "*.csv.gz", out, **(RETAIL_COLUMNS | {"train_ratio": 0.9, "null_entity": "drop"} | asked))
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def test_rows_without_customer_are_an_error_that_names_file_and_row(tmp_path: Pa
     first = next(place for place, row in enumerate(original) if not row[6])
 
     with pytest.raises(
-        InputError, match=rf'2010-12-01\.csv\.gz: row {first + 1}: CustomerID is empty; choose .*null_group="drop"'
+        InputError, match=rf'2010-12-01\.csv\.gz: row {first + 1}: CustomerID is empty; choose .*null_entity="drop"'
     ):
-        retail(tmp_path / "out", null_group="error")
+        retail(tmp_path / "out", null_entity="error")
 
 
 @needs_retail
 def test_rows_without_customer_are_dropped_and_counted(dropped: Prepared) -> None:
-    assert 135_080 == dropped.manifest.dropped["null_group"]
+    assert 135_080 == dropped.manifest.dropped["null_entity"]
 
 
 @needs_retail
@@ -69,7 +69,7 @@ def test_all_rows_are_conserved(dropped: Prepared) -> None:
 
     assert 541_909 == dropped.manifest.source["rows"] == sum(kept.values()) + sum(dropped.manifest.dropped.values())
     assert {name: len(split_rows(dropped.run, name)) for name in SPLITS} == kept
-    assert {"null_group", "train_entity_after_cutoff"} == {
+    assert {"null_entity", "train_entity_after_cutoff"} == {
         reason for reason, count in dropped.manifest.dropped.items() if count
     }
 
@@ -126,7 +126,7 @@ def test_shards_of_one_day_leave_gaps_on_either_side(dropped: Prepared) -> None:
 @pytest.mark.slow
 @needs_retail
 def test_rows_without_customer_may_be_one_customer(tmp_path: Path, original: list[list[str]]) -> None:
-    prepared = retail(tmp_path / "out", null_group="own", train_ratio=0.5)
+    prepared = retail(tmp_path / "out", null_entity="own", train_ratio=0.5)
     before = sum(not row[6] and row[4] < "2011-09-01" for row in original)
     empty = {name: split_column(prepared.run, name, "CustomerID").count("") for name in SPLITS}
 
@@ -147,15 +147,15 @@ def test_parquet_holds_the_same_rows_as_text(tmp_path: Path, dropped: Prepared) 
 @needs_cdnow
 def test_a_text_file_of_blanks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"CDNOW_master\.txt\.gz: cannot tell the format from the name; use \.csv"):
-        split(CDNOW, tmp_path / "out", group_column="customer_id")
+        split(CDNOW, tmp_path / "out", entity="customer_id")
 
 
 @needs_cdnow
 def test_a_text_file_of_blanks_called_csv_has_not_the_columns_that_are_asked_for(tmp_path: Path) -> None:
     (tmp_path / "part-0.csv.gz").write_bytes(CDNOW.read_bytes())
 
-    with pytest.raises(InputError, match=r"part-0\.csv\.gz: has no column 'date' \(date_column\); its columns are "):
-        split(tmp_path / "part-0.csv.gz", tmp_path / "out", group_column="customer_id")
+    with pytest.raises(InputError, match=r"part-0\.csv\.gz: has no column 'date' \(time\); its columns are "):
+        split(tmp_path / "part-0.csv.gz", tmp_path / "out", entity="customer_id")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def purchases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-CDNOW_COLUMNS = {"group_column": "customer_id", "train_ratio": 0.9}
+CDNOW_COLUMNS = {"entity": "customer_id", "train_ratio": 0.9}
 
 
 @needs_cdnow

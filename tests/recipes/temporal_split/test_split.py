@@ -119,7 +119,7 @@ def test_an_hour_that_happens_twice_around_the_split_date_is_an_error(tmp_path: 
         match=r"part-0\.csv: row 3: date is '2025-10-26 02:30:00', an hour that happens twice in Europe/Berlin",
     ):
         split(tmp_path / "in", tmp_path / "out", **asked)
-    assert 1 == split(tmp_path / "in", tmp_path / "out", null_date="drop", **asked).manifest.dropped["unreadable_date"]
+    assert 1 == split(tmp_path / "in", tmp_path / "out", bad_rows="drop", **asked).manifest.dropped["unreadable_time"]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_row_without_a_readable_date_is_an_error_with_file_row_and_value(tmp_p
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, small_rows(50))
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, [*small_rows(6), ("7", bad, "0")])
 
-    with pytest.raises(InputError, match=rf'part-1\.csv: row 7: date {why}.*null_date="drop"'):
+    with pytest.raises(InputError, match=rf'part-1\.csv: row 7: date {why}.*bad_rows="drop"'):
         split(tmp_path / "in", tmp_path / "out")
 
 
 def test_a_row_without_entity_is_an_error_with_file_and_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*small_rows(9), ("", "2024-01-01", "0")])
 
-    with pytest.raises(InputError, match=r'part-0\.csv: row 10: id is empty; choose .* null_group="drop"'):
+    with pytest.raises(InputError, match=r'part-0\.csv: row 10: id is empty; choose .* null_entity="drop"'):
         split(tmp_path / "in", tmp_path / "out")
 
 
@@ -299,7 +299,7 @@ def test_a_value_of_another_than_its_declared_type_is_an_error(tmp_path: Path, a
 
 def test_dot_words_in_column_names_are_dots_everywhere(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", ("id", "order__DOT__date", "row"), small_rows(50))
-    run = split(tmp_path / "in", tmp_path / "out", date_column="order.date").run
+    run = split(tmp_path / "in", tmp_path / "out", time="order.date").run
 
     assert ["id", "order.date", "row"] == read_rows(shards(run, "train")[0])[0]
 
@@ -344,7 +344,7 @@ def test_colliding_shard_numbers_are_an_error(tmp_path: Path, names: list[str]) 
     assert 40 == split(tmp_path / "in", tmp_path / "out", shard_numbers="dense").manifest.source["rows"]
 
 
-@pytest.mark.parametrize("role", ["date_column", "group_column", "label"])
+@pytest.mark.parametrize("role", ["time", "entity", "label"])
 def test_a_column_that_is_not_there_is_an_error_with_those_that_are(tmp_path: Path, source: Path, role: str) -> None:
     with pytest.raises(InputError, match=rf"has no column 'nope' \({role}\); its columns are id, date, row"):
         split(source, tmp_path / "out", **{role: "nope"})

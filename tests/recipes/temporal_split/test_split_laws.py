@@ -176,12 +176,12 @@ null_tables = st.lists(
 @given(null_tables, st.sampled_from(["own", "drop"]), st.sampled_from([(), ("NA",)]))
 @settings(max_examples=examples(100))
 def test_rows_without_entity_or_date_are_counted_by_their_reason(
-    tmp_path: Path, rows: list[tuple[str, str]], null_group: str, null_values: tuple[str, ...]
+    tmp_path: Path, rows: list[tuple[str, str]], null_entity: str, null_values: tuple[str, ...]
 ) -> None:
     directory = fresh(tmp_path)
     write_rows(directory / "in" / "part-0.csv", ("id", "date", "row", "text", "more"), [(*row, str(at), "", "x") for at, row in enumerate(rows)])  # fmt: skip
     prepared = attempt(
-        directory / "in", directory / "out", null_group=null_group, null_date="drop", null_values=null_values
+        directory / "in", directory / "out", null_entity=null_entity, bad_rows="drop", null_values=null_values
     )
     if prepared is None:
         return
@@ -191,11 +191,11 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
     nobody = [row for row in dated if row[0] in absent]
     sides = {name: {row[0] for row in found} for name, found in all_rows(prepared.run).items()}
 
-    assert sum(row[1] in absent for row in rows) == dropped["null_date"]
-    assert sum(row[1] in {"soon", "2025-02-30", "NA"} - absent for row in rows) == dropped["unreadable_date"]
-    assert (len(nobody) if null_group == "drop" else 0) == dropped["null_group"]
+    assert sum(row[1] in absent for row in rows) == dropped["null_time"]
+    assert sum(row[1] in {"soon", "2025-02-30", "NA"} - absent for row in rows) == dropped["unreadable_time"]
+    assert (len(nobody) if null_entity == "drop" else 0) == dropped["null_entity"]
     assert len(rows) == sum(dropped.values()) + sum(len(found) for found in all_rows(prepared.run).values())
-    if null_group == "own":
+    if null_entity == "own":
         assert not sides["train"] & sides["val"]
         assert sum(bool(sides[name] & absent) for name in ("train", "val")) <= 1
 

@@ -56,8 +56,8 @@ class AskedSplit:
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
     out: Out
-    date_column: Annotated[str | None, _unless_given(help="When a row happened; found out unless given.")] = None
-    group_column: Annotated[str | None, _unless_given(help="The entity; found out unless given.")] = None
+    time: Time = None
+    entity: Annotated[str | None, _unless_given(help="Column of the entity; found out unless given.")] = None
     split_date: Annotated[
         str | None, _unless_given(help="The cutoff; about a fifth of the rows tests unless given.")
     ] = None

@@ -1,4 +1,4 @@
-"""A configuration as YAML with comments: sections of settings, each with words above it."""
+"""Write a configuration as YAML with comments: sections of settings, each with words above it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ class Section:
 
 @dataclass(frozen=True)
 class Aside:
-    """A value that is proposed and not set."""
+    """A value that is proposed and not set. needed: the run must be given one."""
 
     value: Any
+    needed: bool = False
 
 
 def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
-    """What the sections set."""
+    """Return the settings of the sections, without those that are proposed."""
     return {
         name: value for section in sections for name, value in section.settings.items() if not isinstance(value, Aside)
     }
 
 
 def commented_yaml(sections: Sequence[Section]) -> str:
-    """The text of the configuration; reading it gives `settings_of(sections)`."""
+    """Return the text of the configuration; reading it gives `settings_of(sections)`."""
     return "\n".join(_section(section) for section in sections)
 
 

@@ -1,4 +1,4 @@
-"""A first look at the files of a source: columns, what they hold, how much is missing. From a few files and rows.
+"""Look at the columns of a source, in a few files and rows: what they hold, how much is missing.
 
 Files are taken evenly over the sorted names, so that the same source is seen the same way each time. Text that is all
 numbers counts as numbers, text that is all times as times: a CSV has no other way to hold them.
@@ -31,7 +31,7 @@ NULLS = ("NA",)
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds in the rows that were looked at. in_files: of those looked at; missing: a share of rows.
+    """A column in the rows that were looked at. in_files: of those looked at; missing: a share of rows.
 
     time_format: of a time, None where its type says it.
     """
@@ -58,6 +58,22 @@ class Look:
         """The columns of this kind that all files have, in file order."""
         return [each.name for each in self.columns.values() if each.kind == kind and each.in_files == len(self.tables)]
 
+    def texts(self) -> list[str]:
+        """The columns that are text in one of the files looked at."""
+        return [name for name in self.columns if any(_is_text(table, name) for _, table in self.tables)]
+
+    def holds(self, name: str, texts: Sequence[str]) -> bool:
+        """Return True if one of these texts is a value of a text column."""
+        return any(
+            pl.Series("x", table[name], dtype=pl.String).is_in(list(texts)).any()
+            for _, table in self.tables
+            if _is_text(table, name)
+        )
+
+
+def _is_text(table: pa.Table, name: str) -> bool:
+    return name in table.column_names and is_text(table[name].type)
+
 
 def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
     """Look at so many files of a source and so many rows of each.
@@ -76,12 +92,12 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most so many of the places 0..count-1, from end to end."""
+    """Choose at most `most` of the places 0..count-1, evenly from end to end."""
     return sorted({int(place) for place in np.linspace(0, count - 1, most).round()})
 
 
 def known(name: str, among: Iterable[str], what: str) -> str:
-    """The name, if it is among these. Raises `SettingsError` with the nearest one."""
+    """Return the name if it is among these. Raises `SettingsError` with the nearest one."""
     names = list(among)
     if name in names:
         return name
@@ -92,19 +108,19 @@ def known(name: str, among: Iterable[str], what: str) -> str:
 
 
 def named(name: str, words: Sequence[str]) -> int:
-    """How well a name fits: the earlier the word, the better; 0 if none is in it."""
+    """Score how well a name fits: the earlier the word, the better; 0 if none is in it."""
     low = name.lower()
     return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
 
 
 def id_like(name: str) -> bool:
-    """Whether a name says that its values are names, whatever they are written in."""
+    """Return True if a name says that its values are names, whatever they are written in."""
     low = name.lower()
     return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
 
 
 def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """The column as float64, null where missing; None if it holds anything else."""
+    """Return the column as float64, null where missing; None if it holds anything else."""
     try:
         if is_text(column.type):
             text = pl.Series("x", nulled(column, ("", *NULLS)), dtype=pl.String).str.strip_chars()
@@ -118,7 +134,7 @@ def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
-    """What the parts hold together; files without a row say nothing of it."""
+    """Describe the parts of a column; files without a row say nothing of it."""
     count = len(parts)
     parts = [part for part in parts if len(part)] or parts
     rows = max(1, sum(len(part) for part in parts))
@@ -140,7 +156,7 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
 
 
 def first_rows(path: Path, name: str, rows: int = ROWS) -> pa.Table:
-    """The first so many rows of a file, all columns."""
+    """Read the first rows of a file, all columns."""
     shard = survey(path, name)
     held: list[pa.Table] = []
     for chunk in read_chunks(shard):

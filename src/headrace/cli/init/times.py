@@ -1,4 +1,7 @@
-"""In which form times are written. Day first and month first are told apart by values that can be only one of them."""
+"""Find the form in which times are written.
+
+Values that can be only one of them tell day first from month first.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class TimeForms:
 
 
 def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
-    """The form that all values of these columns are times in; None if there is none, or no value at all."""
+    """Return the form in which all values of these columns are times; None if there is none, or no value at all."""
     columns = [_distinct(each) for each in columns if len(each)]
     for form in TIME_FORMATS:
         if all(_is_time(column, form) for column in columns) and any(len(each) > each.null_count for each in columns):
@@ -59,7 +62,7 @@ def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
 
 
 def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str:
-    """Words for a form whose values would also be times with day and month the other way round; "" for no doubt."""
+    """Warn of a form whose values would also be times with day and month the other way round; "" for no doubt."""
     other = _swapped(form)
     columns = [_distinct(each) for each in columns if len(each)]
     if other is None or not columns or not all(_is_time(column, other) for column in columns):
@@ -68,7 +71,7 @@ def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str
 
 
 def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
-    """Forms for a column that may be written in several, file by file or within one; None if nothing reads most of it.
+    """Find the forms of a column that may be written in several; None if nothing reads most of it.
 
     Whole numbers are seconds or milliseconds since 1970 only where they are large enough to be of our time.
     """
@@ -113,7 +116,7 @@ def _epochs(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
 
 
 def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which values a form reads as times of a year that can be meant: bool [N]."""
+    """Return which values a form reads as times of a year that can be meant: bool [N]."""
     found = parse_dates(column, form)
     ok = (found.micros != MISSING) & _in_years(found)
     if form in _EPOCHS:
@@ -142,7 +145,7 @@ def _is_time(column: pa.ChunkedArray, form: str) -> bool:
 
 
 def is_typed_time(column: pa.ChunkedArray) -> bool:
-    """Whether the type says that these are times."""
+    """Return True if the type says that these are times."""
     return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
 
 

@@ -1,4 +1,7 @@
-"""Addresses into places and into hashes, compiled by numba: the same as without it. Extra `histories`."""
+"""Addresses and measurements as records, compiled by numba: the same as `keyed`, `piece` and `sort` do in numpy.
+
+Addresses are hashed and told apart, entities and measurements are grouped by partition. Extra `histories`.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,41 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.arrays import I64, U8, U64
+from headrace.arrays import F64, I8, I64, U8, U16, U32, U64
 from headrace.compiled import compiled, read_only
+from headrace.histories.codec.latency import LARGEST_US
 
 _SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
 _INITIAL_C, _INITIAL_D = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 _FINISH_HIGH, _FINISH_LOW = np.uint64(0xEE), np.uint64(0xDD)
-_8, _13, _16, _17, _21, _32, _64 = (np.uint64(each) for each in (8, 13, 16, 17, 21, 32, 64))
+_8, _13, _16, _17, _21, _27, _29, _30, _31, _32, _48, _64 = (
+    np.uint64(each) for each in (8, 13, 16, 17, 21, 27, 29, 30, 31, 32, 48, 64)
+)
 _EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
-_MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
+_ONE, _WORD, _BYTE = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
+_ODD, _MIX_A = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_SECOND, _MOST = np.uint64(1_000_000), 2.0**62
+
+
+def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
+    """Code values × factor microseconds as `latency.encode` does, uint16 [N], and count the clamped; NaN is missing.
+
+    Only rows without a reason are looked at; those that get one have it in `reason` (int8 [N], 0: none). rules: of what
+    is infinite, missing, negative and 0: its reason, 0 if it is a value, or −1 if it failed.
+    """
+    codes = np.zeros(len(values), np.uint16)
+    return codes, int(_codes(read_only(values), float(factor), *rules, reason, codes))
 
 
 def hash_addresses(
     key: tuple[int, int], family: U8, data: U8, above: int, *, half: Literal["both", "high"] = "both"
 ) -> tuple[U64, U64]:
-    """As `digest.hash_words` of three words each: SipHash-2-4-128 of the family below a number, and of the 16 bytes as
-    two words, the first byte uppermost. family uint8 [N], data uint8 [N, 16] → two uint64 arrays [N].
+    """Hash addresses as `digest.hash_words` does three words each; two uint64 arrays [N].
 
-    half: with "high" the second is empty, and a quarter of the work is spared.
+    It is SipHash-2-4-128 of the family below a number, and of the 16 bytes as two words, the first byte uppermost.
+    family uint8 [N], data uint8 [N, 16]; half: with "high" the second is empty, and a quarter of the work is spared.
     """
     high, low = np.empty(len(family), np.uint64), np.empty(len(family) if half == "both" else 0, np.uint64)
     _hash(
@@ -34,43 +53,79 @@ def hash_addresses(
     return high, low
 
 
-def places_of(family: U8, data: U8) -> tuple[I64, I64]:
-    """Addresses each once, in the order they first appear: the place of each among those, and where those first stand.
+def distinct(words: U64, families: U64, *, column: int = 0, family_column: int = 0, shift: int = 0) -> tuple[U32, U64]:
+    """Tell addresses apart: of each its place among those that differ, uint32 [N]; and those in the order they first
+    appear, both words and the family, uint64 [D, 3].
 
-    family uint8 [N], data uint8 [N, 16] → int64 [N], −2 where the family is 0; int64 [D].
+    words uint64 [N, W]: both words of an address are in a column and the next; families uint64 [N, F]: its family is a
+    byte in a column, `shift` bits above the lowest.
     """
-    place, first = np.empty(len(family), np.int64), np.empty(len(family), np.int64)
-    slots = np.full(max(16, 1 << (2 * len(family)).bit_length()), -1, np.int32)
-    found = _places(read_only(family), read_only(data.view(np.uint64)), slots, place, first)
-    return place, first[:found]
+    place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
+    slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # at most two in three are filled
+    inputs = read_only(words), column, read_only(families), family_column, np.uint64(shift)
+    found = _distinct(*inputs, slots, known, place)
+    return place, known[:found]
+
+
+def grouped(
+    entities: tuple[U16, I64, U64],
+    entity: I64,
+    micros: I64,
+    codes: U16,
+    peer: tuple[I64, U8, U8] | None,
+    partitions: int,
+) -> tuple[U64, I64, int]:
+    """Group measurements by partition, each partition's in their order: as records; how many each partition has; and
+    what `keyed.multiset_sum` says of them.
+
+    entities: of each its partition, its place there, and its hash [E]; entity, micros, codes [N]; peer: of each
+    measurement the place among peers [N], of each peer its family [P] and bytes [P, 16]. A record is 2 words, or 4 with
+    peers, as `piece.ALONE` and `piece.WITH_PEER`: uint64 [N, 2 | 4].
+    """
+    counts = np.zeros(partitions, np.int64)
+    out = np.empty((len(entity), 2 if peer is None else 4), np.uint64)
+    place, family, data = (
+        (np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)) if peer is None else peer
+    )
+    inputs = (*entities, entity, micros, codes, place, family, data.view(np.uint64))
+    total = _group(*(read_only(each) for each in inputs), counts, out)
+    return out, counts, int(total)
+
+
+def placed(partition: U16, family: U8, data: U8, partitions: int) -> tuple[U64, I64, I64]:
+    """Group entities by partition, each partition's in their order, as records of `piece.ENTITY`: uint64 [E, 3]; of
+    each entity its place in its partition, int64 [E]; how many each partition has. data: bytes, uint8 [E, 16].
+    """
+    records, local = np.empty((len(family), 3), np.uint64), np.empty(len(family), np.int64)
+    counts = np.zeros(partitions, np.int64)
+    _place(read_only(partition), read_only(family), read_only(data.view(np.uint64)), counts, records, local)
+    return records, local, counts
 
 
 @compiled
-def _places(family: Any, words: Any, slots: Any, place: Any, first: Any) -> Any:
-    """An open hash table of rows; returns how many are distinct."""
-    mask = np.uint64(len(slots) - 1)
-    found = 0
-    for row in range(len(family)):
-        if family[row] == 0:
-            place[row] = -2
+def _codes(
+    values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any, codes: Any
+) -> Any:
+    clamped = 0
+    for row in range(len(values)):
+        if reason[row] != 0:
             continue
-        mixed = (words[row, 0] ^ (words[row, 1] * _MIX_A) ^ np.uint64(family[row])) * _MIX_B
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX_A
-        slot = (mixed >> np.uint64(24)) & mask
-        while True:
-            number = slots[slot]
-            if number < 0:
-                slots[slot] = found
-                first[found] = row
-                place[row] = found
-                found += 1
-                break
-            other = first[number]
-            if words[other, 0] == words[row, 0] and words[other, 1] == words[row, 1] and family[other] == family[row]:
-                place[row] = number
-                break
-            slot = (slot + np.uint64(1)) & mask
-    return found
+        value, rule = values[row], 0
+        if not 0 < value < np.inf:
+            rule = missing if np.isnan(value) else infinite if np.isinf(value) else negative if value < 0 else zero
+        if rule != 0:
+            reason[row] = max(rule, 0)
+            continue
+        micros = max(np.rint(min(value * factor, _MOST)), 1.0)
+        if micros > LARGEST_US:
+            clamped += 1
+            micros = np.float64(LARGEST_US)
+        if micros < 1024.0:
+            codes[row] = np.uint16(micros)
+        else:  # see `latency.encode`
+            rounded = ((np.float64(micros).view(np.int64) + (1 << 41)) >> 42) - (1033 << 10)
+            codes[row] = rounded + (rounded & -1024) + 1024
+    return clamped
 
 
 @compiled
@@ -115,3 +170,93 @@ def _swapped(word: Any) -> Any:
     word = ((word >> _8) & _EVERY_8) | ((word & _EVERY_8) << _8)
     word = ((word >> _16) & _EVERY_16) | ((word & _EVERY_16) << _16)
     return _turned(word, _32)
+
+
+@compiled
+def _distinct(
+    words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any, known: Any, place: Any
+) -> Any:
+    """Put addresses into an open hash table; returns how many differ.
+
+    slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
+    which are beyond a processor's cache.
+    """
+    mask, found = np.uint64(len(slots) - 1), 0
+    for row in range(len(words)):
+        word0, word1 = words[row, column], words[row, column + 1]
+        family = (families[row, family_column] >> shift) & _BYTE
+        mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
+        mixed = (mixed ^ (mixed >> _29)) * _MIX_A
+        mixed ^= mixed >> _32
+        slot, half = mixed & mask, mixed >> _32
+        number: Any = -1
+        while slots[slot] != 0:
+            if slots[slot] >> _32 == half:
+                other = np.int64(slots[slot] & _WORD) - 1
+                if known[other, 0] == word0 and known[other, 1] == word1 and known[other, 2] == family:
+                    number = other
+                    break
+            slot = (slot + _ONE) & mask
+        if number < 0:
+            number = found
+            found += 1
+            slots[slot] = (half << _32) | np.uint64(found)
+            known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
+        place[row] = number
+    return found
+
+
+@compiled
+def _mix(x: Any) -> Any:
+    x = (x ^ (x >> _30)) * _MIX_A
+    x = (x ^ (x >> _27)) * _MIX_B
+    return x ^ (x >> _31)
+
+
+@compiled
+def _place(partition: Any, family: Any, words: Any, counts: Any, records: Any, local: Any) -> None:
+    for entity in range(len(partition)):
+        counts[partition[entity]] += 1
+    begin = np.zeros(len(counts), np.int64)
+    for number in range(1, len(counts)):
+        begin[number] = begin[number - 1] + counts[number - 1]
+    at = begin.copy()
+    for entity in range(len(partition)):
+        mine = partition[entity]
+        to = at[mine]
+        at[mine] = to + 1
+        local[entity] = to - begin[mine]
+        records[to, 0], records[to, 1] = _swapped(words[entity, 0]), _swapped(words[entity, 1])
+        records[to, 2] = np.uint64(family[entity])
+
+
+@compiled
+def _group(
+    partition: Any, local: Any, order: Any, entity: Any, micros: Any, codes: Any,
+    peer: Any, peer_family: Any, peer_bytes: Any, counts: Any, out: Any,
+) -> Any:  # fmt: skip
+    for row in range(len(entity)):
+        counts[partition[entity[row]]] += 1
+    at = np.zeros(len(counts), np.int64)
+    for number in range(1, len(counts)):
+        at[number] = at[number - 1] + counts[number - 1]
+    last = out.shape[1] - 1
+    total = np.uint64(0)
+    for row in range(len(entity)):
+        mine, code = entity[row], np.uint64(codes[row])
+        to = at[partition[mine]]
+        at[partition[mine]] = to + 1
+        micro = np.uint64(micros[row])
+        value = order[mine] + _mix((micro // _SECOND) << _16 | code)
+        tail = np.uint64(local[mine]) | (code << _32)
+        if last == 3:
+            other = peer[row]
+            word0, word1 = _swapped(peer_bytes[other, 0]), _swapped(peer_bytes[other, 1])
+            out[to, 1], out[to, 2] = word0, word1
+            family = np.uint64(peer_family[other])
+            tail |= family << _48
+            value ^= _mix(_mix(word0 + family) ^ word1)
+        out[to, 0] = micro
+        out[to, last] = tail
+        total += _mix(value + _ODD)
+    return total

@@ -1,4 +1,4 @@
-"""A latency in two bytes: whole microseconds as an 11-bit mantissa shifted by a 5-bit exponent, rounded to the nearest.
+"""Keep a latency in two bytes: whole microseconds as an 11-bit mantissa shifted by a 5-bit exponent, rounded.
 
 code = exponent << 11 | mantissa, value = mantissa << exponent. Values below 2,048 µs are exact; above, the mantissa is
 1,024 to 2,047 and the error at most half a step, 0.049 %. Code 0 is a failed measurement, so a latency of 0 µs becomes
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.arrays import I64, U16, Bools
+from headrace.arrays import F64, I64, U16, Bools
 
 FAILED = 0
 LARGEST_US = 2047 << 31  # about 51 days
@@ -28,36 +28,33 @@ class Codes:
     clamped: int
 
 
-def encode(microseconds: I64, failed: Bools) -> Codes:
-    """The codes of latencies; microseconds int64 [N], failed bool [N] → `Codes`.
+def encode(microseconds: I64 | F64, failed: Bools) -> Codes:
+    """Encode latencies in whole microseconds; int64 or float64 [N], failed bool [N] → `Codes`.
 
     0 µs becomes 1 µs. What `microseconds` holds where `failed` is true does not matter; elsewhere it must not be
     negative. Never raises.
     """
-    value = np.where(failed, 1, microseconds)
+    value = np.where(failed, 1.0, microseconds)
     clamped = int(np.count_nonzero(value > LARGEST_US))
-    value = np.clip(value, 1, LARGEST_US)
-    # Below 2**53 a float has the bit length exactly: frexp gives it without a loop over bits.
-    exponent = np.maximum(np.frexp(value.astype(np.float64))[1].astype(np.int64) - _MANTISSA_BITS, 0)
-    mantissa = (value + ((np.int64(1) << exponent) >> 1)) >> exponent
-    carried = mantissa == _BELOW  # rounding up gave a power of two: one more exponent, the same value
-    exponent += carried
-    mantissa >>= carried
-    over = exponent > 31
-    exponent, mantissa = np.where(over, 31, exponent), np.where(over, _BELOW - 1, mantissa)
-    codes = (exponent << _MANTISSA_BITS | mantissa).astype(np.uint16)
+    np.clip(value, 1, LARGEST_US, out=value)
+    # The bits of a float are its exponent above its mantissa. Rounded to 10 bits of mantissa (the first one is implied)
+    # it is the code but for a bit and a constant, as a mantissa that is rounded up to 2 carries into the exponent.
+    rounded = ((value.view(np.int64) + (1 << 41)) >> 42) - ((1023 + _MANTISSA_BITS - 1) << (_MANTISSA_BITS - 1))
+    wide = rounded + (rounded & -(_BELOW >> 1)) + (_BELOW >> 1)
+    np.copyto(wide, value, where=value < _BELOW >> 1, casting="unsafe")
+    codes = wide.astype(np.uint16)
     codes[failed] = FAILED
     return Codes(codes, clamped)
 
 
 def decode(codes: U16) -> I64:
-    """Whole microseconds of each code, −1 where it is `FAILED`; uint16 [N] → int64 [N]."""
+    """Decode codes to whole microseconds, −1 where it is `FAILED`; uint16 [N] → int64 [N]."""
     wide = codes.astype(np.int64)
     return np.where(codes == FAILED, -1, (wide & (_BELOW - 1)) << (wide >> _MANTISSA_BITS))
 
 
 def is_canonical(codes: U16) -> Bools:
-    """Which codes `encode` can give; the others are damage. uint16 [N] → bool [N]."""
+    """Tell which codes `encode` can give; the others are damage. uint16 [N] → bool [N]."""
     mantissa, exponent = codes & np.uint16(_BELOW - 1), codes >> np.uint16(_MANTISSA_BITS)
     canonical: Bools = (exponent == 0) | (mantissa >= _BELOW // 2)
     return canonical

@@ -11,12 +11,12 @@ options and p alone, so any process can make any part. Picklable; safe in thread
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,14 +24,16 @@ from headrace.arrays import I32, I64
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.histories.contexts.builder import Rows, build, chosen_kernels, index_rows
+from headrace.errors import CorruptShard, MissingExtra
 from headrace.histories.contexts.index import ContextIndex
-from headrace.histories.contexts.options import ContextOptions, Keys, Shuffle, Weighting
-from headrace.histories.contexts.reading import open_rows
-from headrace.histories.contexts.tokens import Kernel
+from headrace.histories.contexts.options import ContextOptions, Kernel, Keys, Shuffle, Weighting
+from headrace.histories.contexts.reading import HistoryRows, open_rows
+from headrace.histories.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
+from headrace.histories.contexts.small import SmallFacts, may_be_small
+from headrace.histories.contexts.tokens import Tokens, batch_of, tokens_in_python
 from headrace.histories.contexts.vocabulary import Vocabulary
 from headrace.stream.loader.dataset import stream_of
-from headrace.stream.loader.items import ItemArguments, item_index, item_options, no_block
+from headrace.stream.loader.items import ItemArguments, ItemPasses, item_index, item_options, no_block
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.lanes import Lanes
@@ -42,6 +44,9 @@ from headrace.stream.read.batch import import_torch, in_format
 
 if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
+
+
+_ROWS_AT_A_TIME = 1024
 
 
 class ContextArguments(TypedDict, total=False):
@@ -62,7 +67,7 @@ class ContextArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPlan:
-    """What an epoch will be, before it is run. `dataclasses.asdict` is JSON.
+    """Say what an epoch will be, before it is run. `dataclasses.asdict` is JSON.
 
     rows, measurements: of the split. small_rows come whole, once an epoch, in small_contexts; large ones are sampled in
     large_contexts. context_bytes: of one context's arrays. Estimated from `sampled` contexts that were really made:
@@ -103,25 +108,25 @@ class Contexts:
     need this random access, as they own the order of what they read, the ranks and the checkpoints.
     """
 
-    def __init__(self, rows: Rows, options: ContextOptions) -> None:
+    def __init__(self, rows: HistoryRows, options: ContextOptions) -> None:
         self.rows = rows
         self.options = options
 
     @cached_property
     def index(self) -> ContextIndex:
-        """Which contexts an epoch has. Rows that may be smaller than a context are read for it, once."""
+        """Index the contexts of an epoch. Rows that may be smaller than a context are read for it, once."""
         return index_rows(self.rows, self.options)
 
     def __len__(self) -> int:
-        """N, contexts of an epoch; the same in every epoch."""
+        """Count the contexts of an epoch, the same in every epoch: N."""
         return len(self.index)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
-        """The context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
+        """Make the context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
         return {name: array[0] for name, array in self.batch([position]).items()}
 
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
-        """The contexts at these positions, in this order; each row that they touch is opened once.
+        """Make the contexts at these positions, in this order; each row that they touch is opened once.
 
         The arrays of a batch may lie in one block of memory, which stays as long as one of them does.
         Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
@@ -135,7 +140,7 @@ class Contexts:
             raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")
         built = build(self.index, self.rows, asked)
         made = chosen_kernels(self.options.kernel).batch
-        return made(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
+        return made(built.tokens, built.segments, self.options.vocab, self.options.keys)
 
     def stream(
         self,
@@ -145,7 +150,7 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamLoader:
-        """Batches of this rank's share of an epoch: every context once over all ranks, equal steps on each.
+        """Stream batches of this rank's share of an epoch: every context once over all ranks, equal steps on each.
 
         Epoch e has the positions e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and `valid`, bool
         [B], which is false for contexts that only fill the last step. They are made ahead of the loop in
@@ -162,7 +167,7 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamingDataset:
-        """The same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+        """Stream the same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
 
         num_workers: that of the DataLoader. Raises as `stream`, and `MissingExtra` without torch.
         """
@@ -174,10 +179,11 @@ class Contexts:
     def _parts(self, batch_size: int, options: ItemArguments) -> Parts:
         index = item_index(ContextItems(self))
         shuffled = self.options.shuffle != "none"
-        return index, no_block, item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed), None
+        asked = item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed)
+        return index, no_block, asked, ItemPasses
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
-        """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
+        """Say what an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
 
         Raises `CorruptShard` for damaged rows.
         """
@@ -215,8 +221,69 @@ class Contexts:
         )
 
 
+class Built(NamedTuple):
+    """The parts of a batch, and its tokens."""
+
+    segments: Segments
+    candidates: Candidates
+    tokens: Tokens
+
+
+def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
+    """Index the contexts that an epoch of these rows has. Rows that may be small are read once, some at a time."""
+    maybe = np.flatnonzero(may_be_small(rows.n, options.room))
+    facts = np.zeros((len(maybe), 5), np.int64)
+    for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
+        numbers = maybe[begin : begin + _ROWS_AT_A_TIME].tolist()
+        facts[begin : begin + len(numbers)] = rows.facts(numbers)
+    is_small = facts[:, 1] <= options.room
+    small = np.zeros(len(rows.n), bool)
+    small[maybe[is_small]] = True
+    return ContextIndex(rows.n, small, SmallFacts(*facts[is_small].T), options)
+
+
+class Kernels(NamedTuple):
+    """The steps that there are compiled and without numba, alike to the bit."""
+
+    sampling: Sampling
+    tokens: Callable[[Segments, Candidates, int, int], Tokens]
+    batch: Callable[[Tokens, Segments, Vocabulary, Keys], dict[str, I32]]
+
+
+@cache
+def chosen_kernels(kernel: Kernel) -> Kernels:
+    """Choose compiled steps or others. Raises `MissingExtra` if numba is asked for and not there."""
+    if kernel != "numpy":
+        try:
+            from headrace.histories.contexts.draw_kernels import IN_NUMBA
+            from headrace.histories.contexts.token_kernels import batch_in_numba, tokens_in_numba
+        except MissingExtra:
+            if kernel == "numba":
+                raise
+        else:
+            return Kernels(IN_NUMBA, tokens_in_numba, batch_in_numba)
+    return Kernels(IN_NUMPY, tokens_in_python, batch_of)
+
+
+def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
+    """Build the contexts at these positions of an endless run; each row is opened once for all of them.
+
+    Raises `CorruptShard` if a row is not what it was when the index was made.
+    """
+    kernels = chosen_kernels(index.options.kernel)
+    segments = index.segments(*index.at(positions, kernels.sampling), kernels.sampling)
+    opened = rows.open(np.unique(segments.row).tolist())
+    found = candidates(segments, opened, index.options.room, kernels.sampling)
+    tokens = kernels.tokens(segments, found, len(positions), index.options.room)
+    lost = ~segments.sampled & (tokens.taken != segments.count)
+    if lost.any():
+        row = int(segments.row[lost.argmax()])
+        raise CorruptShard(f"row {row} of the split is longer than it was when it was indexed; open the run again")
+    return Built(segments, found, tokens)
+
+
 class ContextItems:
-    """Contexts as items of a stream."""
+    """Give contexts as items of a stream."""
 
     lanes = Lanes(1, 1, 1)  # their order is that of `ContextOptions.shuffle`
 
@@ -226,20 +293,20 @@ class ContextItems:
         self.identity = sha256_hex(canonical_json([contexts.rows.identity, options]))
 
     def count(self, epoch: int) -> int:  # noqa: ARG002 - every epoch has as many
-        """N."""
+        """Count the contexts of an epoch."""
         return len(self.contexts)
 
     def chunk(self, epoch: int) -> None:
         """Every epoch is a pass."""
 
     def sample(self) -> dict[str, I32]:
-        """A batch of no contexts."""
+        """Make a batch of no contexts."""
         return self.contexts.batch([])
 
     def batches(
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
-        """Made in threads, several at a time: as many as `prefetch_bytes` hold, and one in any case."""
+        """Make batches in threads, several at a time: as many as `prefetch_bytes` hold, and one in any case."""
         size, first = options.batch_size, state.epoch * state.rows
         held = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
         ahead = max(1, min(options.read_threads, held))
@@ -272,11 +339,11 @@ def open_contexts(
     disk_bytes: int = DISK_BYTES,
     **options: Any,
 ) -> Contexts:
-    """The contexts of a split of prepared histories. options: see `ContextOptions`. run: a run_id, to choose another.
+    """Open the contexts of a split of prepared histories. options: see `ContextOptions`.
 
-    verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
-    A run in an object store is read from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up to
-    disk_bytes, are checked, and are shared by the processes of a machine.
+    run: a run_id, to choose another. verify: shards are checked against their checksums at the "first_touch" in each
+    process, or "never". A run in an object store is read from copies of its shards in cache_dir (None:
+    ~/.cache/headrace), which take up to disk_bytes, are checked, and are shared by the processes of a machine.
     Raises `InputError` where there are no histories, `SettingsError` for options that cannot work.
     """
     checked = ContextOptions(**options)

@@ -1,4 +1,4 @@
-"""Draws compiled by numba: the numbers of `draws` and `sample`, bit by bit. Extra `histories`."""
+"""Draws and candidates compiled by numba: the numbers of `draws` and `sample`, bit by bit. Extra `histories`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,23 @@ from headrace.draws import (
     ROUNDS,
     WINDOW,
 )
-from headrace.histories.contexts.sample import FULL, FULL_BELOW, NONE, PARTIAL, PARTIAL_BELOW, TENTH, Segments
+from headrace.histories.codec.rows import RowColumns
+from headrace.histories.contexts.sample import (
+    FULL,
+    FULL_BELOW,
+    NONE,
+    PARTIAL,
+    PARTIAL_BELOW,
+    TENTH,
+    Columns,
+    Sampling,
+    Segments,
+)
 
 _GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
 _8, _11, _27, _30, _31, _32 = (np.uint64(each) for each in (8, 11, 27, 30, 31, 32))
 _ONE, _LOW = np.uint64(1), np.uint64((1 << 32) - 1)
+_NO_PEERS = np.empty(0, np.uint8)
 
 
 def dealt_in_numba(keys: U64) -> tuple[U8, U64, U64]:
@@ -42,13 +54,6 @@ def permuted_in_numba(key: U64, size: I64, places: I64) -> I64:
     return out
 
 
-def prefixes_in_numba(keys: U64, sizes: I64, offsets: I64) -> I64:
-    """As `permuted_prefixes`."""
-    out = np.empty(int(offsets[-1]), np.int64)
-    _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets, out)
-    return out
-
-
 def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
     """As `indices`."""
     window, begin = np.empty(len(fills), np.int64), np.empty(len(fills), np.int64)
@@ -56,6 +61,20 @@ def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
     out = np.empty(int(offsets[-1]), np.int64)
     _prefixes(segments.key, window, begin, offsets, out)
     return out
+
+
+def gather_in_numba(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -> None:
+    """As `gather`. Addresses are copied as two words each."""
+    peers, width = _NO_PEERS, 0
+    if row.peers is not None:
+        peers, width = row.peers.view(np.uint8), row.peers.itemsize  # bytes, so that one kernel reads all widths
+    _gather(
+        mine, offsets, index, np.int64(row.first_time), row.offsets, row.codes, peers, width, row.peer_family,
+        row.peer_bytes.view(np.uint64), out.time, out.code, out.family, out.address.view(np.uint64),
+    )  # fmt: skip
+
+
+IN_NUMBA = Sampling(permuted_in_numba, dealt_in_numba, indices_in_numba, gather_in_numba)
 
 
 @compiled
@@ -199,3 +218,25 @@ def _exp2(y: Any) -> Any:
     for term in range(18, 0, -1):
         total = total * x / term + 1.0
     return math.ldexp(total, int(whole))
+
+
+@compiled
+def _gather(
+    mine: Any, offsets: Any, index: Any, first_time: Any, seconds: Any, codes: Any, peers: Any, width: Any,
+    peer_family: Any, peer_words: Any, time: Any, code: Any, family: Any, address: Any,
+) -> None:  # fmt: skip
+    for s in mine:
+        for m in range(offsets[s], offsets[s + 1]):
+            i = index[m]
+            time[m] = first_time + np.int64(seconds[i])
+            code[m] = codes[i]
+            if width == 0:
+                family[m], address[m, 0], address[m, 1] = 0, 0, 0
+                continue
+            peer = np.int64(peers[i * width])
+            if width > 1:
+                peer |= np.int64(peers[i * width + 1]) << 8
+            if width > 2:
+                peer |= np.int64(peers[i * width + 2]) << 16 | np.int64(peers[i * width + 3]) << 24
+            family[m] = peer_family[peer]
+            address[m, 0], address[m, 1] = peer_words[peer, 0], peer_words[peer, 1]

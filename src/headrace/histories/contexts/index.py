@@ -1,4 +1,4 @@
-"""Which contexts an epoch has: a number each, in closed form from a few facts of every row.
+"""Number the contexts of an epoch, in closed form from a few facts of every row.
 
 A row is *small* if all its measurements without their timestamps fit into one context, else *large*. The contexts of
 an epoch are those of the small rows, S of them, then those of the large rows, K each (see `ContextOptions`), by prefix
@@ -73,7 +73,7 @@ class ContextIndex:
         self._units = lru_cache(maxsize=2)(self._shuffled_units)
 
     def __len__(self) -> int:
-        """Contexts of an epoch."""
+        """Count the contexts of an epoch."""
         return self.small_contexts + self.large_contexts
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class ContextIndex:
 
     @property
     def large_contexts(self) -> int:
-        """Contexts of an epoch that are drawn from large rows."""
+        """Count the contexts of an epoch that are drawn from large rows."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @cached_property
@@ -140,11 +140,11 @@ class ContextIndex:
         return SmallContexts(offsets, row, start, count, np.pad(mode, (0, empty)), np.pad(fraction, (0, empty)))
 
     def small_contexts_of(self, epoch: int) -> SmallContexts:
-        """The contexts of the small rows in this epoch: ids 0..S-1."""
+        """Give the contexts of the small rows in this epoch: ids 0..S-1."""
         return self._small(epoch % CYCLE)
 
     def at(self, positions: I64, sampling: Sampling = IN_NUMPY) -> tuple[I64, I64]:
-        """(epoch, context id) of positions 0, 1, 2, … of an endless run, in the order of `shuffle`; int64."""
+        """Give (epoch, context id) of positions 0, 1, 2, … of an endless run, in the order of `shuffle`; int64."""
         epochs, inside = np.divmod(positions, len(self))
         if self.options.shuffle == "none":
             return epochs, inside
@@ -172,19 +172,19 @@ class ContextIndex:
         return ends, begins[order] - ends + sizes[order]
 
     def row_and_turn(self, ids: I64) -> tuple[I64, I64]:
-        """(row, k) of contexts of large rows: the k-th of the row's K; ids int64, S <= id < N."""
+        """Give (row, k) of contexts of large rows: the k-th of the row's K; ids int64, S <= id < N."""
         place = ids - self.small_contexts
         which = np.searchsorted(self.ends, place, side="right")
         begins = np.where(which > 0, self.ends[which - 1], 0)
         return self.large_rows[which], place - begins
 
     def segments(self, epochs: I64, ids: I64, sampling: Sampling = IN_NUMPY) -> Segments:
-        """The segments of these contexts, in order; context c of the answer is the c-th asked for."""
+        """Give the segments of these contexts, in order; context c of the answer is the c-th asked for."""
         keys = np.empty(len(ids), np.uint64)
         parts = []
         for epoch in _distinct(epochs) or [0]:
             mine = np.flatnonzero(epochs == epoch)
-            keys[mine] = sampling.context_keys(self.options.seed, epoch, ids[mine])
+            keys[mine] = draws.context_keys(self.options.seed, epoch, ids[mine])
             is_small = ids[mine] < self.small_contexts
             if is_small.any():
                 parts.append(self._small_segments(epoch, mine[is_small], ids, keys))

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from headrace.checks import check_integer, check_word
-from headrace.histories.contexts.tokens import Kernel
 from headrace.histories.contexts.vocabulary import Vocabulary
 
 Weighting = Literal["uniform", "measurements"]
 Shuffle = Literal["contexts", "rows", "none"]
 Keys = Literal["maxtext", "four"]
+Kernel = Literal["auto", "numba", "numpy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
-    """What contexts are made of rows, and how they look.
+    """Say what contexts are made of rows, and how they look.
 
     context_tokens: L, tokens of a context; L + 1 are drawn, so that every place has a target. At least 64, so that any
         measurement fits.
@@ -28,7 +28,8 @@ class ContextOptions:
         reads each row once; "none".
     vocab: "standard", or "compat" with its 267 ids. keys: "maxtext", six arrays; "four", those of the specification.
     max_segments: most rows that share a context; None: as many as fit. Some attention kernels have a limit.
-    kernel: "numba", "numpy", or "auto", numba where it is installed; the tokens are the same.
+    kernel: "numba"; "numpy", which compiles nothing and suits a few contexts; or "auto", numba where it is installed.
+        The tokens are the same.
     cache_bytes: most bytes of rows that are kept open, in each process.
 
     Raises `SettingsError` when built with values that cannot work.
@@ -61,12 +62,12 @@ class ContextOptions:
 
     @property
     def room(self) -> int:
-        """Tokens that are drawn for a context."""
+        """Count the tokens that are drawn for a context."""
         return self.context_tokens + 1
 
     @property
     def context_bytes(self) -> int:
-        """Bytes of the arrays of one context, int32 each."""
+        """Count the bytes of the arrays of one context, int32 each."""
         return (6 if self.keys == "maxtext" else 4) * 4 * self.context_tokens
 
 

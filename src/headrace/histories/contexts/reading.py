@@ -1,4 +1,4 @@
-"""The big rows of a finished run by number: from ArrayRecord shards, or from mapped Arrow files.
+"""Read the big rows of a finished run by number: from ArrayRecord shards, or from mapped Arrow files.
 
 What planning needs is in `rows.parquet`; a shard is opened when a row of it is first wanted, and checked against its
 checksum then. Rows stay open, the least recently used going first: of an ArrayRecord row its bytes, of a mapped one
@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,12 @@ from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.histories.codec.many import columns_of, decode_rows, joined
-from headrace.histories.codec.rows import RowColumns, decode_row
+from headrace.errors import CorruptShard, InputError
+from headrace.histories.codec.decoding import damaged, decode_blobs, decode_rows
+from headrace.histories.codec.rows import RowColumns
+from headrace.histories.shard_file import open_array_record, unreadable
 
 ROWS = "rows.parquet"
-Format = Literal["array_record", "arrow"]
 _COLUMNS = ["split", "shard", "position", "n_measurements"]
 _VIEW_BYTES = 2048  # what an open mapped row costs beside its peers, about
 
@@ -50,7 +50,8 @@ class HistoryRows:
         run = FinishedRun(root, manifest)
         self.root, self.split, self.cache_bytes = root, split, cache_bytes
         self.identity = sha256_hex(canonical_json([manifest.run_id, split, manifest.facts["rows_digest"]]))
-        table = _rows_of_split(root, manifest, split)
+        table = checked_table(root / ROWS, manifest.facts["rows_digest"], _COLUMNS)
+        table = table.filter(pc.equal(table["split"], split))
         self.n: I64 = table["n_measurements"].to_numpy()
         self._position: I64 = table["position"].to_numpy()
         encoded = pc.dictionary_encode(table["shard"].combine_chunks())
@@ -63,7 +64,7 @@ class HistoryRows:
         self._forget()
 
     def __len__(self) -> int:
-        """R, the rows of the split."""
+        """Count the rows of the split: R."""
         return len(self.n)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class HistoryRows:
         self._forget()
 
     def open(self, numbers: Sequence[int]) -> Mapping[int, RowColumns]:
-        """These rows, each read once. Raises `CorruptShard` for bytes that are not what was published."""
+        """Open these rows, each read once. Raises `CorruptShard` for bytes that are not what was published."""
         found: dict[int, RowColumns] = {}
         missing: list[int] = []
         with self._lock:
@@ -94,7 +95,7 @@ class HistoryRows:
         return found
 
     def facts(self, numbers: Sequence[int]) -> I64:
-        """int64 [len(numbers), 5]: see `facts_of_blobs`. Nothing is kept open."""
+        """Read the facts of these rows, see `facts_of_blobs`: int64 [len(numbers), 5]. Nothing is kept open."""
         blob_of: dict[int, bytes | memoryview] = {}
         for _, wanted, blobs in self._read(numbers):
             blob_of.update(zip(wanted, blobs, strict=True))
@@ -149,7 +150,7 @@ class HistoryRows:
 
 
 def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, files: LocalFiles) -> HistoryRows:
-    """The rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
+    """Open the rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
     root, manifest = find_run(path, run)
     if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
         raise InputError(
@@ -161,29 +162,21 @@ def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int
     return HistoryRows(root, manifest, name, cache_bytes=cache_bytes, files=files)
 
 
-def _rows_of_split(root: Path, manifest: Manifest, split: str) -> pa.Table:
-    table = checked_table(root / ROWS, manifest.facts["rows_digest"], _COLUMNS)
-    return table.filter(pc.equal(table["split"], split))
-
-
 def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
-    """int64 [R, 5]: the columns of `SmallFacts` of each row. names: file and row, for errors.
+    """Compute the columns of `SmallFacts` of each row: int64 [R, 5]. names: file and row, for errors.
 
     Raises `CorruptShard` for blobs that are no rows.
     """
     if not blobs:
         return np.zeros((0, 5), np.int64)
-    found = joined(blobs)
-    columns = None if found is None else columns_of(found)
-    if found is None or columns is None:
-        for blob, name in zip(blobs, names, strict=True):
-            decode_row(blob, name)  # says which of them is none, and why
-        raise CorruptShard(f"{names[0]}: or a row read with it is damaged; restore the file or prepare the run again")
-    n, starts, index = found.n, found.starts, columns.index
-    lengths = np.where(columns.codes == 0, 3, 5) + np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
+    found = decode_blobs(blobs)
+    if found.damage:
+        raise CorruptShard(damaged(names[len(found.n)], found.damage))
+    n, starts, index = found.n, found.starts, found.index
+    lengths = np.where(found.codes == 0, 3, 5) + np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
     if index is not None:
-        lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.width > 0, n)
-    long_gaps = np.diff(columns.seconds.astype(np.int64)) >= 256
+        lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.peers4 + found.peers6 > 0, n)
+    long_gaps = np.diff(found.seconds.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # at each measurement, in all rows
     return np.column_stack(
@@ -192,7 +185,7 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
             np.add.reduceat(lengths, starts),
             np.maximum.reduceat(lengths, starts),
             before[starts + n - 1] - before[starts],
-            columns.seconds[starts + n - 1],
+            found.seconds[starts + n - 1],
         ]
     )
 
@@ -201,23 +194,15 @@ class _ArrayRecordShard:
     mapped = False
 
     def __init__(self, path: Path) -> None:
-        try:
-            from array_record.python import array_record_module
-        except ImportError:
-            raise MissingExtra("array_record", "histories") from None
         self._path, self._lock = path, threading.Lock()
-        try:
-            # The defaults read 16 MB ahead and start threads, for reading from end to end.
-            self._reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
-        except (ValueError, RuntimeError, OSError) as error:
-            raise _unreadable(path, error) from error
+        self._reader = open_array_record(path, max_parallelism=0)
 
     def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
         try:
             with self._lock:
                 blobs: list[bytes] = self._reader.read(places)
         except (ValueError, RuntimeError, OSError, IndexError) as error:
-            raise _unreadable(self._path, error) from error
+            raise unreadable(self._path, error) from error
         return blobs
 
 
@@ -231,19 +216,15 @@ class _ArrowShard:
             batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
             self._columns = [batch.column("measurements") for batch in batches]
         except (OSError, pa.ArrowException, KeyError) as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         self._ends = np.cumsum([len(each) for each in self._columns])
 
     def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
         if places and max(places) >= (self._ends[-1] if len(self._ends) else 0):
-            raise _unreadable(self._path, IndexError(f"it has no row {max(places) + 1}"))
+            raise unreadable(self._path, IndexError(f"it has no row {max(places) + 1}"))
         batches = np.searchsorted(self._ends, places, side="right")
         blobs = []
         for place, batch in zip(places, batches.tolist(), strict=True):
             column = self._columns[batch]
             blobs.append(memoryview(column[place - int(self._ends[batch]) + len(column)].as_buffer()))
         return blobs
-
-
-def _unreadable(path: Path, error: Exception) -> CorruptShard:
-    return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")

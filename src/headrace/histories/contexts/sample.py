@@ -1,4 +1,4 @@
-"""Which measurements may come into each context, and their columns.
+"""Choose the measurements that may come into each context, and read their columns.
 
 A *segment* is what one row gives to one context. A sampled segment draws a window of its row, of log-uniform size and
 uniform place; its candidates are a prefix of a random permutation of the window, as many as could ever fit. How many
@@ -23,7 +23,6 @@ from headrace.draws import (
     OFFSET,
     WINDOW,
     below,
-    context_keys,
     draw,
     log_uniform,
     permuted,
@@ -80,7 +79,7 @@ class Candidates:
 
 
 def shortest_measurement(row: RowColumns) -> int:
-    """Tokens that any measurement of the row has at least, without a timestamp."""
+    """Count the tokens that any measurement of the row has at least, without a timestamp."""
     peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
     return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + 1
 
@@ -95,17 +94,16 @@ class Columns(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """What is drawn and read for contexts: `permuted`, `context_keys`, `dealt`, `indices`, `gather`, or compiled."""
+    """What is drawn and read for contexts: `permuted`, `dealt`, `indices`, `gather`, or compiled."""
 
     permuted: Callable[[U64, I64, I64], I64]
-    context_keys: Callable[[int, int, I64], U64]
     dealt: Callable[[U64], tuple[U8, U64, U64]]
     indices: Callable[[Segments, I64, I64], I64]
     gather: Callable[[RowColumns, I64, I64, I64, Columns], None]
 
 
 def dealt(keys: U64) -> tuple[U8, U64, U64]:
-    """Mode, fraction and key of the one segment of each sampled context, by the context's key."""
+    """Draw mode, fraction and key of the one segment of each sampled context, by the context's key."""
     own = segment_keys(keys, np.zeros(len(keys), np.int64))
     chance = unit(draw(own, MODE))
     mode = np.where(chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)).astype(np.uint8)
@@ -114,7 +112,7 @@ def dealt(keys: U64) -> tuple[U8, U64, U64]:
 
 
 def indices(segments: Segments, fills: I64, offsets: I64) -> I64:
-    """The place in its row of every candidate; int64 [M].
+    """Draw the place in its row of every candidate; int64 [M].
 
     fills: int64 [S], candidates of segments that are sampled, and the least length of their windows.
     """
@@ -140,13 +138,13 @@ def gather(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -
     out.address[places] = row.peer_bytes[peers]
 
 
-IN_NUMPY = Sampling(permuted, context_keys, dealt, indices, gather)
+IN_NUMPY = Sampling(permuted, dealt, indices, gather)
 
 
 def candidates(
     segments: Segments, rows: Mapping[int, RowColumns], room: int, sampling: Sampling = IN_NUMPY
 ) -> Candidates:
-    """The candidates of all segments. rows: those that the segments name, opened, and no others; room: tokens
+    """Give the candidates of all segments. rows: those that the segments name, opened, and no others; room: tokens
     of a context.
 
     Raises `CorruptShard` for a row that is shorter than its segments say.

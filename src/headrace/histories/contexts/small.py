@@ -1,4 +1,4 @@
-"""Small rows: how long they will be in a mode, where to cut what is too long, and which share a context.
+"""Pack small rows: how long they will be in a mode, where to cut what is too long, and which share a context.
 
 The length of a row is known from three facts of it, without its measurements: tokens without timestamps, distances of
 256 seconds and more, and the time it spans. With full timestamps and with none that is exact. With some, no more
@@ -8,7 +8,9 @@ histories with long pauses and a few percent above for steady ones. It is never 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -34,7 +36,7 @@ class SmallFacts:
     span: I64
 
     def take(self, rows: I64) -> SmallFacts:
-        """Of some rows."""
+        """Take those of some rows."""
         return SmallFacts(self.n[rows], self.tokens[rows], self.longest[rows], self.long_gaps[rows], self.span[rows])
 
 
@@ -48,21 +50,21 @@ class Packed:
     bins: Bins
 
     def pieces(self, numbers: I64) -> tuple[I64, I64, I64]:
-        """(row, start, count) of these pieces."""
+        """Give (row, start, count) of these pieces."""
         return self.row[numbers], self.start[numbers], self.count[numbers]
 
     def of_rows(self, numbers: I64) -> Packed:
-        """The same with row r called numbers[r]."""
+        """Call row r numbers[r]."""
         return Packed(numbers[self.row], self.start, self.count, self.bins)
 
 
 def may_be_small(n: I64, room: int) -> np.typing.NDArray[np.bool_]:
-    """Rows whose facts are needed; all others are certainly large."""
+    """Tell the rows whose facts are needed; all others are certainly large."""
     return (n > 0) & (n <= room // _SHORTEST)
 
 
 def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, span: I64) -> I64:
-    """Most tokens that the timestamps of `count` measurements take in this mode."""
+    """Bound the tokens that the timestamps of `count` measurements take in this mode."""
     if mode == NONE:
         return np.zeros_like(count)
     long = long_gaps
@@ -77,10 +79,11 @@ def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, spa
 
 
 def pack_group(facts: SmallFacts, mode: int, fraction: np.uint64, room: int, max_segments: int | None) -> Packed:
-    """All measurements of some rows, in one mode, in hardly more contexts than are needed. Rows are numbered as given.
+    """Pack all measurements of some rows, in one mode, into hardly more contexts than are needed.
 
-    Whole rows first, by first fit decreasing: of rows of one length those that come first share contexts. Contexts that
-    this fills badly are given up, and their rows follow one another from context to context, cut where one is full.
+    Rows are numbered as given. Whole rows first, by first fit decreasing: of rows of one length those that come first
+    share contexts. Contexts that this fills badly are given up, and their rows follow one another from context to
+    context, cut where one is full.
     """
     lengths = facts.tokens + stamp_tokens(mode, fraction, facts.n, facts.long_gaps, facts.span)
     fits = np.flatnonzero(lengths <= room)
@@ -122,8 +125,9 @@ def _laid_end_to_end(
             needed = length if not start else _bound(left, longest, gaps, span, mode, per_fraction)
             taken = left
             if needed > free:
-                taken = _most_that_fit(left, free, longest, gaps, span, mode, per_fraction)
-                needed = _bound(taken, longest, gaps, span, mode, per_fraction)
+                bound = partial(_bound, longest=longest, gaps=gaps, span=span, mode=mode, fraction=per_fraction)
+                taken = bisect_right(range(1, min(left, free // longest) + 1), free, key=bound)
+                needed = bound(taken)
             # A context that is still empty takes what it can; a later one would take no more.
             if not sizes or (segments and (segments == most or taken < min(left, _FEWEST))):
                 free, segments = room, 0
@@ -148,15 +152,3 @@ def _bound(count: int, longest: int, gaps: int, span: int, mode: int, fraction: 
         stamped = count - ((count * fraction + (1 << 32) - 1) >> 32)
         long = min(span // 256, gaps + count - stamped)
     return length + (9 + 2 * (stamped - 1) + 3 * min(stamped - 1, long) if stamped else 0)
-
-
-def _most_that_fit(count: int, room: int, longest: int, gaps: int, span: int, mode: int, fraction: int) -> int:
-    """How many of `count` neighbouring measurements fit, whichever they are."""
-    low, high = 0, min(count, room // longest)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _bound(middle, longest, gaps, span, mode, fraction) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -48,27 +48,16 @@ FAILED = 11
 BYTE = 12
 SIZE: dict[Vocabulary, int] = {"standard": 268, "compat": 267}
 
-_BYTES = {
-    SOURCE_V4: 4,
-    SOURCE_V6: 16,
-    DESTINATION_V4: 4,
-    DESTINATION_V6: 16,
-    TIME_ABSOLUTE: 8,
-    TIME_DELTA: 1,
-    TIME_LONG_DELTA: 4,
-    ROUND_TRIP: 2,
-    FAILED: 0,
-}
-_FIELD = {
-    SOURCE_V4: "source",
-    SOURCE_V6: "source",
-    DESTINATION_V4: "destination",
-    DESTINATION_V6: "destination",
-    TIME_ABSOLUTE: "time",
-    TIME_DELTA: "time",
-    TIME_LONG_DELTA: "time",
-    ROUND_TRIP: "result",
-    FAILED: "result",
+_FIELDS = {  # what a role tells, and how many bytes follow it
+    SOURCE_V4: ("source", 4),
+    SOURCE_V6: ("source", 16),
+    DESTINATION_V4: ("destination", 4),
+    DESTINATION_V6: ("destination", 16),
+    TIME_ABSOLUTE: ("time", 8),
+    TIME_DELTA: ("time", 1),
+    TIME_LONG_DELTA: ("time", 4),
+    ROUND_TRIP: ("result", 2),
+    FAILED: ("result", 0),
 }
 
 
@@ -82,14 +71,14 @@ class Measurement(NamedTuple):
 
 
 def in_vocabulary(tokens: npt.NDArray[np.int32], vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
-    """Standard ids as ids of this vocabulary; same shape, int32."""
+    """Turn standard ids into ids of this vocabulary; same shape, int32."""
     return tokens if vocabulary == "standard" else np.maximum(tokens - 1, 0)
 
 
 def decode(
     tokens: npt.ArrayLike, segments: npt.ArrayLike | None = None, *, vocabulary: Vocabulary = "standard"
 ) -> list[list[Measurement]]:
-    """The measurements of one context, a list for each segment, in the order in which they stand.
+    """Decode the measurements of one context, a list for each segment, in the order in which they stand.
 
     tokens: integers [T]; segments: integers [T], 0 = padding, else as `inputs_segmentation` has them; None: all before
     the padding is one segment (compat has no padding to go by there: every token counts). For a context as loaders
@@ -109,7 +98,7 @@ def decode(
 def decode_context(
     context: Mapping[str, npt.ArrayLike], *, vocabulary: Vocabulary = "standard"
 ) -> list[list[Measurement]]:
-    """The measurements of one context as `Contexts` and its loaders give it, a list for each segment, in order.
+    """Decode the measurements of one context as `Contexts` and its loaders give it, a list for each segment, in order.
 
     context: integers [L] by name, six or four of them. L + 1 tokens were drawn, and in a full context the last of them
     is a target only: of the inputs alone the last measurement is cut. Raises `InputError` as `decode` does, and where
@@ -136,16 +125,16 @@ def _segment(ids: list[int], begin: int) -> list[Measurement]:
         fields: dict[str, tuple[int, bytes]] = {}
         while at < len(ids) and ids[at] != START:
             role = ids[at]
-            size = _BYTES.get(role)
-            body = ids[at + 1 : at + 1 + size] if size is not None else []
-            if size is None or len(body) != size or not all(BYTE <= each < BYTE + 256 for each in body):
+            name, size = _FIELDS.get(role, ("", 0))
+            body = ids[at + 1 : at + 1 + size]
+            if not name or len(body) != size or not all(BYTE <= each < BYTE + 256 for each in body):
                 raise InputError(
                     f"tokens: position {begin + at} has id {role} with {body} behind it, which is no field;"
                     " give whole measurements of one segment"
                 )
-            if _FIELD[role] in fields:
-                raise InputError(f"tokens: position {begin + at} has a second {_FIELD[role]} in one measurement")
-            fields[_FIELD[role]] = (role, bytes(each - BYTE for each in body))
+            if name in fields:
+                raise InputError(f"tokens: position {begin + at} has a second {name} in one measurement")
+            fields[name] = (role, bytes(each - BYTE for each in body))
             at += 1 + size
         measurement = _measurement(fields, previous, begin + at)
         previous = previous if measurement.time is None else measurement.time

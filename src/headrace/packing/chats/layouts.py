@@ -28,13 +28,9 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.bins.preference import preference_column
-from headrace.packing.chats.layout_names import Layout
 from headrace.packing.chats.messages import Message, message_of, parsed, tools_of
-from headrace.packing.chats.rejects import RowRejected, shown
+from headrace.packing.chats.words import Layout, RowRejected, shown
 
-_LAYOUT_NAMES = ("messages", "conversations", "instruction", "input", "output", "history", "prompt", "completion")
-_MORE_NAMES = ("response", "question", "answer", "text", "input_ids", "loss_mask", "labels", "attention_mask")
-NAMES = frozenset((*_LAYOUT_NAMES, *_MORE_NAMES, "tools", "system", "user", "assistant", "role", "content", "values"))
 _ANSWERS = frozenset(("messages", "conversations", "assistant", "output", "completion", "answer", "text", "input_ids"))
 _NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
@@ -74,29 +70,31 @@ def sample_of(
     columns: Mapping[str, str] = _NO_COLUMNS,
     filters: Mapping[str, Collection[str]] = _NO_COLUMNS,
 ) -> Sample:
-    """What a row holds. Raises `RowRejected` with the reason if it cannot be told without a guess.
+    """Read what a row holds. Raises `RowRejected` with the reason if it cannot be told without a guess.
 
     filters: columns by which rows were chosen, so that none of them says that a row is preference data.
     """
     if type(row) is not dict and not isinstance(row, Mapping):
         raise RowRejected("not_an_object", f"the row is {shown(row)}")
-    _refuse_preference(row, columns, filters)
+    judging = preference_column(row)
+    if judging is not None and judging not in filters and _ANSWERS.isdisjoint(columns):
+        _refuse_preference(row, judging)
     cells = _Cells(row, columns)
     if layout == "auto":
         layout = _found_layout(cells)
-    sample = _READ[layout](cells)
+    sample = _LAYOUTS[layout][0](cells)
     if isinstance(sample, Conversation) and not sample.messages:
         raise RowRejected("no_messages", f"layout {layout}: the conversation is empty")
     return sample
 
 
-def _refuse_preference(
-    row: Mapping[str, Any], columns: Mapping[str, str], filters: Mapping[str, Collection[str]]
-) -> None:
+def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> Layout:
+    """Find the layout that "auto" takes a row for. Raises `RowRejected` if it is of none."""
+    return _found_layout(_Cells(row, columns))
+
+
+def _refuse_preference(row: Mapping[str, Any], name: str) -> None:
     """Rejected answers are never trained on, unless somebody says which column or which rows are good."""
-    name = preference_column(row)
-    if name is None or name in filters or not _ANSWERS.isdisjoint(columns):
-        return
     if name in ("label", "kto_tag"):
         if "text" in row and not ("messages" in row or "prompt" in row):
             return  # a class of a text: nobody answers anything
@@ -104,11 +102,6 @@ def _refuse_preference(
     else:
         cure = 'name the columns to train on with mapping, e.g. "messages=chosen" or "user=prompt,assistant=chosen"'
     raise RowRejected("preference_data", f"column {name} is {shown(row[name])}, which judges answers; {cure}")
-
-
-def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> Layout:
-    """The layout that "auto" takes a row for. Raises `RowRejected` if it is of none."""
-    return _found_layout(_Cells(row, columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,39 +126,52 @@ class _Cells:
                 raise RowRejected("bad_content", f"{self.name(name)} is {shown(value)}; it must be text")
         raise RowRejected("unknown_layout", f"no column {self.name(names[0])}; there are {shown(list(self.row))}")
 
+    def numbers(self, name: str) -> I64 | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        try:
+            numbers = np.asarray(value)
+        except (ValueError, OverflowError):  # lists of different lengths inside
+            numbers = np.empty((0, 0))
+        if numbers.ndim != 1 or (numbers.dtype.kind not in "iub" and len(numbers)):
+            raise RowRejected("bad_tokens", f"{self.name(name)} is {shown(value)}; give a list of whole numbers")
+        return numbers.astype(np.int64)
+
 
 def _found_layout(cells: _Cells) -> Layout:
     if "assistant" in cells.columns:
         return "question_answer"
-    for layout, first, others in _SIGNS:
-        if cells.get(first) is not None and (not others or any(cells.get(name) is not None for name in others)):
+    for layout, (_, first, others) in _LAYOUTS.items():
+        if (
+            first
+            and cells.get(first) is not None
+            and (not others or any(cells.get(name) is not None for name in others))
+        ):
             return layout
     if any(cells.name(name) in cells.row for name in ("messages", "conversations")):
         raise RowRejected("no_messages", f"there is no conversation; columns are {shown(list(cells.row))}")
     raise RowRejected("unknown_layout", f"none of the known layouts has the columns {shown(list(cells.row))}")
 
 
-def _from_list(cells: _Cells, value: object, role_key: str, content_key: str) -> Conversation:
+def _listed(cells: _Cells, value: object, role: str = "role", content: str = "content") -> Conversation:
+    """A conversation from a list of messages; role, content: their keys unless the mapping names others."""
     if isinstance(value, str):
         value = parsed(value, "broken_json", "messages")
     if value is None:
         raise RowRejected("no_messages", f"there is no conversation; columns are {shown(list(cells.row))}")
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise RowRejected("bad_content", f"messages are {shown(value)}; give a list")
-    role_key, content_key = cells.name(role_key), cells.name(content_key)
+    keys = cells.columns.get("role", role), cells.columns.get("content", content)
     messages, weights = [], []
     for raw in value:
-        own = isinstance(raw, Mapping) and role_key not in raw
-        keys = _other_keys(raw) if own else (role_key, content_key)
-        message, weight = message_of(raw, *keys)
+        own = keys
+        if isinstance(raw, Mapping) and keys[0] not in raw:  # some files name the keys of the other layout
+            own = ("from", "value") if "from" in raw else ("role", "content")
+        message, weight = message_of(raw, *own)
         messages.append(message)
         weights.append(weight)
     return _conversation(cells, messages, weights)
-
-
-def _other_keys(raw: Mapping[str, Any]) -> tuple[str, str]:
-    """Some files name the keys of the other layout."""
-    return ("from", "value") if "from" in raw else ("role", "content")
 
 
 def _conversation(cells: _Cells, messages: list[Message], weights: list[int]) -> Conversation:
@@ -176,62 +182,41 @@ def _conversation(cells: _Cells, messages: list[Message], weights: list[int]) ->
     return Conversation(messages, weights, tools_of(cells.get("tools")), values if isinstance(values, Mapping) else {})
 
 
-def _pairs(cells: _Cells, pairs: Sequence[tuple[str, str]]) -> Conversation:
+def _pairs(cells: _Cells, *pairs: tuple[str, str]) -> Conversation:
     messages: list[Message] = []
     for user, assistant in pairs:
         messages += ({"role": "user", "content": user}, {"role": "assistant", "content": assistant})
     return _conversation(cells, messages, [0, 1] * len(pairs))
 
 
-def _messages(cells: _Cells) -> Conversation:
-    return _from_list(cells, cells.get("messages"), "role", "content")
-
-
-def _conversations(cells: _Cells) -> Conversation:
-    role, content = (
-        ("role" if "role" in cells.columns else "from"),
-        ("content" if "content" in cells.columns else "value"),
-    )
-    return _from_list(cells, cells.get("conversations"), role, content)
-
-
 def _instruction(cells: _Cells) -> Conversation:
     history = cells.get("history") or []
     try:
-        pairs = [(_as_text(user), _as_text(assistant)) for user, assistant in history]
+        pairs = [(user, assistant) for user, assistant in history]
     except (TypeError, ValueError):
-        raise RowRejected("bad_content", f"history is {shown(history)}; give pairs of texts") from None
+        pairs = [(None, None)]
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise RowRejected("bad_content", f"history is {shown(history)}; give pairs of texts")
     asked, more = cells.text("instruction"), cells.get("input")
     if isinstance(more, str) and more.strip():
         asked = f"{asked}\n{more}"
     elif more is not None and not isinstance(more, str):
         raise RowRejected("bad_content", f"input is {shown(more)}; it must be text")
-    return _pairs(cells, [*pairs, (asked, cells.text("output"))])
-
-
-def _as_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+    return _pairs(cells, *pairs, (asked, cells.text("output")))
 
 
 def _prompt_completion(cells: _Cells) -> Conversation:
-    prompt, completion = cells.get("prompt"), _completion(cells)
+    prompt, completion = cells.get("prompt"), cells.get("completion")
+    completion = cells.get("response") if completion is None else completion
     if isinstance(prompt, str) and isinstance(completion, str):
-        return _pairs(cells, [(prompt, completion)])
+        return _pairs(cells, (prompt, completion))
     before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     after = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
     if not isinstance(before, Sequence) or not isinstance(after, Sequence):
         raise RowRejected("bad_content", f"prompt is {shown(prompt)}, completion {shown(completion)}")
-    whole = _from_list(cells, [*before, *after], "role", "content")
-    shift = len(whole.messages) - len(before) - len(after)  # a system message of its own column
-    weights = [0 if place < len(before) + shift else weight for place, weight in enumerate(whole.weights)]
-    return Conversation(whole.messages, weights, whole.tools, whole.values)
-
-
-def _completion(cells: _Cells) -> Any:
-    found = cells.get("completion")
-    return cells.get("response") if found is None else found
+    whole = _listed(cells, [*before, *after])
+    asked = len(whole.messages) - len(after)  # with a system message of its own column
+    return Conversation(whole.messages, [0] * asked + whole.weights[asked:], whole.tools, whole.values)
 
 
 def _raw_completion(cells: _Cells) -> Text:
@@ -240,17 +225,12 @@ def _raw_completion(cells: _Cells) -> Text:
 
 
 def _question_answer(cells: _Cells) -> Conversation:
-    if "assistant" in cells.columns:
-        return _pairs(cells, [(cells.text("user"), cells.text("assistant"))])
-    return _pairs(cells, [(cells.text("question"), cells.text("answer"))])
-
-
-def _text(cells: _Cells) -> Text:
-    return Text(cells.text("text"))
+    user, assistant = ("user", "assistant") if "assistant" in cells.columns else ("question", "answer")
+    return _pairs(cells, (cells.text(user), cells.text(assistant)))
 
 
 def _tokens(cells: _Cells) -> Tokens:
-    ids, mask, labels = _numbers(cells, "input_ids"), _numbers(cells, "loss_mask"), _numbers(cells, "labels")
+    ids, mask, labels = (cells.numbers(name) for name in ("input_ids", "loss_mask", "labels"))
     if ids is None or not len(ids):
         raise RowRejected("no_messages", f"{cells.name('input_ids')} are empty")
     for name, values in (("loss_mask", mask), ("labels", labels)):
@@ -264,7 +244,7 @@ def _tokens(cells: _Cells) -> Tokens:
         mask = np.ones(len(ids), np.int64)
     if not ((mask == 0) | (mask == 1)).all():
         raise RowRejected("bad_tokens", f"the mask holds {shown(np.unique(mask).tolist())}; give 0 and 1")
-    attention = _numbers(cells, "attention_mask")
+    attention = cells.numbers("attention_mask")
     if attention is not None:
         if len(attention) != len(ids):
             raise RowRejected("bad_tokens", f"{len(ids)} tokens have an attention mask of {len(attention)} values")
@@ -274,35 +254,20 @@ def _tokens(cells: _Cells) -> Tokens:
     return Tokens(ids, mask.astype(np.uint8))
 
 
-def _numbers(cells: _Cells, name: str) -> I64 | None:
-    value = cells.get(name)
-    if value is None:
-        return None
-    try:
-        numbers = np.asarray(value)
-    except (ValueError, OverflowError):  # lists of different lengths inside
-        numbers = np.empty((0, 0))
-    if numbers.ndim != 1 or (numbers.dtype.kind not in "iub" and len(numbers)):
-        raise RowRejected("bad_tokens", f"{cells.name(name)} is {shown(value)}; give a list of whole numbers")
-    return numbers.astype(np.int64)
-
-
-_READ: dict[Layout, Callable[[_Cells], Sample]] = {
-    "messages": _messages,
-    "conversations": _conversations,
-    "instruction": _instruction,
-    "prompt_completion": _prompt_completion,
-    "raw_completion": _raw_completion,
-    "question_answer": _question_answer,
-    "text": _text,
-    "tokens": _tokens,
+# How a row is read, a column that tells the layout, and columns of which it has one besides. In the order of "auto".
+_LAYOUTS: dict[Layout, tuple[Callable[[_Cells], Sample], str, tuple[str, ...]]] = {
+    "tokens": (_tokens, "input_ids", ()),
+    "messages": (lambda cells: _listed(cells, cells.get("messages")), "messages", ()),
+    "conversations": (lambda cells: _listed(cells, cells.get("conversations"), "from", "value"), "conversations", ()),
+    "instruction": (_instruction, "instruction", ("output",)),
+    "prompt_completion": (_prompt_completion, "prompt", ("completion", "response")),
+    "question_answer": (_question_answer, "question", ("answer",)),
+    "text": (lambda cells: Text(cells.text("text")), "text", ()),
+    "raw_completion": (_raw_completion, "", ()),
 }
-_SIGNS: tuple[tuple[Layout, str, tuple[str, ...]], ...] = (  # a layout, a column it has, and one of these besides
-    ("tokens", "input_ids", ()),
-    ("messages", "messages", ()),
-    ("conversations", "conversations", ()),
-    ("instruction", "instruction", ("output",)),
-    ("prompt_completion", "prompt", ("completion", "response")),
-    ("question_answer", "question", ("answer",)),
-    ("text", "text", ()),
+_BESIDE = ("input", "history", "loss_mask", "labels", "attention_mask", "tools", "system", "role", "content", "values")
+NAMES = frozenset(
+    {name for _, first, others in _LAYOUTS.values() for name in (first, *others)} - {""}
+    | {*_BESIDE, "user", "assistant"}
 )
+"""Columns that a mapping may give other names."""

@@ -8,6 +8,9 @@ before the turn and one that ends with the turn; what was found is remembered by
 By differences: a turn is where the rendering changes if that message alone is changed.
 
 Both are checked, and a conversation for which neither is certain raises `RowRejected`: no mask is guessed.
+
+The model is given everything up to the end of the generation prompt and must produce everything from there through the
+token that ends its turn. White space behind that token and the header of the next turn are the template's.
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from headrace.packing.chats.marks import (
     JSON_END,
     Found,
     Piece,
+    Skeleton,
+    Span,
     marked,
     parts_of,
+    skeleton_of,
     without_marks,
 )
 from headrace.packing.chats.messages import Message
-from headrace.packing.chats.rejects import RowRejected
-from headrace.packing.chats.skeleton import Skeleton, Span, skeleton_of
+from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.turns import Specials, end_in, shared_start, start_in
+from headrace.packing.chats.words import RowRejected
 
 _TOOLS = -1  # the owner of what is written of the tools
 _JSON = (JSON_BEGIN, JSON_END)
@@ -54,7 +59,7 @@ class Learner:
     def learn(
         self, chat: Conversation, text: str, trace: Trace, wanted: list[int]
     ) -> tuple[dict[int, Span], Skeleton | None]:
-        """Where in `text`, the plain rendering, the `wanted` messages are trained; a skeleton if it holds for others.
+        """Find where in `text`, the plain rendering, the `wanted` messages are trained; a skeleton if others fit it.
 
         trace: of the plain rendering. Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
@@ -75,7 +80,7 @@ class Learner:
         return turns, skeleton_of(text, marks.found, pieces, trace.texts, turns)
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
-        """What was found for this key before. Only where nothing but the key decides."""
+        """Give what was found for this key before. Only where nothing but the key decides."""
         if key not in self._remembered:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
@@ -91,7 +96,7 @@ class _Marks:
     owners: list[int | None]
 
     def of(self, place: int) -> list[int]:
-        """Which marks are of this message."""
+        """List the marks of this message."""
         return [number for number, owner in enumerate(self.owners) if owner == place]
 
 
@@ -104,7 +109,7 @@ class _Rendering:
     text: str
 
     def with_marks(self, messages: list[Message], owners: dict[int, int]) -> _Marks | None:
-        """Marks of a rendering; None if they change it."""
+        """Find the marks of a rendering; None if they change it."""
         tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
         trace = Trace(marked=True, owners={**tools, **owners})
         try:
@@ -128,7 +133,7 @@ class _Rendering:
         )
 
     def check_marks(self, marks: _Marks) -> None:
-        """No message with a text, and no tool call, is missing from the rendering."""
+        """Refuse a rendering that leaves out a message with a text, or a tool call."""
         present = {
             (self.pieces[each.number].owner, self.pieces[each.number].part)
             for each in marks.found
@@ -161,14 +166,14 @@ class _Rendering:
             else self.start(place, literal, own[0], marks)  # what was said before may decide
         )
         end = learner.remembered(
-            ("end", behind == len(self.text), after), lambda: end_in(after, self.tail(place), specials)
+            ("end", behind == len(self.text), after), lambda: _end_in(after, self.tail(place), specials)
         )
         if start is None or end is None:
             raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
         return before + start, last + end
 
     def start(self, place: int, literal: str, own: int, marks: _Marks) -> int | None:
-        """Where in the text before a turn the model begins, from a rendering that ends with the generation prompt."""
+        """Find where the model begins in the text before a turn, by rendering up to the generation prompt."""
         before = marks.found[own - 1] if own else None
         try:
             text, found = without_marks(self.render(self.marked[:place], trace=Trace(marked=True), prompt=True))
@@ -182,21 +187,21 @@ class _Rendering:
             return self.start_from_probe(literal)
         prompt = text[len(plain) :] if text.startswith(plain) else ""
         if known:
-            return start_in(literal, lead, prompt, self.learner.specials)
-        return start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
+            return _start_in(literal, lead, prompt, self.learner.specials)
+        return _start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
 
     def start_from_probe(self, literal: str) -> int | None:
-        """The same where nothing can be rendered before the turn: with the generation prompt after any user."""
+        """Find it where nothing can be rendered before the turn, by the generation prompt after any user."""
         probe: list[Message] = [{"role": "user", "content": "x"}]
         try:
             plain, asked = self.render(probe), self.render(probe, prompt=True)
         except RowRejected:
             return None
         prompt = asked[len(plain) :] if asked.startswith(plain) else ""
-        return start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
+        return _start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
 
     def tail(self, place: int) -> str | None:
-        """What is behind the turn's last own text in a conversation that ends with it; None if none may end so."""
+        """Find what is behind the turn's last own text in a conversation that ends with it; None if none may end so."""
         try:
             text, found = without_marks(self.render(self.marked[: place + 1], trace=Trace(marked=True)))
         except RowRejected:
@@ -204,40 +209,41 @@ class _Rendering:
         return text[found[-1].at :] if found else text
 
     def turn_by_difference(self, place: int) -> Span:
-        """The turn of a message, from what changes with it."""
+        """Find the turn of a message by what changes with it."""
+        specials, before = self.learner.specials, self.chat.messages[:place]
         try:
-            return self.difference(place)
+            begin, end = self.changed(self.text, self.chat.messages, place)
+            start = self.start_by_difference(before, begin)
+            shorter = self.render(self.chat.messages[: place + 1])
+            _, last = self.changed(shorter, self.chat.messages[: place + 1], place)
+            stop = _end_in(self.text[end:], shorter[last:], specials)
         except RowRejected as rejected:
             if rejected.reason in ("uncertain_mask", "not_rendered"):
                 raise
             raise _uncertain(place, "which part of the text is its own") from None
-
-    def difference(self, place: int) -> Span:
-        specials, before = self.learner.specials, self.chat.messages[:place]
-        begin, end = self.changed(self.text, self.chat.messages, place)
-        try:
-            asked, plain = self.render(before, prompt=True), self.render(before)
-        except RowRejected:
-            start = self.start_from_probe(self.text[:begin])
-        else:
-            prompt = asked[len(plain) :] if asked.startswith(plain) else ""
-            whole = self.text[:begin].startswith(asked)
-            start = len(asked) if whole else start_in(self.text[:begin], "\x00", prompt, specials) if prompt else None
-        shorter = self.render(self.chat.messages[: place + 1])
-        _, last = self.changed(shorter, self.chat.messages[: place + 1], place)
-        stop = end_in(self.text[end:], shorter[last:], specials)
         if start is None or stop is None:
             raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
         return start, end + stop
 
+    def start_by_difference(self, before: list[Message], begin: int) -> int | None:
+        """Find where the model begins, at or before `begin`, where its message's own text does."""
+        try:
+            asked, plain = self.render(before, prompt=True), self.render(before)
+        except RowRejected:
+            return self.start_from_probe(self.text[:begin])
+        if self.text[:begin].startswith(asked):
+            return len(asked)
+        prompt = asked[len(plain) :] if asked.startswith(plain) else ""
+        return _start_in(self.text[:begin], "\x00", prompt, self.learner.specials) if prompt else None
+
     def changed(self, text: str, messages: list[Message], place: int) -> Span:
-        """Which part of `text`, the rendering of `messages`, goes with one message."""
+        """Find the part of `text`, the rendering of `messages`, that goes with one message."""
         other = self.render([*messages[:place], _changed(messages[place]), *messages[place + 1 :]])
         if other == text:
             raise _missing(messages[place], place, "content")
-        begin = shared_start(text, other)
+        begin = _shared_start(text, other)
         most = min(len(text), len(other)) - begin
-        shared = shared_start(text[::-1][:most], other[::-1][:most])
+        shared = _shared_start(text[::-1][:most], other[::-1][:most])
         instead = other[begin : len(other) - shared]
         plain = not messages[place].get("tool_calls")
         others = [message["content"] or "" for message in (*messages[:place], *messages[place + 1 :])]
@@ -250,7 +256,7 @@ class _Rendering:
         return begin, len(text) - shared
 
     def check_by_difference(self) -> None:
-        """No message is missing from the rendering."""
+        """Refuse a rendering that leaves out a message."""
         for place, message in enumerate(self.chat.messages):
             core = (message["content"] or "").strip()
             if core and core not in self.text:
@@ -264,14 +270,16 @@ def _changed(message: Message) -> Message:
         if not (message["content"] or "").strip():
             found["content"] = message["content"]
         found["tool_calls"] = [
-            {**call, "function": {"name": _CHANGED, "arguments": _changed_arguments(call["function"]["arguments"])}}
+            {
+                **call,
+                "function": {
+                    "name": _CHANGED,
+                    "arguments": _CHANGED if isinstance(call["function"]["arguments"], str) else {_CHANGED: _CHANGED},
+                },
+            }
             for call in message["tool_calls"]
         ]
     return found
-
-
-def _changed_arguments(arguments: object) -> object:
-    return _CHANGED if isinstance(arguments, str) else {_CHANGED: _CHANGED}
 
 
 def _missing(message: Message, place: int, part: str) -> RowRejected:
@@ -281,3 +289,59 @@ def _missing(message: Message, place: int, part: str) -> RowRejected:
 
 def _uncertain(place: int, what: str) -> RowRejected:
     return RowRejected("uncertain_mask", f"message {place + 1}: no method tells for certain {what}")
+
+
+def _start_in(literal: str, lead: str, prompt: str, specials: Specials) -> int | None:
+    """Where in `literal`, the text between the part before and the turn's first own text, the model begins.
+
+    lead: what a rendering that ends with the generation prompt has in this place; prompt: the generation prompt alone,
+    "" if the template writes none. None where no rule is certain.
+    """
+    if literal.startswith(lead):
+        return len(lead)
+    if lead.startswith(literal):  # the prompt says more than this turn has, such as an opened reasoning block
+        return len(literal)
+    for end in [len(prompt), *sorted((end for end in _borders(prompt, specials) if end < len(prompt)), reverse=True)]:
+        at = literal.rfind(prompt[:end]) if end else -1
+        if at >= 0:
+            return at + end
+    return None
+
+
+def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
+    """Where in `after`, the text behind the turn's last own text, its end-of-turn token ends.
+
+    tail: what is behind that text where the conversation ends with this turn, None if that is not known; then only the
+    token that ends sequences is an end. None where no rule is certain.
+    """
+    if tail is None:
+        begun = specials.pattern.search(after)
+        return begun.end() if begun is not None and begun[0] == specials.eos else None
+    shared = _shared_start(after, tail)
+    within = specials.spans(after, shared)
+    if within:
+        return next((end for begin, end in within if after[begin:end] == specials.eos), within[-1][1])
+    first, other = specials.pattern.search(after), specials.pattern.search(tail)
+    if first is not None and other is not None:  # a last turn may end with another token than one in the middle
+        return first.end() if first.start() == other.start() and first.start() <= shared else None
+    if other is not None:
+        return None
+    return len(after[:shared].rstrip())
+
+
+def _shared_start(first: str, second: str) -> int:
+    """How many characters two texts begin with alike."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _borders(prompt: str, specials: Specials) -> list[int]:
+    """Ends of special tokens and of lines: where a shorter prompt may end."""
+    lines = [match.end() for match in re.finditer("\n", prompt)]
+    return sorted({*(end for _, end in specials.spans(prompt)), *lines})

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.formats.json_text import loads
-from headrace.packing.chats.rejects import RowRejected, shown
+from headrace.packing.chats.words import RowRejected, shown
 
 Message = dict[str, Any]
 
@@ -24,7 +24,7 @@ ROLES = {
 }
 CALL_ROLES = ("function_call", "tool_call")  # messages whose whole content is a call
 WEIGHT_KEYS = ("weight", "loss_weight", "train")
-_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _OWN_KEYS = frozenset({"role", "content", "tool_calls", "function_call", *WEIGHT_KEYS})
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking", "reasoning_content")
@@ -32,7 +32,7 @@ _CALL_PARTS = ("tool_call", "function_call", "tool_use")
 
 
 def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, int]:
-    """One message, and 1 if it may be trained on, else 0. Raises `RowRejected`."""
+    """Normalise one message; with it 1 if it may be trained on, else 0. Raises `RowRejected`."""
     if type(raw) is not dict and not isinstance(raw, Mapping):
         raise RowRejected("bad_content", f"a message is {shown(raw)}; it must be an object")
     word = raw.get(role_key)
@@ -52,19 +52,19 @@ def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, i
         message["tool_calls"] = message.get("tool_calls", []) + calls_of(raw["tool_calls"])
     elif raw.get("function_call"):
         message["tool_calls"] = calls_of(raw["function_call"])
-    for key in _REASONING_KEYS:
+    for key in REASONING_KEYS:
         if key in message and not isinstance(message[key], str):
             raise RowRejected("bad_content", f"{key} is {shown(message[key])}; it must be text")
     return message, _weight_of(raw) if message["role"] == "assistant" else 0
 
 
 def reasons(message: Message) -> bool:
-    """Whether a message carries reasoning of its own that is more than white space."""
-    return any(message.get(key, "").strip() for key in _REASONING_KEYS)
+    """Tell whether a message carries reasoning of its own that is more than white space."""
+    return any(message.get(key, "").strip() for key in REASONING_KEYS)
 
 
 def calls_of(value: object) -> list[dict[str, Any]]:
-    """Tool calls from one call, a list of them, or JSON of either; arguments become objects. Raises `RowRejected`."""
+    """Normalise one tool call, a list of them, or JSON of either; arguments become objects. Raises `RowRejected`."""
     if isinstance(value, str):
         value = parsed(value, "bad_tool_call", "a tool call")
     calls = [value] if isinstance(value, Mapping) else value
@@ -74,7 +74,7 @@ def calls_of(value: object) -> list[dict[str, Any]]:
 
 
 def tools_of(value: object) -> list[dict[str, Any]] | None:
-    """The tools a conversation offers, each as {"type": "function", "function": ...}; None for none."""
+    """Normalise the tools of a conversation, each as {"type": "function", "function": ...}; None for none."""
     if isinstance(value, str):
         value = parsed(value, "bad_tools", "tools") if value.strip() else None
     if value is None:
@@ -86,7 +86,7 @@ def tools_of(value: object) -> list[dict[str, Any]] | None:
 
 
 def parsed(text: str, reason: str, what: str) -> Any:
-    """JSON inside a text, also if it was encoded twice. Raises `RowRejected` with that reason."""
+    """Read JSON inside a text, also if it was encoded twice. Raises `RowRejected` with that reason."""
     value: Any = text
     try:
         for _ in range(2):

@@ -8,6 +8,7 @@ longer than `line_bytes` is passed over without being held. A JSON array is deco
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from headrace.errors import InputError
 from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
 from headrace.formats.json_text import DECODER, RepeatedKey, loads
 from headrace.formats.open_parquet import open_file
-from headrace.packing.chats.rejects import shown
+from headrace.packing.chats.words import shown
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 16 << 20
@@ -52,7 +53,7 @@ class RowBatch:
     rows: list[Row]
 
     def where(self, row: int) -> str:
-        """The file and the line of a row of this batch."""
+        """Name the file and the line of a row of this batch."""
         return f"{self.file}: {self.unit} {self.numbers[row]}"
 
 
@@ -65,13 +66,20 @@ def read_rows(
     batch_bytes: int = BATCH_BYTES,
     line_bytes: int = LINE_BYTES,
 ) -> Iterator[RowBatch]:
-    """The rows of a file in order, in batches; blank lines are no rows.
+    """Read the rows of a file in order, in batches; blank lines are no rows.
 
     name: what messages call the file; the path if None. part: (k, n) gives every n-th row, from the k-th (0-based) on;
     the n parts together are all rows, each once, and other parts are not parsed. Raises `InputError` for files of other
     formats and for damaged ones.
     """
-    kind, name = _kind(path), name or str(path)
+    name = name or str(path)
+    try:
+        kind = detect(path)
+    except InputError:  # a text that does not begin with JSON may still be JSON lines, of which the first are broken
+        known = kind_of_name(path.name)
+        if known is None or known.format != "jsonl" or _CONTROL.search(next(_chunks(path, known), b"")):
+            raise
+        kind = known
     if holds_nothing(path, kind):
         return
     if kind.format == "jsonl":
@@ -84,19 +92,8 @@ def read_rows(
         raise InputError(f"{path}: is {kind.format}; chats are read from .jsonl, .json and .parquet, also .gz and .zst")
 
 
-def _kind(path: Path) -> Kind:
-    """What a file is. A text that does not begin with JSON may still be JSON lines, of which the first are broken."""
-    try:
-        return detect(path)
-    except InputError:
-        kind = kind_of_name(path.name)
-        if kind is None or kind.format != "jsonl" or _CONTROL.search(next(_chunks(path, kind), b"")):
-            raise
-        return kind
-
-
 def row_of_line(line: bytes) -> Row:
-    """The object of one line, or what is wrong with it."""
+    """Read the object of one line, or say what is wrong with it."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -144,15 +141,13 @@ def _chunks(path: Path, kind: Kind) -> Iterator[bytes]:
 def _lines(path: Path, kind: Kind, part: tuple[int, int], line_bytes: int) -> Iterator[tuple[int, Row, int]]:
     place = 0  # of the row among those that are not blank
     for number, line in enumerate(_whole_lines(_chunks(path, kind), line_bytes), 1):
-        if number == 1:
-            line = line.removeprefix(_BOM) if line is not None else None
+        if number == 1 and line is not None:
+            line = line.removeprefix(_BOM)
         if line is not None and not line.strip():
             continue
         if place % part[1] == part[0]:
-            if line is None:
-                yield number, BrokenRow("too_long_line", f"more than {line_bytes:,} bytes"), 0
-            else:
-                yield number, row_of_line(line), len(line)
+            row = BrokenRow("too_long_line", f"more than {line_bytes:,} bytes") if line is None else row_of_line(line)
+            yield number, row, len(line or b"")
         place += 1
 
 
@@ -162,15 +157,13 @@ def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | N
     size = 0
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
-        if not others:
-            size += len(first)
-            held = [*held, first] if size <= line_bytes else []
-            continue
         size += len(first)
-        yield b"".join([*held, first]) if size <= line_bytes else None
-        for line in others[:-1]:
-            yield line if len(line) <= line_bytes else None
-        held, size = [others[-1]], len(others[-1])
+        held = [*held, first] if size <= line_bytes else []
+        if others:
+            yield b"".join(held) if size <= line_bytes else None
+            for line in others[:-1]:
+                yield line if len(line) <= line_bytes else None
+            held, size = [others[-1]], len(others[-1])
     if size:
         yield b"".join(held) if size <= line_bytes else None
 
@@ -234,21 +227,10 @@ def _past_white(text: str, at: int, also: str) -> int:
 
 def _texts(path: Path, kind: Kind) -> Iterator[str]:
     """The characters of a file; bytes that are no UTF-8 become half surrogates, which give their row away."""
-    rest, first = b"", True
-    for chunk in _chunks(path, kind):
-        data = rest + (chunk.removeprefix(_BOM) if first else chunk)
-        first = False
-        cut = len(data)
-        for back in range(1, min(4, len(data)) + 1):  # a character may be cut at the end
-            byte = data[-back]
-            if byte >= 0xC0:
-                cut = len(data) - back
-            if byte < 0x80 or byte >= 0xC0:
-                break
-        rest = data[cut:]
-        yield data[:cut].decode("utf-8", "surrogateescape")
-    if rest:
-        yield rest.decode("utf-8", "surrogateescape")
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    for number, chunk in enumerate(_chunks(path, kind)):
+        yield decoder.decode(chunk if number else chunk.removeprefix(_BOM))
+    yield decoder.decode(b"", final=True)
 
 
 def _parquet(

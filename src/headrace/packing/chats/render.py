@@ -17,14 +17,11 @@ from typing import Any, Literal
 
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.learn import Learner
-from headrace.packing.chats.marks import RESERVED, shape_of, tags_of, without_generated
+from headrace.packing.chats.marks import RESERVED, Skeleton, Span, shape_of, tags_of, without_generated
 from headrace.packing.chats.messages import reasons
-from headrace.packing.chats.rejects import RowRejected, shown
-from headrace.packing.chats.skeleton import Skeleton, Span
+from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.turns import Specials
-
-Reasoning = Literal["template", "every_user_turn"]
+from headrace.packing.chats.words import Reasoning, RowRejected, shown
 
 _ADDRESS = " at 0x"
 _MOST_SHAPES = 4096  # bounds memory, whatever the chats
@@ -49,7 +46,7 @@ class ChatRenderer:
         self._turns = {name: _Turns(template, specials) for name, template in templates.items()}
 
     def render(self, chat: Conversation) -> list[Rendered]:
-        """The sequences of one conversation: one, or with reasoning="every_user_turn" one per answered user turn.
+        """Render one conversation as one sequence, or with reasoning="every_user_turn" one per answered user turn.
 
         A conversation without anything to train on has a text without spans. Raises `RowRejected`.
         """
@@ -69,38 +66,31 @@ def _user_turns(chat: Conversation) -> Iterator[Conversation]:
             yield Conversation(chat.messages[:end], weights, chat.tools, chat.values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How a message with tool calls is given to a template, for templates expect one or another.
-
-    empty: its content where it has none; arguments: as an "object" or as JSON "text".
-    """
-
-    empty: str | None
-    arguments: str
-
-
-_FORMS = [_Form(empty, arguments) for empty in ("", None) for arguments in ("object", "text")]
+# How messages with tool calls are given to a template, for templates expect one or another: the content where there is
+# none, and arguments as an object or as JSON. Normalised messages are of the first form.
+_FORMS: list[tuple[str | None, Literal["object", "text"]]] = [
+    ("", "object"),
+    ("", "text"),
+    (None, "object"),
+    (None, "text"),
+]
 _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 
-def _in_form(chat: Conversation, form: _Form) -> Conversation:
-    if form is _FORMS[0]:  # as they were normalised
-        return chat
+def _in_form(chat: Conversation, empty: str | None, arguments: Literal["object", "text"]) -> Conversation:
     messages = []
     for message in chat.messages:
         if "tool_calls" in message:
-            calls = [_call_in_form(call, form) for call in message["tool_calls"]]
-            message = {**message, "content": message["content"] or form.empty, "tool_calls": calls}
+            calls = message["tool_calls"]
+            if arguments == "text":
+                functions = [
+                    {**call["function"], "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
+                    for call in calls
+                ]
+                calls = [{**call, "function": function} for call, function in zip(calls, functions, strict=True)]
+            message = {**message, "content": message["content"] or empty, "tool_calls": calls}
         messages.append(message)
     return Conversation(messages, chat.weights, chat.tools, chat.values)
-
-
-def _call_in_form(call: dict[str, Any], form: _Form) -> dict[str, Any]:
-    if form.arguments == "object":
-        return call
-    text = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-    return {**call, "function": {**call["function"], "arguments": text}}
 
 
 class _Turns:
@@ -110,12 +100,12 @@ class _Turns:
         self._template = template
         self._tags = tags_of(template.source)
         asks = _ASKS_FOR_NONE.search(template.source) is not None
-        self._forms = sorted(_FORMS, key=lambda form: asks and form.empty is not None)
+        self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
         self._learner = Learner(template, specials, self._tags)
         self._skeletons: dict[Any, list[Skeleton]] = {}
 
     def render(self, chat: Conversation) -> Rendered:
-        """The sequence of a conversation. Tool calls are written as the template can read them."""
+        """Render a conversation. Tool calls are written as the template can read them."""
         if chat.tools and not self._template.writes_tools:
             raise RowRejected(
                 "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
@@ -125,7 +115,7 @@ class _Turns:
         first: RowRejected | None = None
         for form in self._forms:
             try:
-                return self._render(_in_form(chat, form))
+                return self._render(_in_form(chat, *form))
             except RowRejected as rejected:
                 if rejected.reason not in ("template_error", "not_rendered"):
                     raise

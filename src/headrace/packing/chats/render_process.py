@@ -30,14 +30,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.rejects import RowRejected
-from headrace.packing.chats.render import ChatRenderer, Reasoning, Rendered
+from headrace.packing.chats.render import ChatRenderer, Rendered
+from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template
-from headrace.packing.chats.turns import Specials
+from headrace.packing.chats.words import Reasoning, RowRejected
 
 _MOST_OVERRUNS = 3  # conversations in a row that reach the time limit before the template is given up
 _FRAME_BYTES = 1 << 18  # an answer is sent in parts of about this size, so that neither side holds much of it
@@ -91,7 +91,7 @@ class ProcessRenderer:
         self._begin()
 
     def render(self, chats: Sequence[Conversation]) -> list[list[Rendered] | RowRejected]:
-        """The sequences of each conversation, or why it has none.
+        """Render the sequences of each conversation, or say why it has none.
 
         Raises `SettingsError` if the template does not compile, needs a date, or reaches the time limit again and
         again; `EngineError` if processes are killed by somebody else.
@@ -189,7 +189,7 @@ class _Process:
         self._send(settings)
 
     def render(self, chats: Sequence[Conversation]) -> Iterator[list[Rendered] | RowRejected]:
-        """Outcomes, in order. Raises `_Died`; after any error the process is of no use."""
+        """Yield outcomes, in order. Raises `_Died`; after any error the process is of no use."""
         if not self._compiled:
             self._check(self._answer(0))
             self._compiled = True
@@ -245,17 +245,17 @@ def serve(finished_fd: int) -> None:
     settings: RenderSettings = pickle.load(receive)
     finished = mmap.mmap(finished_fd, mmap.PAGESIZE)
     limited = _Limited(settings.limits)
+    refused = {}
     try:
         renderer = settings.renderer()
     except SettingsError as error:
-        _write(send, {"settings": str(error)})
-        return
+        refused = {"settings": str(error)}
     except MemoryError:
-        _write(
-            send, {"settings": "the chat template takes too much memory to compile; give another with chat_template="}
-        )
+        refused = {"settings": "the chat template takes too much memory to compile; give another with chat_template="}
+    send.write(_encoded(refused) + b"\n")
+    send.flush()
+    if refused:
         return
-    _write(send, {})
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # batches are many small objects without cycles: a tenth of the time
     while True:
@@ -275,8 +275,9 @@ def serve(finished_fd: int) -> None:
 
 
 def _answer_of(renderer: ChatRenderer, chat: Conversation) -> bytes:
+    found: Any
     try:
-        found: Any = [(each.text, each.spans) for each in renderer.render(chat)]
+        found = [(each.text, each.spans) for each in renderer.render(chat)]
         return _encoded(found)
     except RowRejected as wrong:
         found = {"rejected": [wrong.reason, wrong.detail]}
@@ -292,11 +293,6 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation) -> bytes:
 def _encoded(found: Any) -> bytes:
     """JSON on one line. Halves of surrogate pairs come out as they went in: two of them never become one character."""
     return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _write(send: IO[bytes], found: Any) -> None:
-    send.write(_encoded(found) + b"\n")
-    send.flush()
 
 
 class _Limited:

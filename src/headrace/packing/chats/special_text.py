@@ -1,4 +1,4 @@
-"""Texts of special tokens that somebody wrote into a message, kept apart from those that the template writes. Pure.
+"""Special tokens in texts: where a template writes them, and where somebody typed them into a message. Pure.
 
 A user who types `<|im_end|>` has typed ten characters; a tokenizer that reads the rendering makes them the token that
 ends a turn. So such texts are rendered as stand-ins, two characters that no row holds and no template looks for, and
@@ -13,37 +13,43 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.rejects import RowRejected, shown
-from headrace.packing.chats.skeleton import Span
+from headrace.packing.chats.marks import Span
+from headrace.packing.chats.words import RowRejected, shown
 
 _MARK, _FIRST = "\uffff", 0xF0000  # a noncharacter, and which token it stands for in a private one
 _STAND_IN = re.compile(f"{_MARK}([{chr(_FIRST)}-\U0010ffff])")
 
 
-class SpecialText:
-    """The special tokens of one tokenizer, looked for in messages."""
+class Specials:
+    """The special tokens of one tokenizer as a pattern; eos: the one that ends a sequence."""
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self._tokens = sorted({*tokens} - {""}, key=lambda token: (-len(token), token))
-        self._number = {token: number for number, token in enumerate(self._tokens)}
-        self._pattern = re.compile("|".join(map(re.escape, self._tokens)) or r"(?!)")
+    def __init__(self, tokens: Sequence[str], eos: str | None = None) -> None:
+        self.tokens = sorted({*tokens} - {""}, key=lambda token: (-len(token), token))
+        self._number = {token: number for number, token in enumerate(self.tokens)}
+        self.pattern = re.compile("|".join(map(re.escape, self.tokens)) or r"(?!)")
+        self.eos = eos or None
+
+    def spans(self, text: str, until: int | None = None) -> list[Span]:
+        """Find where special tokens stand in a text, those that end by `until`."""
+        most = len(text) if until is None else until
+        return [match.span() for match in self.pattern.finditer(text) if match.end() <= most]
 
     def first_in(self, chat: Conversation) -> str | None:
-        """One that stands in the messages, the tools or the template's values; None if none does."""
+        """Find one that stands in the messages, the tools or the template's values; None if none does."""
         return self._first(chat.messages) or self._first(chat.tools) or self._first(chat.values)
 
     def hidden(self, chat: Conversation) -> Conversation:
-        """The conversation with stand-ins. Raises `RowRejected` if it holds their characters."""
+        """Put stand-ins into the conversation. Raises `RowRejected` if it holds their characters."""
         messages, tools, values = (self._hidden(each) for each in (chat.messages, chat.tools, chat.values))
         return Conversation(messages, chat.weights, tools, values)
 
     def restored(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Span]]:
-        """A rendering with its texts back: (text, spans in it, where the texts stand). Raises `RowRejected`."""
+        """Put the texts back into a rendering: (text, spans in it, where the texts stand). Raises `RowRejected`."""
         parts: list[str] = []
         plain: list[Span] = []
         borders, shifts, last, at = [0], [0], 0, 0  # behind a border in `text`, places move by its shift
         for match in _STAND_IN.finditer(text):
-            token = self._tokens[ord(match[1]) - _FIRST]
+            token = self.tokens[ord(match[1]) - _FIRST]
             parts += [text[last : match.start()], token]
             at += match.start() - last + len(token)
             last = match.end()
@@ -61,7 +67,7 @@ class SpecialText:
 
     def _first(self, value: Any) -> str | None:
         if type(value) is str:
-            match = self._pattern.search(value)
+            match = self.pattern.search(value)
             return None if match is None else match[0]
         if isinstance(value, Mapping):
             inner = (*value.keys(), *value.values())
@@ -75,7 +81,7 @@ class SpecialText:
         if isinstance(value, str):
             if _MARK in value:
                 raise RowRejected("reserved_character", f"U+{ord(_MARK):04X}: {shown(value)}")
-            return self._pattern.sub(lambda match: _MARK + chr(_FIRST + self._number[match[0]]), value)
+            return self.pattern.sub(lambda match: _MARK + chr(_FIRST + self._number[match[0]]), value)
         if isinstance(value, Mapping):
             return {self._hidden(key): self._hidden(inner) for key, inner in value.items()}
         return [self._hidden(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -15,23 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I32, I64, U8
 from headrace.digest import canonical_json
 from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
-from headrace.packing.chats.loading import load_tokenizer, template_text
+from headrace.packing.chats.marks import Span
 from headrace.packing.chats.reader import BrokenRow, Row
-from headrace.packing.chats.rejects import Rejected, RowRejected, shown
-from headrace.packing.chats.settings import ChatSettings, fingerprint_of
-from headrace.packing.chats.special_text import SpecialText
-from headrace.packing.chats.tokenizer_files import read_tokenizer
+from headrace.packing.chats.settings import ChatSettings, RowForm
+from headrace.packing.chats.special_text import Specials
+from headrace.packing.chats.tokenizer_files import load_tokenizer, read_tokenizer, template_text
+from headrace.packing.chats.words import Rejected, RowRejected, shown
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -39,30 +40,28 @@ if TYPE_CHECKING:
     from headrace.packing.chats.render import Rendered
     from headrace.packing.chats.render_process import ProcessRenderer
 
-Span = tuple[int, int]
-
 _ROWS_AT_ONCE = 128  # rendered while those before them are encoded
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Sequences end to end. tokens int32 and mask uint8 [sum of lengths], lengths uint32 [n], rows int64 [n].
+    """Sequences end to end. tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
 
     rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
     special_text: how many rows with a sequence hold the text of a special token in a message.
     """
 
-    tokens: npt.NDArray[np.int32]
-    mask: npt.NDArray[np.uint8]
-    lengths: npt.NDArray[np.uint32]
-    rows: npt.NDArray[np.int64]
+    tokens: I32
+    mask: U8
+    lengths: I64
+    rows: I64
     rejected: list[Rejected]
     special_text: int = 0
 
     @property
-    def offsets(self) -> npt.NDArray[np.int64]:
+    def offsets(self) -> I64:
         """Where each sequence begins, and the end of the last; int64 [n + 1]."""
-        return np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+        return np.concatenate([[0], np.cumsum(self.lengths)])
 
 
 @dataclass(slots=True)
@@ -91,28 +90,38 @@ class _Chat:
 
 
 class ChatEncoder:
-    """Encodes rows of chats with one tokenizer and template; the same rows and settings give the same tokens anywhere.
+    """Encodes rows with one tokenizer and template; the same rows and settings give the same tokens anywhere.
 
-    Each thread needs an encoder of its own, which starts one thread more while it works. Raises `SettingsError`,
-    `InputError` and `MissingExtra` when built.
+    Safe from any thread. Without a tokenizer, rows must be tokens already. Raises `SettingsError`, `InputError` and
+    `MissingExtra` when built.
     """
 
-    def __init__(self, settings: ChatSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ChatSettings, form: RowForm | None = None) -> None:
+        self.settings, self.form = settings, form or RowForm()
+        self._renderers: dict[bytes, ProcessRenderer] = {}
+        self.vocabulary: int | None = None  # token ids there are; None without a tokenizer
+        if settings.tokenizer is None:
+            return
         self.files = read_tokenizer(settings.tokenizer)
         self.tokenizer = load_tokenizer(self.files)
         self._plain = cache(partial(load_tokenizer, self.files, special="text"))
-        self._renderers: dict[bytes, ProcessRenderer] = {}
         known = self.tokenizer.get_vocab(with_added_tokens=True)
-        self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
+        self.vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
             raise SettingsError(
                 f"{self.files.path}: the end token {self.files.special['eos_token']!r} is not in the vocabulary; "
                 "correct tokenizer_config.json"
             )
 
+    def sharing(self, settings: ChatSettings, form: RowForm) -> ChatEncoder:
+        """Make an encoder with other settings that uses the tokenizer of this one."""
+        other = copy(self)
+        other.settings, other.form = settings, form
+        vars(other).pop("renderer", None)  # which depends on settings
+        return other
+
     def encode(self, rows: Sequence[Row]) -> Encoded:
-        """The sequences of some rows, in their order. What is wrong with a row is told in `rejected`, never raised.
+        """Encode some rows, in their order. What is wrong with a row is told in `rejected`, never raised.
 
         Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an end token
         and there is none.
@@ -128,10 +137,17 @@ class ChatEncoder:
         dead -= {item.row for item in kept}
         rejected += (Rejected(row, "nothing_trained", "no token of the row may be trained on") for row in dead)
         rejected.sort(key=lambda each: each.row)
-        return _encoded(kept, rejected)
+        return Encoded(
+            tokens=np.concatenate([np.empty(0, np.int32), *(item.ids for item in kept)]),
+            mask=np.concatenate([np.empty(0, np.uint8), *(item.mask for item in kept)]),
+            lengths=np.array([len(item.ids) for item in kept], np.int64),
+            rows=np.array([item.row for item in kept], np.int64),
+            rejected=rejected,
+            special_text=len({item.row for item in kept if item.special_text}),
+        )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
-        """Per sequence its text in parts of one mask value each: (text, 0 or 1), for people to look at."""
+        """Decode each sequence in parts of one mask value each: (text, 0 or 1), for people to look at."""
         found = []
         for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
             ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
@@ -142,44 +158,13 @@ class ChatEncoder:
         return found
 
     @property
-    def vocabulary(self) -> int:
-        """How many token ids there are."""
-        return int(self._vocabulary)
-
-    @property
     def eos_id(self) -> int | None:
         """The end token, if the tokenizer names one."""
-        return self._id("eos_token")
-
-    @property
-    def pad_id(self) -> int | None:
-        """The padding token, if the tokenizer names one."""
-        return self._id("pad_token")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """See `fingerprint_of`."""
-        return fingerprint_of(self.settings, self.files)
-
-    def sharing(self, settings: ChatSettings) -> ChatEncoder:
-        """An encoder with other settings, or for another thread, that uses the tokenizer of this one."""
-        other = object.__new__(ChatEncoder)
-        other.settings, other.files = settings, self.files
-        other.tokenizer, other._vocabulary, other._plain = self.tokenizer, self._vocabulary, self._plain
-        other._renderers = self._renderers
-        return other
-
-    def _id(self, name: str) -> int | None:
-        token = self.files.special.get(name)
+        token = None if self.settings.tokenizer is None else self.files.special.get("eos_token")
         return None if token is None else self.tokenizer.token_to_id(token)
 
     def _encoded_items(self, rows: Sequence[Row]) -> tuple[list[_Item], list[Rejected]]:
         """All sequences with their ids and masks. While some rows are being encoded, the next ones are rendered."""
-        if len(rows) <= _ROWS_AT_ONCE:
-            items, rejected = self._items(rows, 0)
-            texts = [item for item in items if item.ids is None]
-            self._fill(texts, self._encode([item.text for item in texts]))
-            return items, rejected
         items, rejected, waiting = [], [], []
         with ThreadPoolExecutor(1, "headrace-encode") as encoder:
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
@@ -197,16 +182,18 @@ class ChatEncoder:
 
     def _items(self, rows: Sequence[Row], first: int) -> tuple[list[_Item], list[Rejected]]:
         """What is to be encoded of some rows, numbered from `first` on."""
-        settings, rejected = self.settings, []
+        form, rejected = self.form, []
         items: list[_Item] = []
-        filters = [(name, frozenset(words)) for name, words in settings.filters.items()]
+        filters = [(name, frozenset(words)) for name, words in form.filters.items()]
         chats: list[_Chat] = []
         for place, row in enumerate(rows, first):
             try:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
-                filtered(row, filters)
-                sample = sample_of(row, settings.layout, settings.columns, settings.filters)
+                _filter(row, filters)
+                sample = sample_of(row, form.layout, form.mapping, form.filters)
+                if self.settings.tokenizer is None and not isinstance(sample, Tokens):
+                    raise SettingsError(f"rows with {', '.join(sorted(row))} are no tokens yet; give tokenizer=")
                 if isinstance(sample, Conversation):
                     chats.append(self._chat(place, sample))
                 elif isinstance(sample, Text):
@@ -229,25 +216,22 @@ class ChatEncoder:
 
     def _chat(self, row: int, chat: Conversation) -> _Chat:
         """A conversation as it is given to the template."""
-        special, wanted = self._special_text.first_in(chat), self.settings.special_text
+        special, wanted = self._specials.first_in(chat), self.settings.special_text
         if special is None or wanted == "control":
             return _Chat(row, chat, "control" if special else "none")
-        if wanted == "reject" or not self._adds_up:
-            why = "" if wanted == "reject" else "; this tokenizer cannot encode it on its own"
+        if wanted == "drop" or not self._adds_up:
+            why = "" if wanted == "drop" else "; this tokenizer cannot encode it on its own"
             raise RowRejected("special_text", f"a message holds {special}{why}")
-        return _Chat(row, self._special_text.hidden(chat), "text")
+        return _Chat(row, self._specials.hidden(chat), "text")
 
     def _rendered(self, chat: _Chat, rendered: Rendered) -> _Item:
         if chat.special != "text":
             _check_text(rendered.text)
             return _Item(chat.row, rendered.text, rendered.spans, special_text=chat.special == "control")
-        text, spans, plain = self._special_text.restored(rendered.text, rendered.spans)
+        text, spans, plain = self._specials.restored(rendered.text, rendered.spans)
         _check_text(text)
         ids, runs = self._in_parts(text, spans, plain)
-        mask = np.zeros(len(ids), np.uint8)
-        for first, last in runs:
-            mask[first:last] = 1
-        return _Item(chat.row, ids=ids, mask=mask, special_text=True)
+        return _Item(chat.row, ids=np.array(ids, np.int32), mask=_mask(runs, len(ids)), special_text=True)
 
     def _raw(self, row: int, sample: Text) -> _Item:
         _check_text(sample.text)
@@ -260,12 +244,11 @@ class ChatEncoder:
         return _Item(row, sample.text, spans, append and bool(sample.text))
 
     def _given(self, row: int, sample: Tokens) -> _Item:
-        if len(sample.ids) and not 0 <= sample.ids.min() <= sample.ids.max() < self._vocabulary:
-            raise RowRejected(
-                "bad_tokens",
-                f"ids are {sample.ids.min()} to {sample.ids.max()}, the vocabulary has {self._vocabulary:,}",
-            )
-        return _Item(row, ids=sample.ids, mask=sample.mask)
+        low, high = sample.ids.min(), sample.ids.max()
+        if not 0 <= low <= high < (self.vocabulary or 1 << 31):
+            known = f", the vocabulary has {self.vocabulary:,}" if self.vocabulary else ""
+            raise RowRejected("bad_tokens", f"ids are {low} to {high}{known}")
+        return _Item(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
 
     def _encode(self, texts: list[str]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
@@ -277,13 +260,11 @@ class ChatEncoder:
             runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
             if runs is None:
                 ids, runs = self._cut(item, encoding)
-            mask = np.zeros(len(ids) + item.eos, np.uint8)
-            for first, last in runs:
-                mask[first:last] = 1
             if item.eos:
+                runs = [*runs, (len(ids), len(ids) + 1)]
                 ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
-                mask[-1] = 1
-            item.ids, item.mask = ids, mask
+            mask = _mask(runs, len(ids))
+            item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), mask
 
     def _cut(self, item: _Item, whole: Encoding) -> tuple[list[int], list[Span]]:
         """Ids and trained runs of a text whose tokens straddle borders."""
@@ -319,27 +300,23 @@ class ChatEncoder:
         return whole == [*chain.from_iterable(parts)]
 
     @cached_property
-    def _special_tokens(self) -> list[str]:
+    def _specials(self) -> Specials:
         added = self.tokenizer.get_added_tokens_decoder().values()
-        return [*(token.content for token in added if token.special), *self.files.special.values()]
+        named = self.files.special
+        return Specials([*(token.content for token in added if token.special), *named.values()], named.get("eos_token"))
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
-        found = (self.tokenizer.token_to_id(token) for token in self._special_tokens)
+        found = (self.tokenizer.token_to_id(token) for token in self._specials.tokens)
         return frozenset(number for number in found if number is not None)
 
     @cached_property
-    def _special_text(self) -> SpecialText:
-        return SpecialText(self._special_tokens)
-
-    @cached_property
     def renderer(self) -> ProcessRenderer:
-        """Turns conversations into text and spans; the encoders that share a tokenizer share it as well.
+        """What turns conversations into text and spans; the encoders that share a tokenizer share it as well.
 
         Raises `SettingsError` without a template, `MissingExtra`.
         """
         from headrace.packing.chats.render_process import ProcessRenderer, RenderSettings
-        from headrace.packing.chats.turns import Specials
 
         settings, own = self.settings, self.settings.chat_template
         sources = self.files.templates if own is None else {"default": template_text(own)}
@@ -350,7 +327,7 @@ class ChatEncoder:
             special=self.files.special,
             values=dict(settings.template_values),
             day=settings.date,
-            specials=Specials.of(self._special_tokens, self.files.special.get("eos_token")),
+            specials=self._specials,
             reasoning=settings.reasoning,
         )
         key = canonical_json([dict(sources), render.values, str(render.day), render.reasoning])
@@ -372,20 +349,14 @@ def _token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, toke
     return runs
 
 
-def _encoded(items: Sequence[_Item], rejected: list[Rejected]) -> Encoded:
-    lengths = np.fromiter((len(item.ids) for item in items), np.uint32, len(items))
-    total = int(lengths.sum(dtype=np.int64))
-    return Encoded(
-        tokens=np.fromiter(chain.from_iterable(item.ids for item in items), np.int32, total),
-        mask=np.concatenate([item.mask for item in items]) if items else np.empty(0, np.uint8),
-        lengths=lengths,
-        rows=np.fromiter((item.row for item in items), np.int64, len(items)),
-        rejected=rejected,
-        special_text=len({item.row for item in items if item.special_text}),
-    )
+def _mask(runs: Sequence[Span], size: int) -> U8:
+    mask = np.zeros(size, np.uint8)
+    for first, last in runs:
+        mask[first:last] = 1
+    return mask
 
 
-def filtered(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
+def _filter(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
     """Raises `RowRejected` for a row that a filter leaves out."""
     for name, words in filters if isinstance(row, Mapping) else ():
         if not words & _words(row.get(name)):

@@ -1,4 +1,4 @@
-"""A tokenizer's files: tokenizer.json (also .gz), its configuration, its chat templates. Read, not interpreted."""
+"""A tokenizer's files: tokenizer.json (also .gz), its configuration, its chat templates; and what is made of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, MissingExtra, SettingsError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -34,7 +37,7 @@ class TokenizerFiles:
 
 
 def read_tokenizer(path: Path) -> TokenizerFiles:
-    """The files beside a tokenizer.json, given it or its directory. Raises `SettingsError`, `InputError`."""
+    """Read the files beside a tokenizer.json, given it or its directory. Raises `SettingsError`, `InputError`."""
     main = _main_file(path)
     config = _json_beside(main, "tokenizer_config.json")
     special = {**_json_beside(main, "special_tokens_map.json"), **config}
@@ -101,3 +104,46 @@ def _token_text(token: object) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
+
+
+def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = "control") -> Tokenizer:
+    """Load the tokenizer without truncation and padding, with offsets that leave nothing out.
+
+    special: whether a special token in a text becomes the token, or is text like any other.
+    Raises `InputError`, `MissingExtra`.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        raise MissingExtra("tokenizers", "chat") from None
+    text = files.json_text
+    if '"trim_offsets":true' in text.replace(" ", ""):
+        text = json.dumps(_untrimmed(json.loads(text)), ensure_ascii=False)
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:
+        raise InputError(f"{files.path}: is no tokenizer ({error}); fetch the file again") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = special == "text"
+    return tokenizer
+
+
+def _untrimmed(value: Any) -> Any:
+    """Offsets that leave out spaces would leave them out of the mask; ids do not depend on them."""
+    if isinstance(value, dict):
+        return {key: False if key == "trim_offsets" else _untrimmed(inner) for key, inner in value.items()}
+    return [_untrimmed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def template_text(template: str) -> str:
+    """Read a template given as a path or as itself. Raises `SettingsError`."""
+    if "\n" in template or "{" in template or len(template) > 1000:
+        return template
+    path = Path(template)
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"chat_template {template!r}: is neither a template nor a file that can be read ({error})"
+        ) from error

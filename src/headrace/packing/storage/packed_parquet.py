@@ -12,25 +12,30 @@ a fifth more time, level 6 a fifth for twice the time; reading takes the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs as pafs
 
-from headrace.bins.integers import as_type
-from headrace.bins.rows import PackedRows
+from headrace.bins.rows import PackedRows, as_type
+from headrace.errors import CorruptShard, SettingsError, StoreError
 from headrace.formats.write import Block, HashingFile, Written
-from headrace.packing.storage.bin_buffer import BinBuffer
+from headrace.storage import local
+from headrace.storage.places import is_address, path_of
 
 Codec = Literal["zstd", "snappy", "gzip", "lz4", "none"]
-
 CODECS: tuple[Codec, ...] = get_args(Codec)
+
+Declared = Literal["nullable", "required"]
 
 SCHEMA = pa.schema(
     [
@@ -39,9 +44,6 @@ SCHEMA = pa.schema(
         ("seq_start_id", pa.list_(pa.int32())),
     ]
 )
-
-Declared = Literal["nullable", "required"]
-
 REQUIRED = pa.schema(
     [
         pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
@@ -55,14 +57,18 @@ _BATCH_VALUES = 1 << 14  # encoded at a time
 _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
 
 
+class UnequalLengths(CorruptShard):
+    """A bin whose mask is not as long as its tokens cannot be held as flat rows."""
+
+
 class PackedParquet:
     """Writes one file of packed bins to `path`, which must not exist; use as a context manager and call `finish`.
 
     The file has its final content when `finish` returns, and is neither synced nor renamed: that is the caller's. On an
     error it is removed. Memory: O(row group). compression_level: of zstd (1 unless given) or gzip.
     declared: "required" says in the schema that there are no nulls, and decodes a quarter faster; the specification's
-    schema is "nullable". metadata: key-value texts for the footer.
-    Raises `ValueError` for a row group size below 1 or an unknown codec.
+    schema is "nullable". metadata: key-value texts for the footer. filesystem: what `path` is in, unless local.
+    Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have.
     """
 
     def __init__(
@@ -74,19 +80,24 @@ class PackedParquet:
         compression_level: int | None = None,
         declared: Declared = "nullable",
         metadata: Mapping[str, str] | None = None,
-        file: HashingFile | None = None,
+        filesystem: pafs.FileSystem | None = None,
     ) -> None:
+        if row_group_size < 1:
+            raise ValueError(f"row_group_size is {row_group_size}; give the bins of a row group, at least 1")
         self.path = path
-        self.row_group_size = checked_row_group_size(row_group_size)
-        self.compression = checked_codec(compression)
-        checked_level(self.compression, compression_level)
+        self.row_group_size = row_group_size
+        self.compression = checked_codec(compression, compression_level)
         self.schema = schema_of(declared)
-        self.bins = 0
-        self.tokens = 0
-        self.sequences = 0
-        self._buffer = BinBuffer()
+        self.filesystem = filesystem
+        self.bins = self.tokens = self.sequences = 0
+        self._closed = False
+        self._held: list[PackedRows] = []  # copies of the bins of an unfinished row group
         self._blocks: list[Block] = []
-        self._file = file or HashingFile(path)
+        if filesystem is None:
+            self._file = HashingFile(path)
+        else:
+            with _telling(str(path)):
+                self._file = HashingFile(path, filesystem.open_output_stream(str(path), compression=None))
         self._writer = pq.ParquetWriter(
             self._file,
             self.schema.with_metadata(dict(metadata) if metadata else None),
@@ -100,40 +111,55 @@ class PackedParquet:
             write_page_checksum=True,
         )
 
-    def write_bin(self, ids: npt.NDArray[Any], mask: npt.NDArray[Any], starts: npt.NDArray[Any]) -> None:
-        """Add one bin; the arrays are copied. Raises `ValueError` if they do not fit together or into the columns."""
+    def write_bin(
+        self, bin_id: int, input_ids: npt.NDArray[Any], loss_mask: npt.NDArray[Any], seq_start_id: npt.NDArray[Any]
+    ) -> None:
+        """Add one bin; the arrays are copied, so scratch buffers may be given. Bins are stored in the order of calls.
+
+        input_ids: tokens [T], stored as int32; loss_mask: [T], 0 or 1, stored as uint8; seq_start_id: where each
+        sequence begins [S], stored as int32. Any integers that fit. bin_id: for messages alone.
+        Raises `ValueError` if shapes or values do not fit, `RuntimeError` after the end.
+        """
+        self._must_be_open(f"bin {bin_id}")
         where = f"{self.path}: bin {self.bins}"
-        if ids.ndim != 1 or mask.shape != ids.shape or starts.ndim != 1:
+        if input_ids.ndim != 1 or loss_mask.shape != input_ids.shape or seq_start_id.ndim != 1:
             raise ValueError(
-                f"{where}: input_ids {ids.shape}, loss_mask {mask.shape}, seq_start_id {starts.shape}; "
-                f"give one axis each, and as many mask values as ids"
+                f"{where}: input_ids {input_ids.shape}, loss_mask {loss_mask.shape}, seq_start_id "
+                f"{seq_start_id.shape}; give one axis each, and as many mask values as ids"
             )
-        self._buffer.add(
-            as_type(ids, np.dtype(np.int32), f"{where}: input_ids"),
-            as_type(mask, np.dtype(np.uint8), f"{where}: loss_mask"),
-            as_type(starts, np.dtype(np.int32), f"{where}: seq_start_id"),
+        self.write_bins(
+            PackedRows.of_bin(
+                as_type(input_ids, np.dtype(np.int32), f"{where}: input_ids"),
+                as_type(loss_mask, np.dtype(np.uint8), f"{where}: loss_mask"),
+                as_type(seq_start_id, np.dtype(np.int32), f"{where}: seq_start_id"),
+            )
         )
-        self._count(1, len(ids), len(starts))
-        if len(self._buffer) == self.row_group_size:
-            self._flush()
 
     def write_bins(self, rows: PackedRows) -> None:
-        """Add many bins; row groups do not depend on how bins are cut into calls. Whole groups are not copied."""
+        """Add many bins from flat buffers; the fast way. Raises `RuntimeError` after the end.
+
+        Row groups do not depend on how bins are cut into calls. Whole groups are not copied.
+        """
+        self._must_be_open(f"{len(rows)} bins")
         at = 0
         while at < len(rows):
-            take = min(self.row_group_size - len(self._buffer), len(rows) - at)
-            part = rows[at : at + take]
-            self._count(take, len(part.ids), len(part.starts))
-            if take == self.row_group_size:
+            held = self.bins % self.row_group_size
+            part = rows[at : at + self.row_group_size - held]
+            at += len(part)
+            self.bins += len(part)
+            self.tokens += len(part.ids)
+            self.sequences += len(part.starts)
+            if len(part) == self.row_group_size:
                 self._emit(part)
-            else:
-                self._buffer.add_rows(part)
-                if len(self._buffer) == self.row_group_size:
-                    self._flush()
-            at += take
+                continue
+            self._held.append(PackedRows.concatenate([part]))
+            if held + len(part) == self.row_group_size:
+                self._flush()
 
     def finish(self) -> Written:
         """Write what is left and the footer, close the file; its rows, bytes, SHA-256 and row groups."""
+        self._must_be_open("the end")
+        self._closed = True
         self._flush()
         self._writer.close()
         self._file.close()
@@ -141,14 +167,18 @@ class PackedParquet:
 
     def abandon(self) -> None:
         """Close and remove the file."""
+        self._closed = True
         self._file.abandon()
         with suppress(pa.ArrowException):
             self._writer.close()
         self._file.close()
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        with suppress(OSError, pa.ArrowException):
+            if self.filesystem is None:
+                self.path.unlink(missing_ok=True)
+            else:
+                self.filesystem.delete_file(str(self.path))
 
-    def __enter__(self) -> PackedParquet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -157,15 +187,14 @@ class PackedParquet:
         if kind is not None:
             self.abandon()
 
-    def _count(self, bins: int, tokens: int, sequences: int) -> None:
-        self.bins += bins
-        self.tokens += tokens
-        self.sequences += sequences
+    def _must_be_open(self, what: str) -> None:
+        if self._closed:
+            raise RuntimeError(f"{self.path}: {what} comes after the file was closed; open a new writer")
 
     def _flush(self) -> None:
-        if len(self._buffer):
-            self._emit(self._buffer.rows())
-            self._buffer.clear()
+        if self._held:
+            self._emit(PackedRows.concatenate(self._held))
+            self._held = []
 
     def _emit(self, rows: PackedRows) -> None:
         offset = self._file.written
@@ -179,8 +208,113 @@ class PackedParquet:
         self._blocks.append(Block(first, len(rows), offset, self._file.written - offset, None, None))
 
 
+class ParquetShardWriter(PackedParquet):
+    """Writes packed bins, a row group at a time, and gives the file its name when it is whole.
+
+    Until `finalize` there is only a temporary name, unique to this writer; it is removed when an error leaves the
+    `with` block, or by `abort`. A file of that name is replaced in one step. Peak memory: O(row_group_size × bin).
+    filesystem: an Arrow file system that `output_path` is a path of; default the local one.
+    compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
+    declared: see `PackedParquet`. metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
+    Raises `ValueError` for a row group size below 1 or an unknown codec, `SettingsError` for an address (s3://…) as
+    output_path.
+    """
+
+    SCHEMA = SCHEMA
+
+    def __init__(
+        self,
+        output_path: str | os.PathLike[str],
+        row_group_size: int = 1000,
+        compression: str | None = "zstd",
+        filesystem: pafs.FileSystem | None = None,
+        *,
+        compression_level: int | None = None,
+        declared: Declared = "nullable",
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.output_path = os.fspath(output_path)
+        place = path_of(self.output_path)
+        if filesystem is not None:
+            if is_address(str(place)) or self.output_path.lower().startswith("file:"):
+                raise SettingsError(
+                    f"{self.output_path}: is an address beside filesystem=; give the path inside that file system"
+                )
+            name = PurePosixPath(self.output_path)
+            temporary = Path(name.with_name(f"{local.TEMP_PREFIX}{name.name}-{secrets.token_hex(8)}"))
+        elif is_address(str(place)):
+            raise SettingsError(
+                f"{place}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path "
+                f"{'/'.join(place.parts[1:])} inside it, or write a local file"
+            )
+        else:
+            self.output_path = str(place)
+            local.make_directory(place.parent)
+            temporary = local.temporary_for(place)
+        self.tmp_path = str(temporary)
+        super().__init__(
+            temporary,
+            row_group_size=row_group_size,
+            compression=compression,
+            compression_level=compression_level,
+            declared=declared,
+            metadata=metadata,
+            filesystem=filesystem,
+        )
+
+    def finalize(self) -> dict[str, Any]:
+        """Write what is left, make the file durable, give it its name.
+
+        Returns format, compression, num_bins, row_group_size; num_tokens, num_sequences, bytes, sha256 of the file.
+        Raises `RuntimeError` the second time, `StoreError` if the file system fails.
+        """
+        self._must_be_open("the end")
+        try:
+            written = self.finish()
+            if self.filesystem is None:
+                local.replace(self.path, Path(self.output_path))
+            else:
+                with _telling(self.output_path):
+                    self.filesystem.move(self.tmp_path, self.output_path)
+        except BaseException:
+            self.abandon()
+            raise
+        return {
+            "format": "parquet",
+            "compression": self.compression,
+            "num_bins": self.bins,
+            "row_group_size": self.row_group_size,
+            "num_tokens": self.tokens,
+            "num_sequences": self.sequences,
+            "bytes": written.bytes,
+            "sha256": written.digest,
+        }
+
+    def abort(self) -> None:
+        """Leave nothing behind; nothing happens after `finalize`."""
+        if not self._closed:
+            self.abandon()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finalize, unless that was done; abort on an error."""
+        if kind is not None:
+            self.abort()
+        elif not self._closed:
+            self.finalize()
+
+
+@contextmanager
+def _telling(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(f"{path}: cannot write ({error}); check the file system and the rights, run again") from error
+
+
 def columns(rows: PackedRows, schema: pa.Schema = SCHEMA) -> pa.Table:
-    """The three columns of packed rows; the tokens are not copied."""
+    """Make the three columns of packed rows; the tokens are not copied."""
     tokens, starts = pa.array(rows.token_offsets.astype(np.int32)), pa.array(rows.start_offsets.astype(np.int32))
     parts = ((tokens, rows.ids), (tokens, rows.mask), (starts, rows.starts))
     lists = [
@@ -190,46 +324,62 @@ def columns(rows: PackedRows, schema: pa.Schema = SCHEMA) -> pa.Table:
     return pa.Table.from_arrays(lists, schema=schema)
 
 
-def packed_rows(table: pa.Table) -> PackedRows:
-    """What `columns` made a table of; views of it where its columns are in one chunk each, as row groups are."""
-    ids, mask, starts = (
-        table[name].chunk(0) if table[name].num_chunks == 1 else table[name].combine_chunks() for name in SCHEMA.names
-    )
-    token_offsets, start_offsets = (each.offsets.to_numpy().astype(np.int64) for each in (ids, starts))
-    return PackedRows(
-        ids.values.to_numpy()[token_offsets[0] : token_offsets[-1]],
-        mask.values.to_numpy()[mask.offsets[0].as_py() : mask.offsets[-1].as_py()],
-        starts.values.to_numpy()[start_offsets[0] : start_offsets[-1]],
-        token_offsets - token_offsets[0],
-        start_offsets - start_offsets[0],
-    )
+def packed_rows(table: pa.Table, where: str = "packed bins") -> PackedRows:
+    """Read the rows of a table of `columns`; views where its columns are in one chunk each, as row groups are.
+
+    Raises `CorruptShard` for columns of other types or with nulls, and for a mask that is not as long as its tokens.
+    """
+    lists, offsets = [], []
+    for field in SCHEMA:
+        column = table[field.name]
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        right = pa.types.is_list(column.type) and column.type.value_type == field.type.value_type
+        if not right or column.null_count or column.values.null_count:
+            raise CorruptShard(
+                f"{where}: column {field.name} is {column.type} or holds nulls, not lists of {field.type.value_type}; "
+                f"prepare the run again"
+            )
+        borders = column.offsets.to_numpy().astype(np.int64)
+        lists.append(column.flatten().to_numpy())
+        offsets.append(borders - borders[0])
+    unequal = np.flatnonzero(np.diff(offsets[0]) != np.diff(offsets[1]))
+    if len(unequal):
+        tokens, masks = (np.diff(each)[unequal[0]] for each in offsets[:2])
+        raise UnequalLengths(
+            f"{where}, bin {unequal[0]}: {tokens} tokens have a mask of {masks}; prepare the run again"
+        )
+    ids, mask, starts = lists
+    return PackedRows(ids, mask, starts, offsets[0], offsets[2])
+
+
+def read_parquet(path: Path) -> Iterator[PackedRows]:
+    """Read the bins of a shard, a row group at a time; page checksums are verified. Raises `CorruptShard`."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for group in range(file.metadata.num_row_groups):
+                table = file.read_row_group(group, columns=SCHEMA.names, use_threads=False)
+                yield packed_rows(table, f"{path}: row group {group}")
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
 
 
 def schema_of(declared: Declared) -> pa.Schema:
-    """The columns so declared. Raises `ValueError` for another word."""
+    """Give the columns so declared. Raises `ValueError` for another word."""
     if declared not in get_args(Declared):
         raise ValueError(f"declared is {declared!r}; choose one of {', '.join(get_args(Declared))}")
     return REQUIRED if declared == "required" else SCHEMA
 
 
-def checked_row_group_size(size: int) -> int:
-    """The size. Raises `ValueError` below 1."""
-    if size < 1:
-        raise ValueError(f"row_group_size is {size}; give the bins of a row group, at least 1")
-    return size
+def checked_codec(word: str | None, level: int | None = None) -> Codec:
+    """Give the codec behind a word; None and "" are "none".
 
-
-def checked_level(codec: str | None, level: int | None) -> None:
-    """Raises `ValueError` if the codec has no such level."""
-    most = {"zstd": 22, "gzip": 9}.get(checked_codec(codec), 0)
+    Raises `ValueError` for an unknown one, or if it has no such level.
+    """
+    codec = next((codec for codec in CODECS if codec == (word or "none").lower()), None)
+    if codec is None:
+        raise ValueError(f"compression is {word!r}; choose one of {', '.join(CODECS)}")
+    most = {"zstd": 22, "gzip": 9}.get(codec, 0)
     if level is not None and not 1 <= level <= most:
         known = f"1 to {most}" if most else "none"
         raise ValueError(f"compression_level is {level}; levels of {codec}: {known}; leave it out for the codec's own")
-
-
-def checked_codec(word: str | None) -> Codec:
-    """The codec behind a word; None and "" are "none". Raises `ValueError` for an unknown one."""
-    for codec in CODECS:
-        if codec == (word or "none").lower():
-            return codec
-    raise ValueError(f"compression is {word!r}; choose one of {', '.join(CODECS)}")
+    return codec

@@ -1,10 +1,12 @@
-"""Tokenised sequences on disk, between tokenising and packing: flat arrays that are mapped, not read.
+"""Tokenised sequences on disk, between tokenising and packing, and the bins gathered from them.
+
+A spool is flat arrays that are mapped, not read:
 
     tokens.bin     int32   all sequences end to end
     masks.bin      uint8   1 where the token is to be learned
     offsets.bin    uint64  [n + 1] where sequences begin, in tokens
     lengths.bin    uint32  [n]
-    manifest.json  last: number of sequences and tokens, size and SHA-256 of each file, and what the writer was told
+    manifest.json  last: number of sequences and tokens, size and SHA-256 of each file
 
 A directory without manifest is no spool. All numbers are little-endian.
 """
@@ -12,22 +14,26 @@ A directory without manifest is no spool. All numbers are little-endian.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8
-from headrace.bins.integers import as_type
+from headrace.bins.alignment import Alignment, roll_right, shift_left
+from headrace.bins.bins import Bins, offsets_of
+from headrace.bins.lengths import Counted, padded_lengths
+from headrace.bins.rows import PackedRows, as_type
 from headrace.digest import canonical_json, sha256_file
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile, Written
+from headrace.run.context import TaskFiles
 from headrace.storage import local
 
 VERSION = "headrace-spool-1"
@@ -41,14 +47,6 @@ _FILES: dict[str, np.dtype[Any]] = {
 }
 
 
-class TaskFiles(Protocol):
-    """Where a run's task puts its files; names are relative to the run."""
-
-    def temporary(self, target: str) -> Path: ...
-
-    def finished(self, temporary: Path, target: str, written: Written) -> None: ...
-
-
 class SpoolWriter:
     """Writes one spool; use as a context manager, and call `finish`. On an error nothing is left.
 
@@ -58,16 +56,14 @@ class SpoolWriter:
 
     def __init__(self, directory: Path | str, *, files: TaskFiles | None = None) -> None:
         self._directory = Path(directory)
-        self._task = files
+        self._publishes = files is None
+        self._files = files or TaskFiles(self._directory, durable=False)
         self.sequences = 0
         self.tokens = 0
-        self._open: dict[str, tuple[Path, HashingFile]] = {}
-        if files is None:
-            local.make_directory(self._directory)
+        if self._publishes:
             with local.storing(self._directory):
                 (self._directory / MANIFEST).unlink(missing_ok=True)
-        for name in _FILES:
-            self._begin(name)
+        self._open = {name: self._begin(name) for name in _FILES}
         self._open["offsets.bin"][1].write(np.zeros(1, "<u8"))
 
     def add(self, tokens: npt.NDArray[np.integer], mask: npt.NDArray[np.integer], lengths: npt.ArrayLike) -> None:
@@ -101,27 +97,20 @@ class SpoolWriter:
         self.sequences += len(sizes)
         self.tokens += len(tokens)
 
-    def finish(self, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Write the manifest, with `facts` (JSON) in it, and publish it last; returns the manifest."""
+    def finish(self) -> dict[str, Any]:
+        """Write the manifest and publish it last; returns it."""
         written = {name: self._end(name) for name in _FILES}
         manifest = {
             "version": VERSION,
             "sequences": self.sequences,
             "tokens": self.tokens,
             "files": {name: {"bytes": each.bytes, "sha256": each.digest} for name, each in written.items()},
-            "facts": dict(facts or {}),
         }
-        self._begin(MANIFEST)
+        self._open[MANIFEST] = self._begin(MANIFEST)
         self._open[MANIFEST][1].write(canonical_json(manifest))
-        written[MANIFEST] = self._end(MANIFEST)
-        for name, each in written.items():
-            temporary = self._open[name][0]
-            if self._task is not None:
-                self._task.finished(temporary, (self._directory / name).as_posix(), each)
-            else:
-                # Data that is replaced is believed only with the manifest that has its digest.
-                local.publish(temporary, self._directory / name, sync="none")
-        if self._task is None:
+        self._end(MANIFEST)
+        if self._publishes:
+            self._files.publish(lambda event: None)
             local.sync_directory(self._directory)
         return manifest
 
@@ -137,15 +126,19 @@ class SpoolWriter:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
 
-    def _begin(self, name: str) -> None:
-        target = self._directory / name
-        temporary = local.temporary_for(target) if self._task is None else self._task.temporary(target.as_posix())
-        self._open[name] = temporary, HashingFile(temporary)
+    def _target(self, name: str) -> str:
+        return name if self._publishes else (self._directory / name).as_posix()
+
+    def _begin(self, name: str) -> tuple[Path, HashingFile]:
+        temporary = self._files.temporary(self._target(name))
+        return temporary, HashingFile(temporary)
 
     def _end(self, name: str) -> Written:
-        file = self._open[name][1]
+        temporary, file = self._open[name]
         file.close()
-        return Written(self.sequences, file.written, file.digest.sha256, ())
+        written = file.holding(self.sequences)
+        self._files.finished(temporary, self._target(name), written)
+        return written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,21 +146,19 @@ class Spool:
     """Sequence i has the tokens tokens[offsets[i] : offsets[i + 1]] and as many mask values.
 
     tokens: int32 [tokens]; mask: uint8 [tokens]; offsets: uint64 [n + 1]; lengths: uint32 [n]; of files they are
-    read-only maps. facts: what the writer was told.
+    read-only maps.
     """
 
     tokens: I32
     mask: U8
     offsets: npt.NDArray[np.uint64]
     lengths: npt.NDArray[np.uint32]
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_arrays(cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike) -> Spool:
-        """A spool in memory. Raises `ValueError` if lengths do not add up to the tokens and the mask."""
+        """Make a spool in memory. Raises `ValueError` if lengths do not add up to the tokens and the mask."""
         flat, learned, sizes = np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), np.asarray(lengths, np.uint32)
-        offsets = np.zeros(len(sizes) + 1, np.uint64)
-        np.cumsum(sizes, out=offsets[1:])
+        offsets = offsets_of(sizes).astype(np.uint64)
         if flat.shape != (int(offsets[-1]),) or learned.shape != flat.shape:
             raise ValueError(
                 f"spool: lengths add up to {offsets[-1]}, tokens are {flat.shape}, the mask is {learned.shape}; "
@@ -203,26 +194,24 @@ class Spool:
                 f"{root / 'offsets.bin'}: goes from {offsets[0]} to {offsets[-1]}, tokens are {tokens}; "
                 f"write the spool again"
             )
-        return cls(arrays["tokens.bin"], arrays["masks.bin"], offsets, arrays["lengths.bin"], manifest["facts"])
+        return cls(arrays["tokens.bin"], arrays["masks.bin"], offsets, arrays["lengths.bin"])
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def read_sequence(self, number: int) -> tuple[I32, U8]:
-        """Tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
+        """Give tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
         if not 0 <= number < len(self):
             raise IndexError(f"spool: no sequence {number}; there are {len(self)}, counted from 0")
         first, stop = int(self.offsets[number]), int(self.offsets[number + 1])
         return self.tokens[first:stop], self.mask[first:stop]
 
     def take(self, sequences: I64) -> tuple[I32, U8, I64]:
-        """Tokens and mask of sequences end to end in the given order, and the tokens of each.
+        """Copy tokens and mask of sequences end to end in the given order; returns them and the tokens of each.
 
         Copies runs of bytes, no work for single tokens. Raises `IndexError` for a sequence that is not there.
         """
-        if len(sequences) and (sequences.min() < 0 or sequences.max() >= len(self)):
-            wrong = sequences[(sequences < 0) | (sequences >= len(self))][0]
-            raise IndexError(f"spool: no sequence {wrong}; there are {len(self)}, counted from 0")
+        _check_sequences(sequences, len(self))
         begins = self.offsets[sequences].astype(np.int64)
         lengths = self.lengths[sequences].astype(np.int64)
         if len(begins) and int((begins + lengths).max()) > len(self.tokens):
@@ -230,10 +219,16 @@ class Spool:
                 f"spool: a sequence ends at token {int((begins + lengths).max())} of {len(self.tokens)}; "
                 f"offsets or lengths are damaged, write the spool again"
             )
-        return runs(self.tokens, begins, lengths), runs(self.mask, begins, lengths), lengths
+        return _runs(self.tokens, begins, lengths), _runs(self.mask, begins, lengths), lengths
 
 
-def runs(values: npt.NDArray[Any], begins: I64, lengths: I64) -> npt.NDArray[Any]:
+def _check_sequences(sequences: I64, count: int) -> None:
+    outside = sequences[(sequences < 0) | (sequences >= count)]
+    if len(outside):
+        raise IndexError(f"spool: no sequence {outside[0]}; there are {count}, counted from 0")
+
+
+def _runs(values: npt.NDArray[Any], begins: I64, lengths: I64) -> npt.NDArray[Any]:
     """values[b : b + n] of each pair end to end, as a read-only array. They must lie inside; that is not checked."""
     views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
     laid: npt.NDArray[Any] = views.flatten().to_numpy()
@@ -254,3 +249,118 @@ def _mapped(
     if count == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, mode="r", shape=(count,)).view(np.ndarray)
+
+
+class JoinedSpool:
+    """The sequences of all spools, numbered through: those of the first spool, then those of the second, …
+
+    Taking copies each token twice where more than one spool is hit.
+    """
+
+    def __init__(self, spools: Sequence[Spool]) -> None:
+        self._spools = tuple(spools)
+        self._first: I64 = np.cumsum([0, *(len(each) for each in self._spools)])
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def take(self, sequences: I64) -> tuple[I32, U8, I64]:
+        """See `Spool.take`."""
+        _check_sequences(sequences, len(self))
+        owner = np.searchsorted(self._first, sequences, "right") - 1
+        used = np.unique(owner)
+        if len(used) == 1:
+            return self._spools[int(used[0])].take(sequences - self._first[used[0]])
+        by_owner = np.argsort(owner, kind="stable")
+        parts = [self._spools[int(number)].take(sequences[owner == number] - self._first[number]) for number in used]
+        if not parts:
+            return np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.int64)
+        ids, mask, sizes = (np.concatenate([part[column] for part in parts]) for column in range(3))
+        begins, lengths = np.empty_like(sizes), np.empty_like(sizes)
+        begins[by_owner] = np.cumsum(sizes) - sizes
+        lengths[by_owner] = sizes
+        return _runs(ids, begins, lengths), _runs(mask, begins, lengths), lengths
+
+
+def gather(
+    source: Spool | JoinedSpool,
+    bins: Bins,
+    *,
+    alignment: Alignment = "shift_left",
+    pad_multiple: int = 1,
+    pad_id: int = 0,
+    counted: Counted = "stored",
+) -> PackedRows:
+    """Gather the rows of all `bins`, their sequences end to end, the mask aligned inside each. A row group at a time.
+
+    pad_multiple, counted: see `padded_lengths`; padding stands behind each sequence, of `pad_id` and mask 0, and
+    belongs to it. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
+    """
+    _check_alignment(alignment)
+    ids, mask, lengths = source.take(bins.sequences)
+    if alignment == "shift_left":
+        mask = shift_left(mask, np.cumsum(lengths)) if len(mask) else mask
+    stored = padded_lengths(lengths, pad_multiple, counted)
+    ends = offsets_of(stored)
+    if pad_multiple > 1:
+        at = np.repeat(ends[:-1] - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(ids))
+        ids = _placed(ids, at, int(ends[-1]), pad_id)
+        mask = _placed(mask, at, int(ends[-1]), 0)
+    token_offsets = ends[bins.offsets]
+    if alignment == "legacy_roll_right":
+        mask = roll_right(mask, token_offsets)
+    starts = (ends[:-1] - np.repeat(token_offsets[:-1], bins.counts)).astype(np.int32)
+    return PackedRows(ids, mask, starts, token_offsets, bins.offsets)
+
+
+def materialise_bin_arrays(
+    spool_reader: Spool,
+    assignment: Bins,
+    bin_id: int,
+    pack_size: int,
+    scratch_input_ids: npt.NDArray[np.int32],
+    scratch_loss_mask: npt.NDArray[np.uint8],
+    alignment: Alignment = "shift_left",
+) -> tuple[int, I32]:
+    """Copy one bin into buffers of pack_size; returns its tokens, and where its sequences start, int32.
+
+    Starts begin with 0, strictly rise, and stay below the number of tokens. What does not fit pack_size is cut off,
+    and sequences behind it are left out. Behind the tokens the buffers are 0. For whole files `gather` is faster.
+    """
+    _check_alignment(alignment)
+    at = 0
+    starts: list[int] = []
+    for sequence in assignment.bin(bin_id).tolist():
+        tokens, mask = spool_reader.read_sequence(sequence)
+        size = min(len(tokens), pack_size - at)
+        if size <= 0:
+            break
+        starts.append(at)
+        scratch_input_ids[at : at + size] = tokens[:size]
+        if alignment == "shift_left":
+            scratch_loss_mask[at : at + size - 1] = mask[1:size]
+            scratch_loss_mask[at + size - 1] = 0
+        else:
+            scratch_loss_mask[at : at + size] = mask[:size]
+        at += size
+    scratch_input_ids[at:] = 0
+    scratch_loss_mask[at:] = 0
+    if alignment == "legacy_roll_right" and at:
+        scratch_loss_mask[1:at] = scratch_loss_mask[: at - 1].copy()
+        scratch_loss_mask[0] = 0
+    return at, np.array(starts, np.int32)
+
+
+materialize_bin_arrays = materialise_bin_arrays
+"""The specification's spelling."""
+
+
+def _check_alignment(word: str) -> None:
+    if word not in get_args(Alignment):
+        raise ValueError(f"loss mask: alignment is {word!r}; choose one of {', '.join(get_args(Alignment))}")
+
+
+def _placed(values: npt.NDArray[Any], at: I64, size: int, fill: int) -> npt.NDArray[Any]:
+    placed = np.full(size, fill, values.dtype)
+    placed[at] = values
+    return placed

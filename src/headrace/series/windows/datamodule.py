@@ -69,15 +69,6 @@ class EpochLoader(CountedLoader[WindowLoader]):
             self.stream.set_epoch(epoch)
         yield from self.stream
 
-    @property
-    def received(self) -> int:
-        """Batches received since the present pass began."""
-        return self.stream.received
-
-    def position(self) -> dict[str, Any]:
-        """Where the stream is after the batches that are done: epoch, chunk, pass and position."""
-        return self.stream.state_after(self.done)
-
     def resume(self, saved: Mapping[str, Any]) -> None:
         """Go on from what a checkpoint kept; see `CountedLoader.resumed`."""
         self.stream.load_state_dict(saved["stream"])

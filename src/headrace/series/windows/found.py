@@ -192,4 +192,4 @@ def _larger_share(store: SeriesStore, split: str, options: WindowOptions) -> lis
     share = needed / max(1, int(store.entities.rows.max(initial=0)))
     if split == "all" or share >= 1:
         return []
-    return [f"prepare the series with {split}_prop of about {math.ceil(share * 100) / 100:.2f} or more"]
+    return [f"prepare the series with {split}_ratio of about {math.ceil(share * 100) / 100:.2f} or more"]

@@ -24,7 +24,7 @@ from headrace.series.arrays.chunks import ChunkPlan
 from headrace.series.windows.options import Layout
 from headrace.series.windows.order import SHUFFLES, Shuffle, WindowOrder, everywhere, nearby
 from headrace.series.windows.windows import Windows
-from headrace.stream.loader.items import ItemArguments, ItemPass, item_index, item_options, no_block
+from headrace.stream.loader.items import ItemArguments, ItemPass, ItemPasses, item_index, item_options, no_block
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.lanes import Lanes
@@ -178,7 +178,7 @@ class WindowLoader(StreamLoader):
         if chunk_size is not None or memory_limit_mib is not None:
             self.epochs = Chunked(windows, seed=seed, chunk_size=chunk_size, memory_limit_mib=memory_limit_mib)
         items = WindowItems(windows, self.epochs, shuffle=shuffle, lanes=Lanes(lanes, stretch, 1))
-        super().__init__(item_index(items), no_block, checked, topology=topology)
+        super().__init__(item_index(items), no_block, checked, ItemPasses, topology=topology)
         count = items.count(0)
         if self.remainder == "drop" and count and not self.present.steps:
             raise SettingsError(

@@ -28,7 +28,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """What was delivered over all ranks.
+    """Counts of what was delivered over all ranks.
 
     rows: delivered, filling rows not counted; duplicates: rows beyond the first of their key; missing: expected keys
     that did not come, None if nothing was expected; unexpected: keys that were not expected, None unless keys were
@@ -50,7 +50,7 @@ class AuditReport:
 
     @property
     def equal_steps(self) -> bool:
-        """Whether all ranks received the same number of batches."""
+        """True if all ranks received the same number of batches."""
         return len(set(self.batches_per_rank)) <= 1
 
     @property
@@ -88,7 +88,11 @@ class Audit:
     def report(self) -> AuditReport:
         """The verdict on the last pass, the same on every rank. Collective under torch.distributed: call it on all."""
         own = np.concatenate([np.empty(0, np.int64), *self._keys])
-        parts = _of_all_ranks((self._batches, own, self._exact))
+        parts: list[Any] = [(self._batches, own, self._exact)]
+        distributed = initialized_distributed()
+        if distributed is not None:
+            parts = [None] * distributed.get_world_size()
+            distributed.all_gather_object(parts, (self._batches, own, self._exact))
         keys = np.sort(np.concatenate([part[1] for part in parts]))
         distinct, counts = np.unique(keys, return_counts=True)
         missing = unexpected = None
@@ -160,41 +164,18 @@ def _mask(values: Any) -> npt.NDArray[np.bool_] | None:
 
 def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
     """Keys as 64-bit numbers: equal keys, equal numbers; and whether the numbers are the keys themselves."""
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return _of_arrow(values, where)
-    if isinstance(values, list | tuple):
-        return _of_list(list(values), where)
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
-    if array.ndim != 1:
-        raise InputError(f"{where}: has {array.ndim} axes, a key is one value a row; pass another key=")
-    if array.dtype.kind in "iub":
-        return array.astype(np.int64), array.dtype != np.uint64
-    if array.dtype.kind in "mM" and not np.isnat(array).any():
-        return array.view(np.int64), False
-    if array.dtype.kind == "f" and not np.isnan(array).any():
-        return (array.astype(np.float64) + 0.0).view(np.int64), False
-    if array.dtype.kind == "f":
-        raise InputError(
-            f"{where}: holds {int(np.isnan(array).sum())} NaN, which tell no rows apart; pass another key="
-        )
-    return _of_list(array.tolist() if array.dtype.kind in "OUS" else array, where)
-
-
-def _of_list(values: Any, where: str) -> tuple[I64, bool]:
+    if not isinstance(values, pa.Array | pa.ChunkedArray | list | tuple):
+        values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        if values.ndim != 1:
+            raise InputError(f"{where}: has {values.ndim} axes, a key is one value a row; pass another key=")
     try:
-        column = pa.array(values)
+        column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
         raise InputError(f"{where}: holds values that are no keys ({error}); pass another key=") from error
-    return _of_arrow(column, where)
-
-
-def _of_arrow(column: pa.Array | pa.ChunkedArray, where: str) -> tuple[I64, bool]:
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _of_arrow(column.cast(kind.value_type), where)
-    nulls = len(column) if pa.types.is_null(kind) and len(column) else column.null_count
+        return _as_int64(column.cast(kind.value_type), where)
+    nulls = len(column) if pa.types.is_null(kind) else column.null_count
     if nulls:
         raise InputError(f"{where}: holds {nulls} nulls, which tell no rows apart; pass another key=")
     if pa.types.is_null(kind):
@@ -203,16 +184,14 @@ def _of_arrow(column: pa.Array | pa.ChunkedArray, where: str) -> tuple[I64, bool
     if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
     array = np.asarray(column)
-    if array.dtype.kind not in "iubmMf":
+    if array.dtype.kind in "iub":
+        return array.astype(np.int64), array.dtype != np.uint64
+    if array.dtype.kind in "mM":
+        return array.view(np.int64), False
+    if array.dtype.kind != "f":
         raise InputError(f"{where}: is of type {kind}, a key is a number, a time or a text; pass another key=")
-    return _as_int64(array, where)
-
-
-def _of_all_ranks(part: Any) -> list[Any]:
-    """What each rank holds, in rank order; our own alone where there is no process group."""
-    distributed = initialized_distributed()
-    if distributed is None:
-        return [part]
-    parts: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(parts, part)
-    return parts
+    if np.isnan(array).any():
+        raise InputError(
+            f"{where}: holds {int(np.isnan(array).sum())} NaN, which tell no rows apart; pass another key="
+        )
+    return (array.astype(np.float64) + 0.0).view(np.int64), False

@@ -16,7 +16,6 @@ from headrace.stream.loader.dataset import Dataset, stream_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.layout import BlendIndex
-from headrace.stream.packed.packed_rows import packed_index, packed_options
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.reader import ReadBlock
@@ -80,22 +79,22 @@ class Blend:
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
         """packed="auto" is decided for all datasets together."""
-        if options.pack_rows is None:
-            indexes = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
-            options = packed_options(indexes, options)
+        if options.source is None:
+            splits = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
+            options = options.for_splits(splits)
             return *self.source(split, options), options, None
-        from headrace.stream.packed.passes import lengths_for
-
         index, read_block = self.source(split, replace(options, packed="off"))
-        return index, read_block, options, lengths_for(index, read_block, options)
+        passes = options.source.passes_of(index, read_block, options, contents=None, cache_dir=None)
+        return index, read_block, options, passes
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
         """The blocks of all splits as one index, and a function that reads them as a stream with these options does.
 
         Raises `InputError` where the columns read are not the same in all.
         """
-        splits = self._splits(split)
-        indexes = [packed_index(dataset.split_index(own), options) for dataset, own in splits]
+        splits, form = self._splits(split), options.form
+        indexes = [dataset.split_index(own) for dataset, own in splits]
+        indexes = indexes if form is None else [form.index_of(index) for index in indexes]
         index = join_indexes(indexes, names=self.names, weights=self.weights, columns=options.columns)
         return index, _BlendReader([dataset.reader(own, options) for dataset, own in splits], indexes)
 

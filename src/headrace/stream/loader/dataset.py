@@ -1,4 +1,4 @@
-"""What `headrace.open` returns: a finished run or plain shards, and the streams over their splits."""
+"""Open a finished run or plain shards, and stream their splits."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
-from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.filtered import FilteredRows, FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
+from headrace.dataset.local_shards import FileCache, cache_directory, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import cache_directory, open_plain
+from headrace.dataset.plain import open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
-from headrace.stream.packed.packed_rows import PackedBlocks, packed_index, packed_options
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
@@ -110,7 +109,7 @@ class Dataset(IndexedDataset):
         return filtered
 
     def filter_report(self, split: str | None = None) -> FilterReport | None:
-        """What the filter leaves of a split and how many blocks it spares; None without a filter."""
+        """Report what the filter leaves of a split and how many blocks it spares; None without a filter."""
         return self._source.report(split) if isinstance(self._source, FilteredRows) else None
 
     def stream(
@@ -159,18 +158,17 @@ class Dataset(IndexedDataset):
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
         index = self.split_index(split)
-        if options.pack_rows is None:
-            options = packed_options([(self.root, index)], options)
-            return packed_index(index, options), self.reader(split, options), options, None
-        from headrace.stream.packed.passes import lengths_for
-
+        if options.source is None:
+            options = options.for_splits([(self.root, index)])
+            form = options.form
+            return index if form is None else form.index_of(index), self.reader(split, options), options, None
         read_block = self.reader(split, replace(options, packed="off"))
         try:
             contents: str | None = self.contents
         except SettingsError:  # it has none: lengths are counted each time
             contents = None
-        lengths = lengths_for(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
-        return index, read_block, options, lengths
+        passes = options.source.passes_of(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
+        return index, read_block, options, passes
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
@@ -178,10 +176,9 @@ class Dataset(IndexedDataset):
         files = self._file_cache(split, base / "files", options.cache_bytes) if options.cache == "files" else None
         read = self.block_reader(split, verify=options.verify, files=files)
         contents = ""
-        if options.packed_batches is not None:
-            alignment = options.packed_batches.loss_mask_alignment
-            read = PackedBlocks(read, root=self.root, index=self.split_index(split), alignment=alignment)
-            contents = f" packed {alignment}"
+        if options.form is not None:
+            read = options.form.blocks(read, root=self.root, index=self.split_index(split))
+            contents = f" {options.form.word}"
         if options.cache != "decoded":
             return read
         return CachedBlocks(

@@ -21,11 +21,12 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, shown
 from headrace.stream.loader.options import VALID, Memory, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
-from headrace.stream.order.lanes import Lanes, estimate_block_bytes
+from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder, Share
@@ -64,7 +65,7 @@ class Items(Protocol):
 
     @property
     def lanes(self) -> Lanes:
-        """What a new stream notes of the order in its states, and `batches` finds there again."""
+        """The lanes that a new stream notes in its states, and `batches` finds there again."""
 
     def count(self, epoch: int) -> int:
         """Items of an epoch, over all ranks."""
@@ -92,7 +93,7 @@ class ItemIndex(SplitIndex):
 
     @property
     def identity(self) -> str:
-        """That of the items."""
+        """The identity of the items."""
         return self.items.identity
 
 
@@ -123,8 +124,9 @@ def no_block(block: int, columns: Sequence[str] | None) -> NoReturn:
 class ItemPasses(RowPasses):
     """Passes over items, as batches of `options.batch_size` items on each rank; see `RowPasses`."""
 
-    def __init__(self, index: ItemIndex, options: StreamOptions, topology: Topology) -> None:
-        super().__init__(index, no_block, options, topology)
+    def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
+        super().__init__(index, read_block, options, topology)
+        assert isinstance(index, ItemIndex)
         self.items = index.items
 
     def of_epoch(self, epoch: int) -> SplitIndex:
@@ -132,31 +134,20 @@ class ItemPasses(RowPasses):
         return replace(self.index, rows=np.array([self.items.count(epoch)], np.int64))
 
     def begin(self, epoch: int, after: Pass | None = None) -> ItemPass:
-        """An epoch from its beginning, in lanes like those of the pass before."""
+        """Begin an epoch, in lanes like those of the pass before."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         lanes = self.items.lanes
         if isinstance(after, ItemPass):
             lanes = Lanes(after.start.lanes, after.start.window_rows, after.start.groups)
         pass_number, chunk = self.items.chunk(epoch) or (None, None)
-        start = StreamState(
-            split=self.index.split,
-            index=self.index.identity,
-            rows=self.items.count(epoch),
-            seed=self.options.seed,
-            epoch=epoch,
-            shuffle=self.options.shuffle,
-            pass_number=pass_number,
-            chunk=chunk,
-            **lanes._asdict(),
-        )
+        return self.at(self.state_of(epoch, lanes, rows=self.items.count(epoch), pass_number=pass_number, chunk=chunk))
+
+    def at(self, start: StreamState) -> ItemPass:
+        """Return what is left at a state."""
         return ItemPass(self, start)
 
-    def whole(self, of: Pass) -> ItemPass:
-        """The epoch of a pass from its beginning, in its order."""
-        return ItemPass(self, super().whole(of).start)
-
-    def resume(self, values: Mapping[str, Any]) -> ItemPass:
-        """What a saved state left, on any ranks. Raises `StreamError` if it is not of these items, seed and shuffle."""
+    def checked(self, values: Mapping[str, Any]) -> StreamState:
+        """Return a saved state that is of these items, this seed and shuffle. Raises `StreamError` for others."""
         state = StreamState.from_dict(values)
         if (state.split, state.index) != (self.index.split, self.index.identity):
             raise StreamError(
@@ -178,30 +169,29 @@ class ItemPasses(RowPasses):
                 f" {state.chunk} of pass {state.pass_number}, here chunk {here.chunk} of pass {here.pass_number};"
                 " pass what state_dict() gave, unchanged, or begin the epoch anew"
             )
-        return ItemPass(self, state)
+        return state
+
+    def continued(self, state: StreamState) -> StreamState:
+        """Return the state: the order of items is that of any ranks."""
+        return state
 
 
 @dataclass(frozen=True, eq=False)
 class ItemPass(RowPass):
-    """What is left of an epoch of items. start: where it begins."""
+    """The rest of an epoch of items. start: where it begins."""
 
     passes: ItemPasses
-
-    def after(self, batches: int) -> ItemPass:
-        """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
-        return ItemPass(self.passes, super().after(batches).start)
 
     def plan(self) -> Plan:
         """Steps, items and their bytes of every rank."""
         passes, index = self.passes, self.passes.of_epoch(self.epoch)
         return _ItemPlan(
+            index=index,
             order=order_of_state(index, self.start),
             remaining=self.start.remaining,
             world_size=passes.ranks,
             batch_size=passes.options.batch_size,
             remainder=passes.remainder,
-            split_rows=self.start.rows,
-            block_bytes=estimate_block_bytes(index),
         )
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002

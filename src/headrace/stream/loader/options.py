@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, get_args
 
 from headrace.checks import check_boolean, check_integer, check_word
-from headrace.dataset.indexed import Verify
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.errors import SettingsError
+from headrace.recipe import BUILT_IN, load
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.stream.order.lanes import OPEN_BYTES
 from headrace.stream.order.remaining import Remainder
-from headrace.stream.packed.batches import (
-    MADE,
-    PACKED_COLUMNS,
-    PackedBatches,
-    PackedWord,
-    PackRows,
-    pack_setting,
-    packed_setting,
-)
 from headrace.stream.read.ragged import LENGTHS, Padding
+
+if TYPE_CHECKING:
+    from headrace.stream.loader.passes import MakePasses
+    from headrace.stream.read.columns import Columns
 
 BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
 Cache = Literal["none", "decoded", "files"]
 Memory = Literal["pageable", "pinned"]
 Distribution = Literal["balanced", "round_robin", "by_size", "local", "dynamic"]
 OnBadBlock = Literal["raise", "quarantine"]
-
 Lists = Literal["ragged", "padded"]
+PackedWord = Literal["auto", "varlen", "padded", "off"]
 
 _WORDS: Mapping[str, Any] = {  # setting → what it may be
     "batch_format": BatchFormat,
@@ -48,6 +45,53 @@ VALID = "valid"
 IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, nulls and all
 
 
+class RowForm(Protocol):
+    """A way to make batches of rows that are more than their columns, such as packed bins. Frozen and picklable."""
+
+    @property
+    def word(self) -> str:
+        """A word that changes whenever blocks are read differently."""
+
+    def check(self, root: Path, index: SplitIndex) -> None:
+        """Raise `SettingsError` if the rows of a split have another form."""
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Raise `SettingsError` unless batches can be made of these columns."""
+
+    def index_of(self, index: SplitIndex) -> SplitIndex:
+        """Return the index with the types that columns have after `blocks`."""
+
+    def blocks(self, read_block: ReadBlock, *, root: Path, index: SplitIndex) -> ReadBlock:
+        """Return a reader of checked blocks over one of blocks as they are stored."""
+
+    def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
+        """Yield batches of `batch_size` rows, the last with what is left. `VALID` is among the columns, if anywhere."""
+
+
+class RowSource(Protocol):
+    """A thing that passes are made of in place of rows, such as bins that are packed while rows are streamed."""
+
+    def passes_of(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        options: StreamOptions,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> MakePasses:
+        """Return what makes the passes over a split.
+
+        contents: a word that changes whenever the rows may, to keep what was found out under cache_dir; None: nothing
+        is kept. Raises what reading blocks raises.
+        """
+
+
+def packing(part: str) -> Any:
+    """Import a part of packing, which the stream knows by the registration of its recipe alone."""
+    return load(load(BUILT_IN["packed_sequences"]).streams[part])
+
+
 class StreamArguments(TypedDict, total=False):
     """The options of a stream beside its batch size, for functions that pass them on; see `StreamOptions`."""
 
@@ -61,8 +105,8 @@ class StreamArguments(TypedDict, total=False):
     lists: Lists
     pad_values: Mapping[str, float]
     pad_to_multiple_of: int
-    packed: PackedWord | PackedBatches
-    pack: PackRows | int | None
+    packed: PackedWord | RowForm
+    pack: RowSource | int | None
     prefetch_bytes: int
     prefetch_blocks: int
     read_threads: int
@@ -85,7 +129,7 @@ class StreamArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """How a split is streamed.
+    """Settings of a stream over a split.
 
     batch_size: rows in a batch of one rank.
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
@@ -142,8 +186,8 @@ class StreamOptions:
     lists: Lists = "ragged"
     pad_values: Mapping[str, float] = field(default_factory=dict)
     pad_to_multiple_of: int = 1
-    packed: PackedWord | PackedBatches = "auto"
-    pack: PackRows | int | None = None
+    packed: PackedWord | RowForm = "auto"
+    pack: RowSource | int | None = None
     prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
     read_threads: int = field(default_factory=lambda: usual_threads())
@@ -165,11 +209,22 @@ class StreamOptions:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        self._check_words()
-        object.__setattr__(self, "packed", packed_setting(self.packed))
-        object.__setattr__(self, "pack", pack_setting(self.pack))
+        check_boolean("shuffle", self.shuffle)
+        if self.remainder is not None:
+            check_word("remainder", self.remainder, get_args(Remainder))
+        for name, words in _WORDS.items():
+            check_word(name, getattr(self, name), get_args(words))
+        if self.packed not in ("auto", "off"):
+            object.__setattr__(self, "packed", packing("packed")(self.packed))
+        if self.pack is not None:
+            object.__setattr__(self, "pack", packing("pack")(self.pack))
         self._check_batches()
-        self._check_locality()
+        for name in ("locality", "ranks_per_node"):
+            if (getattr(self, name) is not None) != (self.distribution == "local"):
+                raise SettingsError(
+                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
+                    " locality= and ranks_per_node=, the others neither"
+                )
         if self.locality is not None:
             object.__setattr__(self, "locality", _nodes(self.locality))
         if self.columns is not None:
@@ -192,13 +247,6 @@ class StreamOptions:
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
             raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
 
-    def _check_words(self) -> None:
-        check_boolean("shuffle", self.shuffle)
-        if self.remainder is not None:
-            check_word("remainder", self.remainder, get_args(Remainder))
-        for name, words in _WORDS.items():
-            check_word(name, getattr(self, name), get_args(words))
-
     def _check_batches(self) -> None:
         """What batches are made of goes together."""
         if self.lists == "padded" and self.batch_format in IN_ARROW:
@@ -207,7 +255,7 @@ class StreamOptions:
             )
         if self.lists == "ragged" and (self.pad_values or self.pad_to_multiple_of != 1):
             raise SettingsError('pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave them out')
-        if isinstance(self.packed, PackedBatches) and (self.batch_format in IN_ARROW or self.lists == "padded"):
+        if self.form is not None and (self.batch_format in IN_ARROW or self.lists == "padded"):
             raise SettingsError(
                 'packed batches are tensors or arrays of their own form; use batch_format="torch" or "numpy" and leave'
                 ' lists= out, or packed="off" for rows as they are'
@@ -226,14 +274,6 @@ class StreamOptions:
                 ' batch_format="torch", or a transform that makes tensors'
             )
 
-    def _check_locality(self) -> None:
-        for name in ("locality", "ranks_per_node"):
-            if (getattr(self, name) is not None) != (self.distribution == "local"):
-                raise SettingsError(
-                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
-                    " locality= and ranks_per_node=, the others neither"
-                )
-
     def check_columns(self, available: list[str]) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
         columns = tuple(available if self.columns is None else self.columns)
@@ -241,14 +281,8 @@ class StreamOptions:
         unknown = [name for name in columns if name not in known]
         if unknown:
             raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
-        if isinstance(self.packed, PackedBatches):
-            missing = [name for name in PACKED_COLUMNS if name not in columns]
-            taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
-            if missing or taken:
-                raise SettingsError(
-                    f"packed batches: columns {missing} are missing, columns {taken} are in the way of what is made;"
-                    f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
-                )
+        if self.form is not None:
+            self.form.check_columns(columns)
         if self.lists == "padded":
             taken = [name + LENGTHS for name in columns if name + LENGTHS in columns]
             strange = [name for name in self.pad_values if name not in columns]
@@ -266,18 +300,30 @@ class StreamOptions:
 
     @property
     def padding(self) -> Padding | None:
-        """What fills lists up; None where they stay ragged."""
+        """Values that fill lists up; None where they stay ragged."""
         return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of) if self.lists == "padded" else None
 
     @property
-    def pack_rows(self) -> PackRows | None:
-        """How rows are packed while they are streamed; None where they are not."""
-        return self.pack if isinstance(self.pack, PackRows) else None
+    def form(self) -> RowForm | None:
+        """The form of rows that are more than their columns; None where they are as they are."""
+        return None if isinstance(self.packed, str) else self.packed
 
     @property
-    def packed_batches(self) -> PackedBatches | None:
-        """How bins become batches; None where rows are as they are."""
-        return self.packed if isinstance(self.packed, PackedBatches) else None
+    def source(self) -> RowSource | None:
+        """The source of passes that are not made of rows; None: rows."""
+        return cast(RowSource | None, self.pack)  # a number became one when the settings were built
+
+    def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
+        """Return the options with packed="auto" decided for these splits, each with its root.
+
+        Raises `SettingsError` if the rows are not of the form that was asked for.
+        """
+        if self.packed == "auto":
+            return replace(self, packed=packing("form of rows")(parts, self) or "off")
+        for root, index in parts:
+            if self.form is not None:
+                self.form.check(root, index)
+        return self
 
 
 def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:

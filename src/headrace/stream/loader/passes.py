@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +19,14 @@ from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.sealed import MOST_EPOCHS
-from headrace.stream.loader.base import AnyPass, Source
-from headrace.stream.loader.options import VALID, StreamOptions
+from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again, estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
-from headrace.stream.order.plan import Plan, make_plan
+from headrace.stream.order.plan import Plan
 from headrace.stream.order.regions import Regions, deal_shards, local_ranks, pack_shards
-from headrace.stream.order.remaining import Remainder, Share, advance, count_steps, resolve_remainder
-from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
+from headrace.stream.order.remaining import Remainder, Share, resolve_remainder
+from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, next_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.columns import Columns
@@ -44,7 +43,7 @@ _MOST_COUNTED = 1 << 17  # blocks and ranks: a plan of them takes tenths of a se
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a pass is read with. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
+    """The means to read a pass. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
 
     check: raises where another rank has failed, for whoever waits for others. make: makes batches of so many rows of
     columns; None: as the options say. Packed rows are always made as the options say.
@@ -56,35 +55,65 @@ class Reading:
     make: Callable[[Columns, int], Iterator[Any]] | None = None
 
 
-class Pass(AnyPass, Protocol):
-    """What is left of an epoch of rows in blocks, for these ranks."""
+class Pass(Protocol):
+    """The rest of an epoch, for these ranks, whatever it is made of."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch."""
+
+    @property
+    def steps(self) -> int | None:
+        """Batches that each rank receives; the same for all. None: not known yet."""
+
+    @property
+    def is_partial(self) -> bool:
+        """True if something of the epoch was received before."""
 
     @property
     def dropped_rows(self) -> int:
         """Rows that nobody receives, over all ranks."""
 
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """Return the state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
+
+    def rows_after(self, batches: int) -> int:
+        """Count the rows that this rank's first `batches` batches hold, without filling ones."""
+
     def plan(self) -> Plan:
-        """Steps, rows and bytes of every rank."""
+        """Return steps, rows and bytes of every rank."""
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on, as they are before a transform."""
 
     def context(self, batch: int) -> TransformContext:
-        """Where this rank's batch of this number stands in the epoch."""
+        """Say where this rank's batch of this number stands in the epoch."""
 
 
-class Passes(Source[Pass], Protocol):
-    """Where passes over rows in blocks come from. Picklable."""
+class Passes(Protocol):
+    """A source of passes: some data, in some form, for these ranks. Picklable."""
 
     index: SplitIndex
     options: StreamOptions
     read_block: ReadBlock
     remainder: Remainder
 
+    def begin(self, epoch: int, after: Pass | None = None) -> Pass:
+        """Begin an epoch; in the order of the pass before, if these ranks can go on in it."""
+
+    def resume(self, values: Mapping[str, Any]) -> Pass:
+        """Go on from a saved state. Raises `StreamError` if it is not of these data, this seed and shuffle."""
+
+    def whole(self, of: Pass) -> Pass:
+        """Return the epoch of a pass from its beginning, in its order."""
+
+
+MakePasses: TypeAlias = Callable[[SplitIndex, ReadBlock, StreamOptions, Topology], Passes]
+
 
 @dataclass(frozen=True, eq=False)
 class RowPass:
-    """What is left of an epoch of rows; see `Pass`. start: where it begins."""
+    """The rest of an epoch of rows; see `Pass`. start: where it begins."""
 
     passes: RowPasses
     start: StreamState
@@ -99,32 +128,22 @@ class RowPass:
 
     @property
     def steps(self) -> int:
-        passes, left = self.passes, self.start.remaining
-        if self.start.regions is not None:
-            return self.start.regions.steps(
-                left, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
-            )
-        return count_steps(
-            left.total, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
-        )
+        passes = self.passes
+        return self.start.steps(ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder)
 
     @property
     def dropped_rows(self) -> int:
         """Rows that "drop" leaves out, over all ranks."""
-        if self.passes.remainder != "drop":
-            return 0
-        if self.start.regions is not None:
-            return self.plan().dropped_rows
-        return self.start.remaining.total % (self.passes.ranks * self.passes.options.batch_size)
+        return self.plan().dropped_rows if self.passes.remainder == "drop" else 0
 
     def plan(self) -> Plan:
-        return make_plan(
-            self.passes.index,
-            batch_size=self.passes.options.batch_size,
-            world_size=self.passes.ranks,
+        return Plan(
+            index=self.passes.index,
             order=self.passes.order(self.start),
-            remainder=self.passes.options.remainder,
             remaining=self.start.remaining,
+            world_size=self.passes.ranks,
+            batch_size=self.passes.options.batch_size,
+            remainder=self.passes.remainder,
             regions=self.start.regions,
         )
 
@@ -132,31 +151,21 @@ class RowPass:
         return self.after(batches).start.to_dict()
 
     def after(self, batches: int) -> RowPass:
-        """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
+        """Return what so many batches on every rank leave. Raises `StreamError` if there are fewer."""
         passes = self.passes
-        start = state_after(
-            self.start,
-            batches,
-            ranks=passes.ranks,
-            batch_size=passes.options.batch_size,
-            remainder=passes.remainder,
+        start = self.start.after(
+            batches, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
         )
         return replace(self, start=start)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        passes, read_block, quarantine = self.passes, reading.read_block, reading.quarantine
-        columns = passes.options.check_columns(passes.index.schema.names)
-        plan = self.after(first).plan()
         return read_share(
-            passes.index,
-            read_block if quarantine is None else quarantine.around(read_block),
-            plan=plan,
-            share=plan.share(passes.topology.rank),
-            options=passes.options,
-            columns=columns if quarantine is None else (*columns, VALID),
-            reader=str(passes.topology),
-            quarantine=quarantine,
-            kept=passes.kept,
+            self.after(first).plan(),
+            reading.read_block,
+            self.passes.options,
+            topology=self.passes.topology,
+            quarantine=reading.quarantine,
+            kept=self.passes.kept,
             make=reading.make,
         )
 
@@ -195,7 +204,10 @@ class RowPasses:
 
     def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
         self.index, self.read_block, self.options, self.topology = index, read_block, options, topology
-        self.remainder: Remainder = check_options(index, options, ranks=topology.world_size)
+        self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
+        options.check_columns(index.schema.names)
+        if options.batch_format == "torch":
+            import_torch()
         self.kept = KeptSplit()
         self._order: tuple[StreamState, Order] | None = None
 
@@ -211,41 +223,56 @@ class RowPasses:
         return self.topology.world_size
 
     def begin(self, epoch: int, after: Pass | None = None) -> RowPass:
-        """An epoch from its beginning, in the lanes of the pass before if these ranks divide its groups."""
+        """Begin an epoch, in the lanes of the pass before if these ranks divide its groups."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
         state = after.start if isinstance(after, RowPass) else None
         if state is not None and state.regions is None and (samples is not None or self._fits(state.fresh(epoch))):
             fresh = state.fresh(epoch)
-            return RowPass(self, fresh if self._fits(fresh) else self._changed(fresh))
+            return self.at(fresh if self._fits(fresh) else self._changed(fresh))
         regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
-        chosen = self._lanes(self.ranks if regions is None else 1)
         if state is not None and state.regions is not None and self._fits(state):
             chosen = Lanes(state.lanes, state.window_rows, state.groups)
-        fresh = StreamState(
+        else:
+            chosen = choose_lanes(
+                self.index,
+                shuffle=self.options.shuffle,
+                ranks=self.ranks if regions is None else 1,
+                batch_size=self.options.batch_size,
+                lanes=self.options.lanes,
+                shuffle_rows=self.options.shuffle_rows,
+                memory_bytes=self.options.memory_bytes,
+                sources=sources_of(self.index),
+            )
+        rows = self.index.total_rows if samples is None else samples
+        return self.at(self.state_of(epoch, chosen, rows=rows, samples_per_epoch=samples, regions=regions))
+
+    def state_of(self, epoch: int, lanes: Lanes, **more: Any) -> StreamState:
+        """Return the beginning of an epoch in these lanes. more: what else is in its state."""
+        return StreamState(
             split=self.index.split,
             index=self.index.identity,
-            rows=self.index.total_rows if samples is None else samples,
             seed=self.options.seed,
             epoch=epoch,
             shuffle=self.options.shuffle,
-            samples_per_epoch=samples,
-            regions=regions,
-            **chosen._asdict(),
+            **lanes._asdict(),
+            **more,
         )
-        return RowPass(self, fresh)
+
+    def at(self, start: StreamState) -> RowPass:
+        """Return what is left at a state."""
+        return RowPass(self, start)
 
     def whole(self, of: Pass) -> RowPass:
-        """The epoch of a pass from its beginning, in its order."""
         assert isinstance(of, RowPass)
-        return RowPass(self, replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
+        return self.at(replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
-        """What a saved state left; in new lanes from the next round on, if these ranks do not divide its groups."""
-        return RowPass(self, self.continued(self.checked(values)))
+        """Go on from a saved state; in new lanes from the next round on, if these ranks do not divide its groups."""
+        return self.at(self.continued(self.checked(values)))
 
     def order(self, state: StreamState) -> Order:
-        """The order of the epoch that a state is in; the last one is kept, as laying it costs O(blocks)."""
+        """Return the order of the epoch that a state is in; the last one is kept, as laying it costs O(blocks)."""
         key = replace(state, position=0, holes=())
         if self._order is None or self._order[0] != key:
             self._order = key, order_of_state(self.index, state)
@@ -255,7 +282,7 @@ class RowPasses:
         return {**self.__dict__, "_order": None}
 
     def checked(self, values: Mapping[str, Any]) -> StreamState:
-        """A saved state that is of these rows, or `StreamError`."""
+        """Return a saved state that is of these rows, or raise `StreamError`."""
         state = StreamState.from_dict(values)
         state.check_index(self.index)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
@@ -263,7 +290,7 @@ class RowPasses:
         return state
 
     def continued(self, state: StreamState) -> StreamState:
-        """The same place on these ranks. What other ranks cost is logged, and warned of above a factor of 2."""
+        """Return the same place on these ranks. What other ranks cost is logged, and warned of above a factor of 2."""
         if self._fits(state) or state.position == state.rows:
             return state
         if not state.position and state.samples_per_epoch is None:  # nothing was received: the epoch begins on these
@@ -300,14 +327,7 @@ class RowPasses:
             later = [each.position for each in state.changes if each.position >= state.position and each.ranks is None]
             border = min(later, default=state.rows)
         else:
-            last = changes[-1] if changes else Change(position=0, lanes=state.lanes, window_rows=state.window_rows)
-            border = last.position + round_border(
-                state.position - last.position,
-                lanes=last.lanes or 1,
-                window_rows=last.window_rows or 1,
-                shuffle=state.shuffle,
-                rows=state.rows - last.position,
-            )
+            border = next_border(state, changes[-1] if changes else None, state.position)
             if state.position < border:
                 changes.append(Change(position=state.position, ranks=self.ranks))
         if border < state.rows:
@@ -330,34 +350,6 @@ class RowPasses:
             return (last.groups or last.ranks or 1) % self.ranks == 0
         one_round = state.lanes * state.window_rows >= state.rows and state.shuffle  # every rank holds all blocks
         return one_round or state.groups % self.ranks == 0
-
-    def _lanes(self, ranks: int) -> Lanes:
-        """How an epoch is cut for a stream that begins on this many ranks."""
-        return choose_lanes(
-            self.index,
-            shuffle=self.options.shuffle,
-            ranks=ranks,
-            batch_size=self.options.batch_size,
-            lanes=self.options.lanes,
-            shuffle_rows=self.options.shuffle_rows,
-            memory_bytes=self.options.memory_bytes,
-            sources=sources_of(self.index),
-        )
-
-
-def state_after(start: StreamState, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> StreamState:
-    """The state after so many batches on every rank. Raises `StreamError` if there are fewer."""
-    go_on = advance if start.regions is None else start.regions.advance
-    return start.at(go_on(start.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
-
-
-def check_options(index: SplitIndex, options: StreamOptions, *, ranks: int) -> Remainder:
-    """The remainder rule in force; raises now what would fail at the first batch, see `RowPasses`."""
-    remainder = resolve_remainder(options.remainder, ranks)
-    options.check_columns(index.schema.names)
-    if options.batch_format == "torch":
-        import_torch()
-    return remainder
 
 
 def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:

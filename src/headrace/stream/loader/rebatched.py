@@ -1,4 +1,4 @@
-"""Loaders that would batch batches again, or share out among the ranks what is one rank's share already.
+"""Refuse loaders that would batch batches again, or share out again what is one rank's share; tell Accelerate the end.
 
     DataLoader(dataset, batch_size=8)                       stacks whole batches to batches of batches
     accelerator.prepare(DataLoader(dataset, …))             reads on the main process alone, or keeps a part on each
@@ -10,11 +10,15 @@ which loader is being read, and of the others the calling frames are all there i
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Generator, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import SettingsError
+
+Given = TypeVar("Given")
 
 _REMEDY = (
     "give the loop dataset.data_loader(), or headrace.open(...).stream(...), as it is: every rank reads its own share"
@@ -89,3 +93,37 @@ def _sharer(caller: Any) -> str | None:
     if library == "datasets" and getattr(caller, "_distributed", None) is not None:
         return "split_dataset_by_node of datasets"
     return None
+
+
+def told_to_accelerate(batches: Iterator[Given], *, steps: int | None) -> Iterator[Given]:
+    """The same batches; Accelerate, where it is loaded, hears that number `steps` is the last. None: not known.
+
+    `accelerator.accumulate` steps the optimizer every few batches, and after the last batch of a loader, while
+    `GradientState().end_of_dataloader` is true.
+    """
+    return _told(batches, steps) if "accelerate.data_loader" in sys.modules else batches
+
+
+def _told(batches: Iterator[Given], steps: int | None) -> Generator[Given, None, None]:
+    reading = _kind()()
+    reading.begin()
+    try:
+        for number, batch in enumerate(batches, start=1):
+            reading.end_of_dataloader = number == steps
+            yield batch
+    finally:
+        reading.end()
+        if isinstance(batches, Generator):
+            batches.close()
+
+
+@functools.cache
+def _kind() -> Any:
+    """What stands for a pass in Accelerate's list of loaders that are being read."""
+    loaders: Any = sys.modules["accelerate.data_loader"]
+
+    class Reading(loaders.DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
+        def __init__(self) -> None:
+            self.gradient_state = loaders.GradientState()
+
+    return Reading

@@ -1,13 +1,12 @@
-"""What Lightning's data modules have in common: a counted training loader, and what a checkpoint keeps of it.
+"""Count a training loader for Lightning's data modules, and keep its position in checkpoints.
 
 Lightning puts a data module's `state_dict` into its checkpoints, and loads it before it asks for loaders.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headrace.errors import MissingExtra, StreamError
 
@@ -17,24 +16,19 @@ except ImportError as error:
     raise MissingExtra("lightning", "lightning") from error
 
 from headrace.sealed import MOST_POSITIONS, seal, shown, unseal
+from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology
 
 _KIND, FORMAT_VERSION = "data module", 2  # of this record; the state inside it has a version of its own
 
 
-class _Stream(Protocol):
-    def __len__(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-
-
-Stream = TypeVar("Stream", bound=_Stream)
+Stream = TypeVar("Stream", bound=StreamLoader)
 
 _SAVED: Mapping[str, type] = {"batches": int, "ended": bool, "stream": dict}
 _KINDS = {int: "a number of 0 or more", bool: "true or false", dict: "the state of a stream"}
 
 
-class CountedLoader(ABC, Generic[Stream]):
+class CountedLoader(Generic[Stream]):
     """One pass per iteration over a stream; counts what the trainer has done of the present one.
 
     Batches of the loaded epoch that were done before the stop count in `len` and in `batches`, as in Lightning's own
@@ -64,9 +58,9 @@ class CountedLoader(ABC, Generic[Stream]):
         return self._earlier + self.done
 
     @property
-    @abstractmethod
     def received(self) -> int:
         """Batches received since the present pass began."""
+        return self.stream.received
 
     @property
     def done(self) -> int:
@@ -81,7 +75,7 @@ class CountedLoader(ABC, Generic[Stream]):
 
     @property
     def ended(self) -> bool:
-        """Whether the present pass is over for Lightning, be it that a limit left some of its epoch."""
+        """True if the present pass is over for Lightning, be it that a limit left some of its epoch."""
         if self._trainer is None or not self._begun:
             return self._loaded_ended
         over: bool = self._trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
@@ -122,9 +116,9 @@ class CountedLoader(ABC, Generic[Stream]):
         if earlier._trainer is self._trainer:
             self._first = earlier.next_epoch()
 
-    @abstractmethod
     def position(self) -> dict[str, Any]:
-        """Where the stream is after the batches that are done: JSON, the same on every rank."""
+        """Return where the stream is after the batches that are done: JSON, the same on every rank."""
+        return self.stream.state_after(self.done)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the data module keeps the position. Having it tells Lightning that the loader can be resumed."""

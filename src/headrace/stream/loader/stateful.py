@@ -1,4 +1,4 @@
-"""What a DataLoader worker saves of itself, for torchdata's StatefulDataLoader. Pure.
+"""Save and load what DataLoader workers did, for torchdata's StatefulDataLoader. Pure.
 
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
     saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks, workers, batch size
@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from headrace.errors import StreamError
-from headrace.sealed import MOST_POSITIONS, is_marked, kind_of, seal, shown, unseal
-from headrace.stream.loader.passes import state_after
+from headrace.sealed import is_marked, kind_of, seal, shown, unseal
 from headrace.stream.order.remaining import Remainder
-from headrace.stream.order.state import FORMAT_VERSION, StreamState
-from headrace.stream.packed.plan import PackingState
+from headrace.stream.order.state import FORMAT_VERSION, PackingState, StreamState, check_keys
 
 _KIND = "worker"
 _MOST_DEPTH = 100  # of what others put around our states
@@ -50,18 +48,14 @@ class WorkerProgress:
     def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
         """Read a progress back. Raises `StreamError` if it is not one, or was changed."""
         values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
-        sound = set(values) == {"start", "remainder", *_NUMBERS} and values["remainder"] in get_args(Remainder)
-        sound = sound and isinstance(values["start"], Mapping)
-        if not sound or any(
-            type(values[name]) is not int or not least <= values[name] <= MOST_POSITIONS
-            for name, least in _NUMBERS.items()
-        ):
+        check_keys("worker state", values, _NUMBERS, others=("start", "remainder"))
+        if values["remainder"] not in get_args(Remainder) or not isinstance(values["start"], Mapping):
             raise StreamError(f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged")
         return cls(**{name: values[name] for name in (*_NUMBERS, "remainder")}, start=dict(values["start"]))
 
     @property
     def topology(self) -> tuple[int, int, int, str]:
-        """What must be the same for a worker to go on from here."""
+        """The numbers that must be the same for a worker to go on from here."""
         return self.world_size, self.workers, self.batch_size, self.remainder
 
     def check(self, *, worker: int, topology: tuple[int, int, int, str]) -> None:
@@ -75,7 +69,7 @@ class WorkerProgress:
 
 
 def is_worker_state(values: Any) -> bool:
-    """Whether this is what a worker saved, and not the state of a stream."""
+    """Return whether this is what a worker saved, and not the state of a stream."""
     return kind_of(values) == _KIND
 
 
@@ -113,9 +107,8 @@ def _after(part: WorkerProgress, batches: int) -> dict[str, Any]:
     if kind_of(part.start) == "packing":
         packing = PackingState.from_dict(part.start)
         return replace(packing, batches=packing.batches + batches).to_dict()
-    start, ranks = StreamState.from_dict(part.start), part.world_size
-    remainder: Remainder = part.remainder  # type: ignore[assignment]  # checked when it was read
-    return state_after(start, batches, ranks=ranks, batch_size=part.batch_size, remainder=remainder).to_dict()
+    start, remainder = StreamState.from_dict(part.start), cast(Remainder, part.remainder)  # checked when it was read
+    return start.after(batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder).to_dict()
 
 
 def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:

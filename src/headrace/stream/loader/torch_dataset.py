@@ -30,19 +30,15 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from headrace.arrays import I32
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError, MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import Memory, StreamOptions
-from headrace.stream.loader.over_stream import OverStream
-from headrace.stream.loader.passes import Pass, Reading
+from headrace.stream.loader.passes import MakePasses, Pass, Reading
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.plan import Plan
-from headrace.stream.ranks.stats import StreamStats
+from headrace.stream.ranks.stats import Progress, StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
-from headrace.stream.ranks.watch import Progress
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.reader import ReadBlock
@@ -52,23 +48,22 @@ try:
     from torch.utils.data import IterableDataset, default_convert, get_worker_info
 
     from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
-    from headrace.stream.loader.watched_loader import WatchedLoader
-    from headrace.stream.workers.deaths import died, told_by_torch
-    from headrace.stream.workers.parcel import unmade_batches
+    from headrace.stream.loader.watched_loader import WatchedLoader, died, told_by_torch
+    from headrace.stream.workers.parcel import parcel_of, unmade_batches, whole_batch
     from headrace.stream.workers.serving import Beginning, Client, Opened, Server, keep_inherited
-    from headrace.stream.workers.table_parcel import parcel_of, whole_batch
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 log = logging.getLogger("headrace")
 
+_OF_ANY_PROCESS = ("topology", "passes", "num_workers", "progress", "quarantined", "_present", "_received")
 _SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()  # datasets that a forked worker may ask
 
 
-class StreamingDataset(OverStream, IterableDataset[Batch]):
-    """Batches of one rank, every row of the split exactly once over all ranks, the same number on each.
+class StreamingDataset(StreamLoader, IterableDataset[Batch]):
+    """A `StreamLoader` that DataLoader workers can read: its members, errors and batches are the same.
 
-    index, read_block, options, lengths, topology: as of a `StreamLoader`. num_workers: of `data_loader`; a DataLoader
+    index, read_block, options, passes, topology: as of a `StreamLoader`. num_workers: of `data_loader`; a DataLoader
     of your own may have another number. topology is found out in the process that builds the dataset, and carried to
     workers. read_block must be picklable for spawn and forkserver. Raises `SettingsError` for options that cannot work.
     """
@@ -78,35 +73,24 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         index: SplitIndex,
         read_block: ReadBlock,
         options: StreamOptions,
-        lengths: I32 | None = None,
+        passes: MakePasses | None = None,
         *,
         num_workers: int = 0,
         topology: Topology | None = None,
     ) -> None:
-        stream = StreamLoader(index, read_block, options, lengths, topology=topology)
-        self._begin_with(stream, num_workers)
-
-    @classmethod
-    def over(cls, stream: StreamLoader, *, num_workers: int) -> StreamingDataset:
-        """The dataset of a stream that there is: they have one position."""
-        dataset = cls.__new__(cls)
-        dataset._begin_with(stream, num_workers)
-        return dataset
-
-    def _begin_with(self, stream: StreamLoader, num_workers: int) -> None:
-        super().__init__()
+        super().__init__(index, read_block, options, passes, topology=topology)
         check_integer("num_workers", num_workers, least=0)
-        check_memory(stream.options, num_workers)
-        if stream.options.distribution == "dynamic":
+        check_memory(options, num_workers)
+        if options.distribution == "dynamic":
             raise SettingsError(
                 'distribution="dynamic" claims blocks in the loop of its rank, and not for DataLoader workers; use'
                 ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
             )
-        self.num_workers, self.stream = num_workers, stream
+        self.num_workers = num_workers
         self._serve_nothing()
 
     def _serve_nothing(self) -> None:
-        """What a dataset is before workers ask it, and in every worker."""
+        """Be what a dataset is before workers ask it, and in every worker."""
         # In the process that reads: what serves workers, and since when.
         self._server: Server | None = None
         self._address: Any = None
@@ -133,22 +117,15 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
 
         With workers: of the batches that were read for them, some of which the loop has yet to receive.
         """
-        quarantined = self.stream.quarantined
-        return 0 if quarantined is None else quarantined.rows
+        return 0 if self.quarantined is None else self.quarantined.rows
 
     @property
     def present(self) -> Pass:
         """The present pass; in a worker, the one that it delivers steps of."""
-        if get_worker_info() is None:
-            return self.stream.present
-        return self.stream.passes.resume(self._begun().start)
-
-    def plan(self) -> Plan:
-        """The present pass: steps, rows and bytes of every rank."""
-        return self.present.plan()
+        return self._present if get_worker_info() is None else self.passes.resume(self._begun().start)
 
     def stats(self) -> StreamStats:
-        """What the present pass, or the last one, has cost its loop so far, without workers or in `data_loader()`.
+        """Return what the present pass has cost its loop so far, without workers or in `data_loader()`.
 
         Raises `StreamError` where the workers of a DataLoader of your own read: this process does not see its loop.
         """
@@ -157,11 +134,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
                 "stats: this process does not see how long the loop waits for the workers of a DataLoader of your own;"
                 " loop over data_loader(), or over dataset.watched(loader)"
             )
-        return self.stream.stats()
-
-    def __len__(self) -> int:
-        """Batches this rank receives in a pass from all its workers; the same on every rank."""
-        return len(self.stream)
+        return super().stats()
 
     def __iter__(self) -> Iterator[Batch]:
         """One pass of this worker, or of the rank if there are no workers; workers give what travels best.
@@ -174,10 +147,13 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         refuse_batches_of_batches(caller, self.options.batch_size, "torch_dataset()")
         info = get_worker_info()
         if info is None:
-            return iter(self.stream)
+            return self._in_this_process()
         check_memory(self.options, info.num_workers)
         collate: Any = getattr(caller.f_locals.get("self"), "collate_fn", None)
         return self._served(collate)
+
+    def _in_this_process(self) -> Iterator[Batch]:
+        return super().__iter__()
 
     def _served(self, collate: Any) -> Generator[Any, None, None]:
         """In a worker: what travels best to the loop. collate: what the DataLoader does to it there; None: unknown."""
@@ -198,7 +174,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         """
         info = get_worker_info()
         if info is None:
-            yield from self.stream
+            yield from super().__iter__()
             return
         confirm(self.topology)
         if self._has_begun:  # the pass before stays known until now, for those who ask for its state
@@ -211,7 +187,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
                 made,
                 self.options.transform,
                 reader=f"{self.topology}, worker {info.id}",
-                context=self.stream.passes.resume(begun.start).context,
+                context=self.passes.resume(begun.start).context,
                 first=begun.first,
                 stride=info.num_workers,
             )
@@ -257,10 +233,6 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             collate_fn=whole_batch,
         )
 
-    def begin_next(self) -> None:
-        """Go on to the next epoch if the last pass was taken to its end."""
-        self.stream.begin_next()
-
     def watched(self, batches: Iterable[Batch], *, workers: int | None = None) -> Iterator[Batch]:
         """The batches of a DataLoader over this dataset, one pass: what stops one rank is then known on all.
 
@@ -270,17 +242,17 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         workers = self.num_workers if workers is None else workers
         if not workers:
             return iter(batches)
-        self.stream.begin_next()
-        self.stream.warn_of_repeat()
+        self.begin_next()
+        self.warn_of_repeat()
         progress = Progress(self.index)
         # Known now, as workers begin before the loop asks for a batch. A loop that never does leaves no trace.
         self._reading, self._is_unseen, self._skip = weakref.ref(progress), False, 0
 
         def over_workers() -> Generator[Batch, None, None]:
-            self.stream.progress = progress
-            watch = self.stream.watch(progress, workers=workers)
+            self.progress = progress
+            watch = self.watch(progress, workers=workers)
             try:
-                yield from self.stream.counted(watch.over(self._named_deaths(batches)))
+                yield from self.counted(watch.over(self._named_deaths(batches)))
             finally:
                 if self._reading() is progress:
                     self._reading, self._skip = lambda: None, 0
@@ -300,13 +272,13 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         Call it between passes, before the loop over the DataLoader begins. Raises `SettingsError` unless it is an
         integer of 0 or more.
         """
-        self.stream.set_epoch(epoch)
+        super().set_epoch(epoch)
         self._was_named, self._read_to_end, self._is_unseen = True, None, False
         if self._own_epoch != epoch:
             self._own_epoch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is after the batches handed out so far, without workers or in `data_loader()`.
+        """Return where the stream is after the batches handed out so far, without workers or in `data_loader()`.
 
         With workers in a DataLoader of your own this process does not see what the loop received: see `state_after`.
         In a worker process: the progress of that worker alone, for a StatefulDataLoader; see `stateful`.
@@ -318,7 +290,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
                 "state: this process does not see what the workers of a DataLoader of your own handed out; count the"
                 " batches received in the loop and call state_after(batches), or loop over data_loader()"
             )
-        return self.state_after(self.stream.received)
+        return self.state_after(self.received)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of the present pass, on every rank: arithmetic.
@@ -331,7 +303,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
                 f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's state, which this process"
                 " did not see; use headrace.stream_state(loader.state_dict())"
             )
-        return self.stream.state_after(batches)
+        return super().state_after(batches)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, whatever ranks, workers and batch size it was saved with.
@@ -341,7 +313,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         topology.
         """
         if not is_worker_state(values):
-            self.stream.load_state_dict(values)
+            super().load_state_dict(values)
             self._own_epoch, self._read_to_end, self._is_unseen = None, None, False
             self._forget_run()
             return
@@ -359,7 +331,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         confirm(self.topology)  # the last moment in the parent: a spawned worker has no torch.distributed to ask
         refuse_sharing_again(self, world_size=self.topology.world_size)
         check_travels(self.options.transform)
-        values = {"num_workers": self.num_workers, "stream": self.stream}
+        values = {name: getattr(self, name) for name in _OF_ANY_PROCESS}
         if get_spawning_popen() is not None:  # for a worker, or what may start some
             values |= {"_address": self._serve(), "_copies": self._copies}
             self._copies += 1
@@ -387,14 +359,14 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
 
     def _opened(self, worker: int, workers: int, progress: WorkerProgress | None) -> Opened:
         """The batches that workers begin now."""
-        stream, first = self.stream, self._skip
+        first = self._skip
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):
-            stream.load_state_dict(progress.start)
-            stream.quarantined = stream.make_quarantine()
+            super().load_state_dict(progress.start)
+            self.quarantined = self.make_quarantine()
             self._own_epoch = progress.epoch
             # Some workers are a batch behind this one, or ahead of it.
             first = max(0, (progress.batches - 1) * workers + worker + 1) if progress.batches else 0
-        present = stream.present
+        present = self._present
         if self._read_to_end is present and not first and not self._has_warned:
             self._has_warned = True
             log.warning(
@@ -405,27 +377,26 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             )
         owner = weakref.ref(self)
         return Opened(
-            Beginning(stream.state_after(0), present.epoch, first),
+            Beginning(present.state_after(0), present.epoch, first),
             lambda first, in_place: _alive(owner)._read(present, workers, first, in_place),
         )
 
     def _read(self, present: Pass, workers: int, first: int, in_place: bool) -> Generator[Any, None, None]:
         if present.steps is not None and first > present.steps:  # a worker that begins when the others have had all
             return
-        stream = self.stream
         watched = self._reading()
         self._is_unseen = watched is None
         progress = Progress(self.index) if watched is None else watched
-        if stream.quarantined is None or not first:
-            stream.quarantined = stream.make_quarantine()
+        if self.quarantined is None or not first:
+            self.quarantined = self.make_quarantine()
         else:
-            stream.quarantined.go_back(first)
+            self.quarantined.go_back(first)
         make = None if in_place or self.options.batch_format == "arrow" else unmade_batches(self.options)
-        reading = Reading(progress.noted(stream.passes.read_block), stream.quarantined, make=make)
+        reading = Reading(progress.noted(self.passes.read_block), self.quarantined, make=make)
         batches = present.batches(reading, first=first)
         # The ranks agree and hear of each other here, where nobody watches the loop itself.
-        yield from batches if watched is not None else stream.watch(progress, workers=workers).over(batches)
-        if watched is None and (stream.options.shuffle or stream.options.samples_per_epoch or present.is_partial):
+        yield from batches if watched is not None else self.watch(progress, workers=workers).over(batches)
+        if watched is None and (self.is_shuffled or present.is_partial):
             self._read_to_end = present
 
     def _own_progress(self) -> WorkerProgress:
@@ -454,21 +425,18 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             raise EngineError(died(str(self.topology), processes)) from error
 
 
-class WorkerStream(StreamLoader):
-    """A stream whose transform runs in worker processes; see `StreamingDataset`. The batches are the same.
+class WorkerStream(StreamingDataset):
+    """A stream whose transform runs in worker processes; the batches are the same.
 
     Workers are spawned when a pass begins, and end with it.
     """
 
     def __init__(self, *parts: Any, workers: int, topology: Topology | None = None) -> None:
-        super().__init__(*parts, topology=topology)
-        self.workers = workers
-        StreamingDataset.over(self, num_workers=workers)  # what is wrong with workers is said now
+        super().__init__(*parts, num_workers=workers, topology=topology)
+        _SERVING.discard(self)  # its workers are spawned
 
-    def __iter__(self) -> Iterator[Batch]:
-        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
-        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
-        return iter(StreamingDataset.over(self, num_workers=self.workers).data_loader())
+    def _in_this_process(self) -> Iterator[Batch]:
+        return iter(self.data_loader())
 
 
 def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:

@@ -2,7 +2,7 @@
 
 When worker processes die the batches received so far are known, and an epoch's order does not depend on who reads it:
 new workers go on with the batch that comes next. Every batch is as if nothing had happened. The third time that workers
-die over the same batch is an error (see `deaths`). What a worker raises is no death: it is raised in the loop, and told
+die and no batch came in between is an error. What a worker raises is no death: it is raised in the loop, and told
 to the other ranks.
 
 The guard stands on names that torch keeps to itself, alike in 2.4 to 2.13. Under a torch that has changed them this is
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, get_start_method, resource_tracker
 from typing import TYPE_CHECKING, Any, cast
@@ -23,10 +24,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import EngineError, HeadraceError
-from headrace.stream.loader.base import told_to_accelerate
+from headrace.stream.loader.rebatched import told_to_accelerate
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
-from headrace.stream.workers.deaths import death_of, why_not_again
 
 if TYPE_CHECKING:
     from headrace.stream.workers.guarded_workers import GuardedWorkers
@@ -35,6 +35,12 @@ log = logging.getLogger("headrace")
 
 _END = object()
 _PATIENCE_S = 1.0  # an error may come a moment before the end of the process that is its cause
+_REMEDY = (
+    "give the job more memory, or use fewer workers; if it is no matter of memory, run the transform with num_workers=0"
+    " to see what it does"
+)
+_LAST_TIME = 3
+_TOLD_BY_TORCH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 
 
 class WatchedLoader(DataLoader[Batch]):
@@ -48,7 +54,7 @@ class WatchedLoader(DataLoader[Batch]):
         self._source.set_epoch(epoch)
 
     def stats(self) -> StreamStats:
-        """What the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
+        """Return what the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
         found: StreamStats = self._source.stats()
         return found
 
@@ -158,3 +164,36 @@ def _sheltered_start(method: str) -> Generator[None, None, None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def death_of(reader: str, process: int, code: int | None) -> str:
+    """Say what happened to a worker. code: its exit status, minus a signal; None: unknown."""
+    ending = "died" if code is None else f"ended with status {code} unasked"
+    if code is not None and code < 0:
+        known = -code in {int(each) for each in signal.Signals}
+        name = signal.Signals(-code).name if known else f"signal {-code}"
+        ending = f"was killed by {name}" + (", as when memory ends" if name == "SIGKILL" else "")
+    return f"{reader}: process {process} {ending}"
+
+
+def why_not_again(earlier: Sequence[int], deaths: Sequence[str], received: int) -> str | None:
+    """Say why a pass whose workers died now must not go on; None: it may.
+
+    earlier: batches received when workers died before, each time. received: batches of the pass so far.
+    """
+    if list(earlier).count(received) + 1 < _LAST_TIME:
+        return None
+    told = "; ".join(deaths)
+    return f"{told}; workers died {_LAST_TIME} times, and no batch came in between; {_REMEDY}"
+
+
+def told_by_torch(error: BaseException) -> list[int]:
+    """Find the processes of workers that died in the error of a torch DataLoader; none if it is another error."""
+    match = _TOLD_BY_TORCH.search(str(error)) if type(error) is RuntimeError else None
+    return [int(process) for process in match[1].split(",")] if match else []
+
+
+def died(rank: str, processes: Sequence[int]) -> str:
+    """Say what became of a DataLoader that is not ours, whose workers are not begun anew."""
+    told = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
+    return f"{told}; resume from the last state, or use data_loader(), which begins workers anew; {_REMEDY}"

@@ -18,6 +18,7 @@ O(blocks + L); a question about n positions costs O(n) plus the rounds that they
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
@@ -28,6 +29,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts, hash_words, permutation
+from headrace.stream.order.remaining import count_out, split_at
 
 _NAME_KEY = derive_key(0, "block identity")
 _LARGE_ROUND_ROWS = 1 << 19
@@ -64,12 +66,12 @@ class Pool:
 
     @property
     def rows(self) -> int:
-        """How many rows the pieces have together."""
+        """Rows of all pieces together."""
         return sum(stop - start for _, start, stop in self.pieces)
 
 
 class OrderSettings(TypedDict):
-    """What the order of an epoch depends on, beside its blocks; see the top."""
+    """Everything that the order of an epoch depends on, beside its blocks; see the top."""
 
     seed: int
     epoch: int
@@ -80,7 +82,7 @@ class OrderSettings(TypedDict):
 
 
 def settings_of(values: Any) -> OrderSettings:
-    """Those of an order or a state, which has them all."""
+    """Return the settings of an order or a state, which has them all."""
     return cast(OrderSettings, {name: getattr(values, name) for name in OrderSettings.__annotations__})
 
 
@@ -129,7 +131,13 @@ class Order(ABC):
 
     @abstractmethod
     def pieces_of(self, positions: I64) -> Pool:
-        """What holds the rows of ascending positions [n > 0]."""
+        """Return the pieces of blocks that hold the rows of ascending positions [n > 0]."""
+
+
+def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
+    """Return the row number in the natural order of the split at each position; int64, same length."""
+    blocks, rows = order.locate(order.line_of(positions))
+    return index.first_row[blocks] + rows
 
 
 def block_identities(index: SplitIndex) -> U64:
@@ -178,58 +186,74 @@ class EpochOrder(Order):
         return starts
 
     def line_of(self, positions: I64) -> I64:
-        group, offset = positions % self.groups, positions // self.groups
         if not self.shuffle:
-            return self.lane_starts[group] + offset
-        round_, inside = np.divmod(offset, self._group_round)
+            return self.lane_starts[positions % self.groups] + positions // self.groups
         places = np.empty_like(positions)
-        keys, members = _grouped(round_ * self.groups + group)
-        for key, of_key in zip(keys.tolist(), members, strict=True):
-            at_group, at_round = key % self.groups, key // self.groups
-            starts, counts, mixed = self._round(at_group, at_round)
-            mixed, ends = mixed[inside[of_key]], np.cumsum(counts)
-            lane = np.searchsorted(ends, mixed, side="right")
-            places[of_key] = starts[lane] + mixed - (ends - counts)[lane]
+        for group, round_, members, inside in self._by_round(positions):
+            starts, counts, mixed = self._round(group, round_)
+            taken, ends = mixed[inside], np.cumsum(counts)
+            lane = np.searchsorted(ends, taken, side="right")
+            places[members] = starts[lane] + taken - (ends - counts)[lane]
         return places
 
     def pieces_of(self, positions: I64) -> Pool:
-        """What holds the rows of ascending positions [n > 0]: all rows of the rounds of the groups they lie in.
+        """Return what holds the rows of ascending positions [n > 0]: all rows of the rounds of their groups.
 
         Without shuffle, the rows between the first and the last asked for of each lane.
         """
-        group, offset = positions % self.groups, positions // self.groups
-        round_, inside, key = np.zeros_like(offset), offset, group
-        if self.shuffle:
-            round_, inside = np.divmod(offset, self._group_round)
-            key = (round_ - round_[0]) * self.groups + group
-        keys, members = _grouped(key)
         starts: list[I64] = []
         stops: list[I64] = []
         index = np.empty(len(positions), np.int64)
         base = 0
-        for one, of_key in zip(keys.tolist(), members, strict=True):
-            within = inside[of_key]
-            at_group = one % self.groups
+        for group, round_, members, inside in self._by_round(positions):
             if self.shuffle:
-                at_round = one // self.groups + int(round_[0])
-                begins, counts, mixed = self._round(at_group, at_round)
-                index[of_key] = base + mixed[within]
+                begins, counts, mixed = self._round(group, round_)
+                index[members] = mixed[inside] + base
             else:
-                first = int(within[0])
-                begins = self.lane_starts[at_group : at_group + 1] + first
-                counts = within[-1:] - within[:1] + 1
-                index[of_key] = within + (base - first)
+                offsets = np.arange(inside.start, inside.stop) if isinstance(inside, slice) else inside
+                begins = self.lane_starts[group : group + 1] + offsets[0]
+                counts = offsets[-1:] - offsets[:1] + 1
+                index[members] = offsets + (base - offsets[0])
             starts.append(begins)
             stops.append(begins + counts)
             base += int(counts.sum())
-        as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
+        as_it_lies = not self.shuffle and len(starts) == 1 and base == len(positions)
         found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
         pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
         return Pool(pieces=pieces, index=None if as_it_lies else index, items=len(positions))
 
+    def _by_round(self, positions: I64) -> Iterator[tuple[int, int, slice | I64, slice | I64]]:
+        """Sort ascending positions by round and group: (group, round, places in `positions`, offsets).
+
+        Positions that are `step` apart, as those of a rank are, need no sorting: their groups come in turn.
+        """
+        round_rows = self._group_round if self.shuffle else self.rows
+        rows, groups = len(positions), self.groups
+        step = int(positions[1] - positions[0]) if rows > 1 else groups
+        in_turn = rows > 0 and step > 0 and groups % step == 0
+        if not in_turn or not np.array_equal(positions, np.arange(positions[0], positions[0] + rows * step, step)):
+            group, offset = positions % groups, positions // groups
+            round_, inside = np.divmod(offset, round_rows)
+            least = int(round_.min()) if rows else 0  # small keys are sorted faster
+            keys, members = grouped((round_ - least) * groups + group)
+            for key, of_key in zip(keys.tolist(), members, strict=True):
+                yield int(key % groups), least + int(key // groups), of_key, inside[of_key]
+            return
+        turns = groups // step
+        group, begin = positions[:turns] % groups, positions[:turns] // groups
+        end = begin + (rows - np.arange(len(begin)) + turns - 1) // turns
+        by_group = np.argsort(group).tolist()
+        for number in range(int(begin.min()) // round_rows, int(end.max() - 1) // round_rows + 1):
+            border = number * round_rows
+            firsts, lasts = np.maximum(begin, border), np.minimum(end, border + round_rows)
+            for turn in by_group:
+                first, last, since = int(firsts[turn]), int(lasts[turn]), int(begin[turn])
+                if first < last:
+                    of_turn = slice(turn + (first - since) * turns, turn + (last - 1 - since) * turns + 1, turns)
+                    yield int(group[turn]), number, of_turn, slice(first - border, last - border)
+
     def locate(self, places: I64) -> tuple[I64, I64]:
-        at = np.searchsorted(self.line, places, side="right") - 1
-        rows = places - self.line[at]
+        at, rows = split_at(self.line, places)
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
     def positions_of_row(self, block: int, row: int) -> I64:
@@ -305,7 +329,7 @@ class EpochOrder(Order):
 
 
 def span_rows(blocks: I64, which: I64, rows: I64) -> Pool:
-    """Of each block the rows from the first to the last asked for: item i is row rows[i] of blocks[which[i]]."""
+    """Return the rows of each block from the first to the last asked for; item i is row rows[i] of blocks[which[i]]."""
     starts = np.full(len(blocks), np.iinfo(np.int64).max)
     stops = np.zeros(len(blocks), np.int64)
     np.minimum.at(starts, which, rows)
@@ -319,8 +343,8 @@ def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
     """Every (span, entry of the line) that overlap; spans [begin, end) are not empty."""
     first = np.searchsorted(line, begins, side="right") - 1
     counts = np.searchsorted(line, ends - 1, side="right") - first
-    span = np.repeat(np.arange(len(begins), dtype=np.int64), counts)
-    return span, np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    span, turn = count_out(counts)
+    return span, first[span] + turn
 
 
 def epoch_order(
@@ -332,15 +356,20 @@ def epoch_order(
     its own, and `groups` is not looked at.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
-    if settings["shuffle"]:
-        blocks = _shuffled_blocks(derive_key(settings["seed"], "blocks", settings["epoch"]), identities)
+    if settings["shuffle"]:  # by the keyed hash of their identity; equal hashes keep the natural order
+        key = derive_key(settings["seed"], "blocks", settings["epoch"])
+        high, low = np.empty(len(identities), np.uint64), np.empty(len(identities), np.uint64)
+        for begin in range(0, len(identities), _HASH_ROWS):
+            part = slice(begin, begin + _HASH_ROWS)
+            high[part], low[part] = hash_words(key, identities[part])
+        blocks = np.lexsort((low, high)).astype(np.int64)
     else:
         settings["groups"] = settings["lanes"]
     line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
     return EpochOrder(blocks=blocks if numbers is None else numbers[blocks], line=line, **settings)
 
 
-def _grouped(groups: I64) -> tuple[I64, list[Any]]:
+def grouped(groups: I64) -> tuple[I64, list[Any]]:
     """The distinct numbers, ascending, and the places where each stands, ascending: a slice if it is the only one."""
     if not len(groups):
         return groups, []
@@ -351,12 +380,3 @@ def _grouped(groups: I64) -> tuple[I64, list[Any]]:
     cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
     members = np.split(by_group, cuts)
     return groups[[each[0] for each in members]], members
-
-
-def _shuffled_blocks(key: tuple[int, int], identities: U64) -> I64:
-    """Block numbers sorted by the keyed hash of their identity; equal hashes keep the natural order."""
-    high, low = np.empty(len(identities), np.uint64), np.empty(len(identities), np.uint64)
-    for begin in range(0, len(identities), _HASH_ROWS):
-        part = slice(begin, begin + _HASH_ROWS)
-        high[part], low[part] = hash_words(key, identities[part])
-    return np.lexsort((low, high)).astype(np.int64)

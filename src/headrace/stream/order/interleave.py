@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.errors import SettingsError
+from headrace.stream.order.remaining import split_at
 
 _MOST_ROUNDS = 1 << 30  # 2 * rounds * rounds is a 64-bit number
 
@@ -62,10 +63,9 @@ class Interleave:
         self._descend(np.flatnonzero(~in_tail), 0, len(self.counts), source, turn)
         index = turn * self.round_rows + inside
         if in_tail.any():
-            place = positions[in_tail] - self._tails_before[0]
-            tail = np.searchsorted(self._tails_before - self._tails_before[0], place, side="right") - 1
+            tail, place = split_at(self._tails_before, positions[in_tail])
             source[in_tail] = tail
-            index[in_tail] = self._turns[tail] * self.round_rows + positions[in_tail] - self._tails_before[tail]
+            index[in_tail] = self._turns[tail] * self.round_rows + place
         return source, index
 
     def join(self, source: int, indexes: I64) -> I64:
@@ -82,7 +82,7 @@ class Interleave:
         return self._rounds_before[-1]
 
     def turns_before(self, rounds: I64) -> list[I64]:
-        """How many of the first so many whole rounds each source has: per source int64, same length."""
+        """Count the turns of each source in the first so many whole rounds: per source int64, same length."""
         counts: list[I64] = []
         self._count(rounds, 0, len(self.counts), counts)
         return counts
@@ -148,5 +148,5 @@ class Interleave:
 
 
 def _left_before(rounds: I64, left: int, both: int) -> I64:
-    """How many of the first `rounds` rounds go left."""
+    """Count those of the first `rounds` rounds that go left."""
     return (2 * rounds * left + both) // max(1, 2 * both)

@@ -24,6 +24,7 @@ from headrace.arrays import I64, U64
 from headrace.digest import derive_key
 from headrace.stream.order.epoch import EpochOrder, Order, OrderSettings, Pool, Reads, epoch_order
 from headrace.stream.order.interleave import Interleave
+from headrace.stream.order.remaining import count_out, split_at
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 _MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
@@ -91,12 +92,6 @@ class JoinedOrder(Order):
             found.append(np.stack([runs[run], block, np.full(len(block), number)]))
             laid += order.rows
         return Reads(*np.concatenate(found, axis=1))
-
-
-def split_at(bases: I64, numbers: I64) -> tuple[I64, I64]:
-    """(which range it is in, how far inside) of each number, where the ranges begin at `bases`."""
-    which = np.searchsorted(bases, numbers, side="right") - 1
-    return which, numbers - bases[which]
 
 
 def each_number(which: I64) -> Iterator[tuple[int, I64]]:
@@ -300,8 +295,7 @@ class MixedOrder(JoinedOrder):
         tails = self.interleave.rounds * self.groups
         begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
         counts = np.maximum(0, (last - begin) // self.groups + 1)
-        run = np.repeat(np.arange(len(first), dtype=np.int64), counts)
-        turn = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+        run, turn = count_out(counts)
         which, indexes = self.interleave.split(begin[run] + turn * self.groups)
         found = []
         for number, members in each_number(which):

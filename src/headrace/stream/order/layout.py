@@ -23,10 +23,20 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.epoch import EpochOrder, Order, OrderSettings, Pool, Reads, block_identities, epoch_order
+from headrace.stream.order.epoch import (
+    EpochOrder,
+    Order,
+    OrderSettings,
+    Pool,
+    Reads,
+    block_identities,
+    epoch_order,
+    expand,
+)
 from headrace.stream.order.interleave import Interleave, quotas
 from headrace.stream.order.joined import ChainedOrder, MixedOrder, Part, RegionOrder, Source, lay_regions
 from headrace.stream.order.regions import Regions, deal_shards
+from headrace.stream.order.remaining import split_at
 from headrace.stream.order.state import Change, StreamState
 
 
@@ -49,7 +59,7 @@ class BlendIndex(SplitIndex):
 
 
 def sources_of(index: SplitIndex) -> int:
-    """How many sources an epoch is made of."""
+    """Count the sources that an epoch is made of."""
     return len(index.parts) if isinstance(index, BlendIndex) else 1
 
 
@@ -183,18 +193,14 @@ class RestOfRound(Order):
         position = position[(position >= self.begin) & (position < self.end)]
         group, offset = position % self.base.groups, position // self.base.groups
         dealt = self._group_starts[group] + offset - self._first[group]
-        rank = np.searchsorted(self._rank_starts, dealt, side="right") - 1
-        positions: I64 = np.sort(rank + (dealt - self._rank_starts[rank]) * self.groups)
-        return positions
+        rank, turn = split_at(self._rank_starts, dealt)
+        return np.sort(rank + turn * self.groups)
 
     def reads(self, first: I64, last: I64) -> Reads:
         rank = first % self.groups
         begin = self._rank_starts[rank] + first // self.groups
         end = self._rank_starts[rank] + last // self.groups + 1
-        lowest = np.searchsorted(self._group_starts, begin, side="right") - 1
-        counts = np.searchsorted(self._group_starts, end - 1, side="right") - lowest
-        run = np.repeat(np.arange(len(first), dtype=np.int64), counts)
-        group = lowest[run] + np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+        run, group = expand(begin, end, self._group_starts)
         from_ = np.maximum(begin[run], self._group_starts[group])
         until = np.minimum(end[run], self._group_starts[group + 1]) - 1
         held = from_ <= until
@@ -208,8 +214,8 @@ class RestOfRound(Order):
 
     def _base_positions(self, positions: I64) -> I64:
         dealt = self._rank_starts[positions % self.groups] + positions // self.groups
-        group = np.searchsorted(self._group_starts, dealt, side="right") - 1
-        return (self._first[group] + dealt - self._group_starts[group]) * self.base.groups + group
+        group, inside = split_at(self._group_starts, dealt)
+        return (self._first[group] + inside) * self.base.groups + group
 
     @cached_property
     def _first(self) -> I64:
@@ -219,14 +225,14 @@ class RestOfRound(Order):
 
     @cached_property
     def _group_starts(self) -> I64:
-        """Where each group's rows begin, laid end to end, then their number: int64 [D + 1]."""
+        """The beginning of each group's rows, laid end to end, then their number: int64 [D + 1]."""
         group = np.arange(self.base.groups, dtype=np.int64)
         stops = (self.end - group + self.base.groups - 1) // self.base.groups
         return np.concatenate([[0], np.cumsum(stops - self._first)]).astype(np.int64)
 
     @cached_property
     def _rank_starts(self) -> I64:
-        """Where each rank's part of them begins, then their number: int64 [R + 1]."""
+        """The beginning of each rank's part of them, then their number: int64 [R + 1]."""
         short, longer = divmod(self.rows, self.groups)
         rows = short + (np.arange(self.groups) < longer)
         return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)

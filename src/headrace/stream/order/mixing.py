@@ -1,4 +1,4 @@
-"""How well batches mix a column that is sorted in the natural order of the split: numbers beside a true permutation's.
+"""Measure how well batches mix a column that is sorted in the natural order, beside a true permutation.
 
 A sorted column is the worst case: rows that lie together are alike. Two numbers describe a batch: whether all its rows
 are in the same half of the split (one class of two), and how many hundredths of the split it meets (classes of 100).
@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.epoch import Order
+from headrace.stream.order.epoch import Order, natural_rows
 from headrace.stream.order.joined import RegionOrder
 from headrace.stream.order.plan import Plan
 
@@ -72,14 +72,8 @@ def mixing_of_plan(index: SplitIndex, plan: Plan) -> dict[str, Mixing]:
     }
 
 
-def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
-    """The row number in the natural order of the split of each position."""
-    blocks, rows = order.locate(order.line_of(positions))
-    return index.first_row[blocks] + rows
-
-
 def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:
-    """Of batches, given by the natural row numbers of what was looked at of each: int64 [batches, rows]."""
+    """Measure batches, given by natural row numbers of what was looked at of each: int64 [batches, rows]."""
     halves, classes = natural * 2 // total_rows, np.sort(natural * 100 // total_rows, axis=1)
     permutation_single_class, permutation_classes = permutation_mixing(total_rows, natural.shape[1])
     return Mixing(

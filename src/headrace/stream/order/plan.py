@@ -28,7 +28,7 @@ from headrace.stream.order.epoch import Order, Pool
 from headrace.stream.order.joined import Part, parts_of
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
 from headrace.stream.order.regions import Regions
-from headrace.stream.order.remaining import Remainder, Remaining, Share, resolve_remainder, share_of
+from headrace.stream.order.remaining import Remainder, Remaining, Share, count_out, share_of
 
 MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
 _LEAST_POOL_ROWS = 1 << 15
@@ -39,7 +39,7 @@ _NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
 
 
 def estimate_peak_bytes(plan: Plan) -> int:
-    """What one rank holds at most, about: a gathered pool, its decoded blocks, and what is decoded ahead.
+    """Estimate what one rank holds at most: a gathered pool, its decoded blocks, and what is decoded ahead.
 
     Windows of the lanes it touches, each with a block more than it fills; never more than the decoded split twice.
     """
@@ -55,7 +55,7 @@ def estimate_peak_bytes(plan: Plan) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What a pass would deliver, counted position by position; a sound plan has no overlap and nothing missing."""
+    """A pass counted position by position; a sound plan has no overlap and nothing missing."""
 
     delivered_rows: int
     overlap_rows: int
@@ -66,21 +66,29 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Who reads which rows when, for one epoch and one number of ranks; build it with `make_plan`.
+    """The plan of who reads which rows when, for one epoch and one number of ranks.
 
-    Pure arithmetic over the index, so that it can be asked for any number of ranks. split_rows: N, also where an order
-    has fewer or more. block_bytes: of each block, int64 [B]. regions: whole shards for
-    each rank, or equal parts of what they left, else None.
+    Pure arithmetic over the index, so that it can be asked for any number of ranks. regions: whole shards for each
+    rank, or equal parts of what they left, else None.
     """
 
+    index: SplitIndex = field(repr=False)
     order: Order
     remaining: Remaining
     world_size: int
     batch_size: int
     remainder: Remainder
-    split_rows: int
     regions: Regions | None = None
-    block_bytes: I64 = field(repr=False)
+
+    @property
+    def split_rows(self) -> int:
+        """N, also where an order has fewer or more."""
+        return self.index.total_rows
+
+    @cached_property
+    def block_bytes(self) -> I64:
+        """Decoded bytes of each block, as estimated from the index: int64 [B]."""
+        return estimate_block_bytes(self.index)
 
     def _repr_html_(self) -> str:
         """For notebooks: steps, rows and bytes of the ranks, and whether anything is decoded twice."""
@@ -177,7 +185,7 @@ class Plan:
 
     @property
     def keeps_split(self) -> bool:
-        """Whether every rank decodes the whole split once and keeps it: it is small, and one permutation."""
+        """True if every rank decodes the whole split once and keeps it: it is small, and one permutation."""
         order, decoded = self.order, int(self.block_bytes.sum())
         one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
         return order.shuffle and self.regions is None and one_round and is_small(self.split_rows, decoded)
@@ -266,8 +274,8 @@ class Plan:
         held = cuts < until  # a cut between two ranges begins nothing
         cuts, until, of_range = cuts[held], until[held], of_range[held]
         counts = np.minimum(residues, until - cuts)
-        run = np.repeat(np.arange(len(cuts)), counts)
-        first = cuts[run] + np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+        run, turn = count_out(counts)
+        first = cuts[run] + turn
         last = first + (until[run] - 1 - first) // residues * residues
         reads = part.order.reads(first - part.begin, last - part.begin)
         place = places[of_range[run]] + first - starts[of_range[run]]
@@ -295,34 +303,8 @@ def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float
     return near[2], near[0]
 
 
-def make_plan(
-    index: SplitIndex,
-    *,
-    order: Order,
-    remaining: Remaining,
-    world_size: int,
-    batch_size: int,
-    remainder: Remainder | None = None,
-    regions: Regions | None = None,
-) -> Plan:
-    """The plan of what remains of an epoch in an order; `remainder` is chosen as a stream chooses it where it is None.
-
-    regions: of whole shards, in that order.
-    """
-    return Plan(
-        order=order,
-        remaining=remaining,
-        world_size=world_size,
-        batch_size=batch_size,
-        remainder=resolve_remainder(remainder, world_size),
-        split_rows=index.total_rows,
-        regions=regions,
-        block_bytes=estimate_block_bytes(index),
-    )
-
-
 def least_pool_rows(plan: Plan) -> int:
-    """How many rows are worth a pool: 32,768, or as many as 16 MiB hold."""
+    """Return how many rows are worth a pool: 32,768, or as many as 16 MiB hold."""
     row_bytes = int(plan.block_bytes.sum()) // max(1, plan.split_rows)
     return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
 

@@ -25,12 +25,12 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.remaining import Remainder, Remaining, Share, check_batches
+from headrace.stream.order.remaining import Remainder, Remaining, Share, check_batches, split_at
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regions:
-    """Who has which positions, for one number of ranks; goes into the state.
+    """The positions of each rank, for one number of ranks; goes into the state.
 
     distribution: how shards were given out; rows: n_r of each rank.
     assignment: the rank of each shard, where names, seed and epoch do not tell.
@@ -42,7 +42,7 @@ class Regions:
 
     @cached_property
     def bases(self) -> I64:
-        """Where each region begins, then N: int64 [C+1]."""
+        """The beginning of each region, then N: int64 [C+1]."""
         return np.concatenate([[0], np.cumsum(np.array(self.rows, np.int64))]).astype(np.int64)
 
     def bounds(self, remaining: Remaining, ranks: int) -> I64:
@@ -54,16 +54,16 @@ class Regions:
         return np.array([remaining.count_below(base) for base in self.bases.tolist()], np.int64)
 
     def steps(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
-        """Batches that every rank gets."""
+        """Count the batches that every rank gets."""
         left = np.diff(self.bounds(remaining, ranks))
         return int((left // batch_size).min() if remainder == "drop" else (-(-left // batch_size)).max())
 
     def shares(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> list[Share]:
-        """What each rank takes; its rounds count from where the region begins in which its first row lies."""
+        """Return the share of each rank; its rounds count from the beginning of the region of its first row."""
         bounds = self.bounds(remaining, ranks)
         steps = self.steps(remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
         begins = remaining.positions(np.minimum(bounds[:-1], remaining.total - 1)) if remaining.total else bounds[:-1]
-        origins = self.bases[np.searchsorted(self.bases, begins, side="right") - 1].tolist()
+        origins = self.bases[split_at(self.bases, begins)[0]].tolist()
         rows = np.minimum(np.diff(bounds), steps * batch_size).tolist()
         return [
             Share(
@@ -82,7 +82,7 @@ class Regions:
     def advance(
         self, remaining: Remaining, batches: int, *, ranks: int, batch_size: int, remainder: Remainder
     ) -> Remaining:
-        """What remains after every rank has received `batches` batches. Raises `StreamError` if there are fewer."""
+        """Return what remains after so many batches of every rank. Raises `StreamError` if there are fewer."""
         steps = self.steps(remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
         check_batches(batches, steps)
         bounds = self.bounds(remaining, ranks)

@@ -1,4 +1,4 @@
-"""What is left of an epoch: ranges of positions, read as one sequence, and who takes which of it. Pure.
+"""Describe what is left of an epoch as ranges of positions, read as one sequence, and share it out. Pure.
 
 An epoch that has not begun is the single range [0, N). Where ranks have whole shards, claim blocks or pack rows, a stop
 leaves ranges below the position, and a stop in what was resumed leaves ranges of these. All of that is one sorted list
@@ -20,6 +20,18 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.errors import SettingsError, StreamError
+
+
+def split_at(begins: I64, numbers: I64) -> tuple[I64, I64]:
+    """Return which range each number is in, and how far inside, where the ranges begin at `begins`."""
+    which = np.searchsorted(begins, numbers, side="right") - 1
+    return which, numbers - begins[which]
+
+
+def count_out(counts: I64) -> tuple[I64, I64]:
+    """Return each index as often as its count says, and the number of its turn, from 0."""
+    which = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +85,11 @@ class Remaining:
         """The positions at these places of the sequence; places int64 in [0, M) → positions, same shape."""
         if len(self.ranges) == 1:
             return places + self.ranges[0][0]
-        part = np.searchsorted(self._before, places, side="right") - 1
-        return self._starts[part] + (places - self._before[part])
+        part, inside = split_at(self._before, places)
+        return self._starts[part] + inside
 
     def count_below(self, position: int) -> int:
-        """How many positions left are smaller than `position`: the place where it is, or would be."""
+        """Count the positions left that are smaller than `position`: the place where it is, or would be."""
         part = int(np.searchsorted(self._starts, position, side="right")) - 1
         if part < 0:
             return 0
@@ -131,7 +143,7 @@ Remainder = Literal["pad", "drop", "exact"]
 
 
 def resolve_remainder(remainder: Remainder | None, ranks: int) -> Remainder:
-    """What happens to the last, incomplete step: as asked, else "exact" for one rank and "pad" for several."""
+    """Decide what happens to the last, incomplete step: as asked, else "exact" for one rank and "pad" for several."""
     if remainder is None:
         return "exact" if ranks == 1 else "pad"
     if remainder == "exact" and ranks > 1:
@@ -143,7 +155,7 @@ def resolve_remainder(remainder: Remainder | None, ranks: int) -> Remainder:
 
 
 def count_steps(rows_left: int, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
-    """Batches that every rank gets out of `rows_left` rows."""
+    """Count the batches that every rank gets out of `rows_left` rows."""
     whole, rest = divmod(rows_left, ranks * batch_size)
     return whole if remainder == "drop" or rest == 0 else whole + 1
 
@@ -174,7 +186,7 @@ class Share:
         return self.begin + self.stride * np.arange(start, min(stop, self.rows), dtype=np.int64)
 
     def items_below(self, place: int) -> int:
-        """How many own items lie below a place."""
+        """Count the own items below a place."""
         return min(self.rows, max(0, -(-(place - self.begin) // self.stride)))
 
 
@@ -194,7 +206,7 @@ def share_of(rows_left: int, *, rank: int, ranks: int, batch_size: int, remainde
 
 
 def advance(remaining: Remaining, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> Remaining:
-    """What remains after every rank has received `batches` batches. Raises `StreamError` if the pass has fewer."""
+    """Return what remains after every rank has received `batches` batches. Raises `StreamError` if there are fewer."""
     steps = count_steps(remaining.total, ranks=ranks, batch_size=batch_size, remainder=remainder)
     check_batches(batches, steps)
     begin = np.array([batches * ranks * batch_size], np.int64)

@@ -7,7 +7,7 @@ States of format versions 1 and 2 are of other orders and are refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
 from headrace.stream.order.epoch import OrderSettings, settings_of
 from headrace.stream.order.regions import Regions
-from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 
 FORMAT_VERSION = 3
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
@@ -37,12 +37,6 @@ class Change:
     lanes: int | None = None
     window_rows: int | None = None
     groups: int | None = None
-
-
-def round_border(position: int, *, lanes: int, window_rows: int, shuffle: bool, rows: int) -> int:
-    """The first position from `position` on at which every lane stands at the border of a window, or the end."""
-    round_rows = lanes * (window_rows if shuffle else 1)
-    return min(-(-position // round_rows) * round_rows, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +71,28 @@ class StreamState:
 
     @property
     def order_settings(self) -> OrderSettings:
-        """What the order of the epoch depends on, beside its blocks."""
+        """Everything that the order of the epoch depends on, beside its blocks."""
         return settings_of(self)
 
     @property
     def remaining(self) -> Remaining:
-        """What nobody has received yet."""
+        """The positions that nobody has received yet."""
         return Remaining.of(self.rows, position=self.position, holes=self.holes)
 
     def at(self, remaining: Remaining) -> StreamState:
         """The same order with this much left."""
         return replace(self, position=remaining.position, holes=remaining.holes)
+
+    def steps(self, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
+        """Return how many batches every rank gets of what is left."""
+        if self.regions is not None:
+            return self.regions.steps(self.remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        return count_steps(self.remaining.total, ranks=ranks, batch_size=batch_size, remainder=remainder)
+
+    def after(self, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> StreamState:
+        """Return the state after so many batches on every rank. Raises `StreamError` if there are fewer."""
+        go_on = advance if self.regions is None else self.regions.advance
+        return self.at(go_on(self.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
 
     def fresh(self, epoch: int) -> StreamState:
         """The beginning of an epoch, in the lanes and windows that this one began with."""
@@ -156,6 +161,45 @@ class StreamState:
                 " saved, or begin the epoch anew"
             )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingState:
+    """A place in a pass whose batches are packed from rows: `batches` on each of `world_size` ranks since `start`.
+
+    identity: of how rows are packed.
+    """
+
+    start: StreamState
+    batches: int
+    world_size: int
+    batch_size: int
+    identity: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object; `from_dict` gives an equal state back."""
+        numbers = {name: getattr(self, name) for name in _PACKING}
+        return seal("packing", FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "pack": self.identity})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PackingState:
+        """Read a state back. Raises `StreamError` if it is not one, or was changed."""
+        values = unseal(values, kind="packing", version=FORMAT_VERSION)
+        check_keys("packing state", values, _PACKING, others=("start", "pack"))
+        start = StreamState.from_dict(values["start"])
+        return cls(start=start, identity=values["pack"], **{name: values[name] for name in _PACKING})
+
+
+def check_keys(what: str, values: Mapping[str, Any], least: Mapping[str, int], *, others: Sequence[str]) -> None:
+    """Raise `StreamError` unless a state has these keys: integers of at least so much, and others."""
+    numbers = [values.get(name) for name in least]
+    bounds = zip(numbers, least.values(), strict=True)
+    if set(values) != {*least, *others} or not all(
+        type(number) is int and lowest <= number <= MOST_POSITIONS for number, lowest in bounds
+    ):
+        raise StreamError(f"{what}: {shown(values)} is not what state_dict() gave; pass it on unchanged")
+
+
+_PACKING = {"batches": 0, "world_size": 1, "batch_size": 1}  # its numbers, and the least that each may be
 
 # What is not an integer, and what is expected in its place.
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -233,21 +277,24 @@ def _check_changes(state: StreamState) -> None:
         raise _bad("changes", positions, f"expected positions below {state.rows}, the rows of the epoch")
     if sum(change.lanes or change.ranks or 0 for change in state.changes) > MOST_LANES:
         raise _bad("changes", positions, f"expected lanes and ranks of together at most {MOST_LANES}")
-    base: StreamState | Change = state
-    begin = 0
+    cut: Change | None = None
     for change in state.changes:
         if change.ranks is not None:
             continue
-        border = begin + round_border(
-            change.position - begin,
-            lanes=base.lanes or 1,
-            window_rows=base.window_rows or 1,
-            shuffle=state.shuffle,
-            rows=state.rows - begin,
-        )
-        if change.position != border:
+        if change.position != next_border(state, cut, change.position):
             raise _bad("changes", positions, f"expected lanes to be cut at borders of rounds, not at {change.position}")
-        base, begin = change, change.position
+        cut = change
+
+
+def next_border(state: StreamState, cut: Change | None, position: int) -> int:
+    """Return the first position from `position` on at which every lane stands at the border of a window, or the end.
+
+    cut: the last one of the lanes; None: they are those that the epoch began with.
+    """
+    base: StreamState | Change = state if cut is None else cut
+    begin = 0 if cut is None else cut.position
+    round_rows = (base.lanes or 1) * ((base.window_rows or 1) if state.shuffle else 1)
+    return min(begin - (begin - position) // round_rows * round_rows, state.rows)
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:

@@ -1,4 +1,4 @@
-"""Which step sees a row, and what a checkpoint has seen: the order asked backwards. Pure.
+"""Ask the order backwards: which step sees a row, and what a checkpoint has seen. Pure.
 
 Where a row is costs one window. What a state has seen costs O(rows received or left, whichever are fewer), a part of
 the epoch at a time.
@@ -24,7 +24,7 @@ _PART_ROWS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """Where one row is delivered. position: in the global order; step, place: batch number of its rank, row in it."""
+    """The delivery of one row. position: in the global order; step, place: batch number of its rank, row in it."""
 
     position: int
     rank: int
@@ -48,7 +48,7 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
 
 
 def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
-    """Who delivers a row in the plan's pass, and when, the first time if it comes several times.
+    """Find who delivers a row in the plan's pass, and when, the first time if it comes several times.
 
     None if "drop" leaves it out, it was received before, or the epoch is too short for it.
     """

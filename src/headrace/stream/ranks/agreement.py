@@ -55,7 +55,7 @@ def start_together(
 ) -> None:
     """Wait until all ranks start this pass of a stream, and compare their contracts.
 
-    contract: JSON by name, equal on all ranks, of `BaseLoader.contract`. check: raises when another rank has failed.
+    contract: JSON by name, equal on all ranks, of `StreamLoader.contract`. check: raises when another rank has failed.
     Raises `RanksDiffer` if contracts differ, `StreamError` if a rank does not arrive.
     """
     if topology.world_size < 2:

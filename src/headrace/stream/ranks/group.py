@@ -50,7 +50,7 @@ _LOOK_S, _TELL_S = 0.05, 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why rank `rank` of `world_size` stopped.
+    """The reason why rank `rank` of `world_size` stopped.
 
     process, processes: its number in the process group and the size of the group; None without a group. lost: whether
     the process died, and another one reports it. number: counts the failures of the group; 0 before it is posted.

@@ -1,16 +1,28 @@
-"""What a pass has cost the loop of one rank: a few additions for each batch, and quantiles when somebody asks."""
+"""Measure what a pass costs the loop of one rank: a few additions for each batch, and quantiles when somebody asks.
+
+The loop and the reading threads write a few fields that others read. Nothing is locked: each field is replaced whole,
+and a snapshot that is one batch late does no harm.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
 
 MOST_WAITS = 1 << 14  # kept for quantiles: half a megabyte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStats:
-    """What one pass has cost the loop of one rank so far, in seconds of its clock.
+    """The cost of one pass to the loop of one rank so far, in seconds of its clock.
 
     steps: batches received. rows: in them, without filling rows; bins, where rows are packed while they are streamed.
     waited_s: waited for batches, all together; loop_s: what the loop spent between them. first_wait_s: for the first
@@ -46,20 +58,57 @@ class StreamStats:
         return self.rows / seconds if seconds > 0 else 0.0
 
 
-@dataclass(eq=False)
-class Waits:
-    """Seconds waited for batches, and seconds that the loop had them; noted by one thread, read by any.
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The state of a pass at one moment. seconds: since its phase began; waited: seconds the loop waited for data.
 
-    lately: of the last batches. blocks_read: by thread, as each thread may only count its own.
+    phase: "loop" (the training loop has the batch), "decode" (waiting for `place`, a shard and block), "gather"
+    (waiting while no block is read) or "done".
     """
 
+    phase: str
+    seconds: float
+    batches: int
+    waited: float
+    elapsed: float
+    place: str = ""
+
+
+@dataclass(eq=False)
+class Progress:
+    """The progress of one pass in one process. Clocks are monotonic seconds.
+
+    index: names the blocks. reading: block number → since when a thread reads it. blocks_read: by thread, as each
+    thread may only count its own. steps: batches received; waited, looped: seconds that the loop waited for them, and
+    spent between them; first, longest: waits; lately: those of the last batches.
+    """
+
+    index: SplitIndex | None = None
+    reading: dict[int, float] = field(default_factory=dict)
+    blocks_read: dict[int, int] = field(default_factory=dict)
     steps: int = 0
     waited: float = 0.0
     looped: float = 0.0
     first: float = 0.0
     longest: float = 0.0
     lately: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
-    blocks_read: dict[int, int] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+    _since: float = field(default_factory=time.monotonic)
+    _phase: str = "loop"
+
+    def wait(self) -> None:
+        """The loop asks for a batch."""
+        self._enter("wait")
+
+    def got(self) -> None:
+        """The loop has its batch."""
+        now = time.monotonic()
+        self.note(now - self._since)
+        self._since, self._phase = now, "loop"
+
+    def done(self) -> None:
+        """The pass is over."""
+        self._enter("done")
 
     def note(self, wait: float) -> None:
         """Note how long the loop waited for a batch that it has now."""
@@ -70,8 +119,45 @@ class Waits:
         self.longest = max(self.longest, wait)
         self.lately.append(wait)
 
+    def noted(self, read_block: ReadBlock) -> ReadBlock:
+        """Return a `read_block` that notes here which blocks are being read, since when, and how many were."""
+        reading, finished = self.reading, self.blocks_read  # alone: the pass may be held by what reads for it
+
+        def noted(block: int, columns: Sequence[str] | None) -> pa.Table:
+            reading[block] = time.monotonic()
+            try:
+                return read_block(block, columns)
+            finally:
+                reading.pop(block, None)
+                thread = threading.get_ident()
+                finished[thread] = finished.get(thread, 0) + 1
+
+        return noted
+
+    def _enter(self, phase: str) -> None:
+        """Leave the loop, or a wait that came to nothing."""
+        now = time.monotonic()
+        if self.steps and self._phase == "loop":
+            self.looped += now - self._since
+        self._since, self._phase = now, phase
+
+    def snapshot(self) -> Snapshot:
+        """Return the present state; of several blocks being read, it names the one read for longest."""
+        now, phase, place, waited = time.monotonic(), self._phase, "", self.waited
+        if phase == "wait":
+            waited += now - self._since
+            reading = [(since, block) for block, since in self.reading.copy().items()]
+            phase = "decode" if reading else "gather"
+            if reading and self.index is not None:
+                block = min(reading)[1]
+                place = f"{self.index.shards[self.index.shard_of_block[block]]} block {self.index.block[block]}"
+        return Snapshot(
+            phase=phase, seconds=now - self._since, batches=self.steps, waited=waited,
+            elapsed=now - self._began, place=place,
+        )  # fmt: skip
+
     def stats(self, rows: int) -> StreamStats:
-        """What the pass has cost so far. rows: that the loop received."""
+        """Return what the pass has cost so far. rows: that the loop received."""
         waits = sorted(self.lately.copy())  # copied first, as the loop may go on in another thread
 
         def quantile(share: float) -> float:

@@ -19,25 +19,21 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-import pyarrow as pa
-
-from headrace.dataset.index import SplitIndex
-from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.stream.ranks.agreement import RanksDiffer, start_together
 from headrace.stream.ranks.group import RUNNING, Failure, default_group, failure_of
-from headrace.stream.ranks.stats import Waits
+from headrace.stream.ranks.stats import Progress, Snapshot
 
 if TYPE_CHECKING:
-    from headrace.stream.loader.base import BaseLoader
+    from headrace.stream.loader.stream_loader import StreamLoader
 
 log = logging.getLogger("headrace")
 
@@ -55,7 +51,7 @@ class Watch:
     """Watches one pass of a loader: `for batch in Watch(loader, contract).over(batches)`.
 
     It changes no batch, only which error is seen where. stream: the loader; hashable, with weak references. contract:
-    see `BaseLoader.contract`; None skips the start barrier. progress: where the reading threads note what they read.
+    see `StreamLoader.contract`; None skips the start barrier. progress: where the reading threads note what they read.
     stall_seconds: None never logs a stall.
     """
 
@@ -63,7 +59,7 @@ class Watch:
 
     def __init__(
         self,
-        stream: BaseLoader[Any, Any],
+        stream: StreamLoader,
         contract: Mapping[str, Any] | None,
         progress: Progress | None = None,
         *,
@@ -222,93 +218,6 @@ class Watch:
         found = complaints(moments, stall_seconds=stall_seconds)
         for sentence in due(found, self._said, now=time.monotonic()):
             log.warning("%s", sentence)
-
-
-# --- progress: a few fields that the loop and the reading threads write, and the watch reads. Nothing is locked: each
-# --- field is replaced whole, and a snapshot that is one batch late does no harm.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """The state of a pass at one moment. seconds: since its phase began; waited: seconds the loop waited for data.
-
-    phase: "loop" (the training loop has the batch), "decode" (waiting for `place`, a shard and block), "gather"
-    (waiting while no block is read) or "done".
-    """
-
-    phase: str
-    seconds: float
-    batches: int
-    waited: float
-    elapsed: float
-    place: str = ""
-
-
-@dataclass(eq=False)
-class Progress:
-    """The progress of one pass in one process. Clocks are monotonic seconds.
-
-    index: names the blocks. reading: block number → since when a thread reads it. waits: what the pass has cost its
-    loop.
-    """
-
-    index: SplitIndex | None = None
-    reading: dict[int, float] = field(default_factory=dict)
-    waits: Waits = field(default_factory=Waits)
-    _began: float = field(default_factory=time.monotonic)
-    _since: float = field(default_factory=time.monotonic)
-    _phase: str = "loop"
-
-    def wait(self) -> None:
-        """The loop asks for a batch."""
-        self._enter("wait")
-
-    def got(self) -> None:
-        """The loop has its batch."""
-        now = time.monotonic()
-        self.waits.note(now - self._since)
-        self._since, self._phase = now, "loop"
-
-    def done(self) -> None:
-        """The pass is over."""
-        self._enter("done")
-
-    def noted(self, read_block: ReadBlock) -> ReadBlock:
-        """Return a `read_block` that notes here which blocks are being read, since when, and how many were."""
-        reading, finished = self.reading, self.waits.blocks_read  # alone: the pass may be held by what reads for it
-
-        def noted(block: int, columns: Sequence[str] | None) -> pa.Table:
-            reading[block] = time.monotonic()
-            try:
-                return read_block(block, columns)
-            finally:
-                reading.pop(block, None)
-                thread = threading.get_ident()
-                finished[thread] = finished.get(thread, 0) + 1
-
-        return noted
-
-    def _enter(self, phase: str) -> None:
-        """Leave the loop, or a wait that came to nothing."""
-        now = time.monotonic()
-        if self.waits.steps and self._phase == "loop":
-            self.waits.looped += now - self._since
-        self._since, self._phase = now, phase
-
-    def snapshot(self) -> Snapshot:
-        """Return the present state; of several blocks being read, it names the one read for longest."""
-        now, phase, place, waited = time.monotonic(), self._phase, "", self.waits.waited
-        if phase == "wait":
-            waited += now - self._since
-            reading = [(since, block) for block, since in self.reading.copy().items()]
-            phase = "decode" if reading else "gather"
-            if reading and self.index is not None:
-                block = min(reading)[1]
-                place = f"{self.index.shards[self.index.shard_of_block[block]]} block {self.index.block[block]}"
-        return Snapshot(
-            phase=phase, seconds=now - self._since, batches=self.waits.steps, waited=waited,
-            elapsed=now - self._began, place=place,
-        )  # fmt: skip
 
 
 # --- stalls: from a snapshot of each rank to the sentences worth logging. Pure.

@@ -26,15 +26,14 @@ What is not there in Python is an `InputError`, not another value: moments finer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError, MissingExtra
-from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat
-from headrace.stream.packed.batches import PACKED_COLUMNS, PackedBatches, packed_batches
+from headrace.stream.loader.options import IN_ARROW, BatchFormat, RowForm
 from headrace.stream.read.columns import Column, Columns
 from headrace.stream.read.ragged import LENGTHS, Padding, Ragged, padded_batches
 
@@ -46,12 +45,12 @@ def make_batches(
     batch_size: int,
     batch_format: BatchFormat,
     padding: Padding | None = None,
-    packed: PackedBatches | None = None,
+    form: RowForm | None = None,
 ) -> Iterator[Batch]:
-    """The rows as batches of `batch_size`, the last with what is left; a bool column `VALID` is the mask of real rows.
+    """Yield batches of `batch_size` rows, the last with what is left; a bool column `VALID` is the mask of real rows.
 
-    padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. packed: rows are
-    bins, see `packed_batches`; other columns come beside, a value a bin. Batches share memory with the columns.
+    padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. form: makes the
+    batches where rows are more than their columns. Batches share memory with the columns.
     Raises `InputError` for a null date or moment in torch and for what Python has no value for in rows, `MissingExtra`
     if torch is asked for and not installed.
     """
@@ -62,8 +61,8 @@ def make_batches(
         slices = (table.slice(start, batch_size) for start in range(0, table.num_rows, batch_size))
         yield from slices if batch_format == "arrow" else map(python_rows, slices)
         return
-    if packed is not None:
-        yield from _packed_batches(columns, batch_size, batch_format, packed)
+    if form is not None:
+        yield from form.batches(columns, batch_size, batch_format)
         return
     torch = import_torch() if batch_format == "torch" else None
     cuts: dict[str, Iterable[Any]] = {}
@@ -84,24 +83,11 @@ def make_batch(
     columns: Columns,
     batch_format: BatchFormat,
     padding: Padding | None = None,
-    packed: PackedBatches | None = None,
+    form: RowForm | None = None,
 ) -> Batch:
     """All rows as one batch; see `make_batches`."""
     rows = len(next(iter(columns.values())))
-    return next(make_batches(columns, max(1, rows), batch_format, padding, packed))
-
-
-def _packed_batches(
-    columns: Columns, batch_size: int, batch_format: BatchFormat, settings: PackedBatches
-) -> Iterator[Batch]:
-    """Bins as batches, and the other columns of theirs beside, a value a bin."""
-    ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
-    rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
-    made = packed_batches(ids, mask, starts, valid=cast(Any, rest.get(VALID)), batch_size=batch_size, settings=settings)
-    beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
-    for batch, more in zip(made, beside, strict=True):
-        assert isinstance(more, dict)
-        yield {**in_format(batch, batch_format), **more}
+    return next(make_batches(columns, max(1, rows), batch_format, padding, form))
 
 
 def in_format(batch: dict[str, Any], batch_format: BatchFormat) -> dict[str, Any]:
@@ -135,8 +121,8 @@ def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Ite
                     ' batch_format="numpy"'
                 )
             column = column.view(np.int64)
-        parts = torch.from_numpy(column).split(batch_size)  # one call for all batches
-        return parts
+        # torch's own split releases the interpreter lock, and gets it back late while other threads decode.
+        return map(torch.from_numpy, _slices(column, batch_size))
     if isinstance(column, Ragged):
         if torch is None:
             return map(list, parts)

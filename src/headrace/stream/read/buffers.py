@@ -44,10 +44,8 @@ class Buffers:
         return self._kept[-1][:size].view(kind).reshape(shape)
 
     def trim(self, most: int) -> None:
-        """Let go of free buffers, least recently used first, until at most so many are kept."""
-        place = 0
-        while len(self._kept) > most and place < len(self._kept):
-            if sys.getrefcount(self._kept[place]) == _ONLY_OURS:
-                del self._kept[place]
-            else:
-                place += 1
+        """Let go of free buffers, least recently used first, until at most `most` are free."""
+        places = range(len(self._kept))
+        free = [place for place in places if sys.getrefcount(self._kept[place]) == _ONLY_OURS]
+        for place in reversed(free[: max(0, len(free) - most)]):
+            del self._kept[place]

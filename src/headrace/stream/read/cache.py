@@ -73,7 +73,7 @@ class CachedBlocks:
 
     @property
     def counts(self) -> CacheCounts:
-        """What became of the blocks that this process asked for."""
+        """Counts of the blocks that this process asked for."""
         return self._counts
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:

@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 Keep = Literal["copies", "views"]
 
 _PART_BYTES = 1 << 21
-_SPARE_PARTS = 16  # memory of parts that is kept for the next ones
+_SPARE_PARTS = 32  # memory of parts that is kept for the next ones
 
 
 class Part(NamedTuple):
@@ -89,7 +89,7 @@ class Fetcher:
 
     @property
     def has_room(self) -> bool:
-        """Whether everything announced has begun, so that more may be announced."""
+        """True if everything announced has begun, so that more may be announced."""
         return not self._waiting
 
     @property
@@ -98,7 +98,7 @@ class Fetcher:
         return sum(map(self._size, self._begun))
 
     def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
-        """What `use` makes of each decoded block, in the same order; called in the threads. No block is held.
+        """Return what `use` makes of each decoded block, in the same order; called in the threads. No block is held.
 
         Raises what decoding raised.
         """
@@ -158,7 +158,7 @@ class Fetcher:
                 del self._wanted[block], self._begun[block], self._floors[block]
             self._sizes.pop(block, None)
         with self._memory_lock:
-            self._memory.trim(self.held_bytes // _PART_BYTES + _SPARE_PARTS)
+            self._memory.trim(_SPARE_PARTS)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:

@@ -19,15 +19,12 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.errors import SettingsError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import import_torch
-
-if TYPE_CHECKING:
-    from headrace.stream.workers.parcel import Packed
 
 Pin = Callable[[Any], Any]
 Rebuild = Callable[[Sequence[Any]], Any]
@@ -100,18 +97,16 @@ class DeviceCopies:
         tensors: list[Any] = []
         # What is no plain CPU tensor moves itself, in the loop's thread and stream.
         rebuild = taken_apart(batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value)
-        layout: list[Packed] = [("", tensor.dtype, tuple(tensor.shape), None) for tensor in tensors]
-        total = sum(room(tensor.shape, tensor.dtype) for tensor in tensors)
         cuda = self._stream is not None
         # The stream makes its device the present one of this thread, too.
         with self._torch.cuda.stream(self._stream) if cuda else nullcontext():
-            arena, done = self._torch.empty(total, dtype=self._torch.uint8, pin_memory=cuda), None
-            for view, tensor in zip(views(arena, layout), tensors, strict=True):
+            arena, done = self._torch.empty(room(tensors), dtype=self._torch.uint8, pin_memory=cuda), None
+            for view, tensor in zip(views(arena, tensors), tensors, strict=True):
                 view.copy_(tensor.detach())
             if cuda:  # pinned memory that is dropped while it is copied from stays torch's until the copy is done
                 arena = arena.to(self._device, non_blocking=True)
                 done = self._stream.record_event()
-        return Copied(rebuild, list(views(arena, layout)), arena, done)
+        return Copied(rebuild, list(views(arena, tensors)), arena, done)
 
     def finish(self, copied: Copied) -> Any:
         """The batch, for the loop's present stream: what that stream does from now on finds the tensors ready."""
@@ -151,8 +146,9 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
     if type(batch) is list and (ragged := together(batch)) is not None:
         flat, lengths = ragged
         tensors.append(flat)
-        return lambda given: list(apart(given[number], lengths))
-    if type(batch) is list and any(_holds_more(value) for value in batch):
+        return lambda given: apart(given[number], lengths)
+    # Texts and numbers hold no tensors, and a batch may have thousands of them.
+    if type(batch) is list and any(not isinstance(value, str | bytes | int | float | None) for value in batch):
         values = [taken_apart(value, tensors, other) for value in batch]
         return lambda given: [value(given) for value in values]
     if isinstance(batch, tuple):
@@ -203,11 +199,6 @@ def _each(batches: Generator[Any, None, None], make: Callable[[Any], Any]) -> Ge
 def _pinned_itself(value: Any) -> Any:
     """A tensor on a device already, or of a layout that cannot be pinned, stays; another object pins itself."""
     return value if isinstance(value, import_torch().Tensor) or not hasattr(value, "pin_memory") else value.pin_memory()
-
-
-def _holds_more(value: Any) -> bool:
-    """Whether a value in a list may hold tensors; texts and numbers do not, and a batch may have thousands of them."""
-    return not isinstance(value, str | bytes | int | float | None)
 
 
 @cache

@@ -46,7 +46,7 @@ class BadBlock:
 
 @dataclass(eq=False)
 class Quarantine:
-    """What one reader gave up in one pass.
+    """The rows and blocks that one reader gave up in one pass.
 
     rows: filling rows that stand for rows of bad blocks in the batches made so far. blocks: the bad blocks, by number.
     batch_size: rows of a batch, for `go_back`.
@@ -72,7 +72,12 @@ class Quarantine:
                 if table.num_rows != rows:
                     raise CorruptShard(f"has {table.num_rows} rows, the index says {rows}")
             except _ABOUT_THE_BLOCK as error:
-                self._give_up(block, rows, f"{type(error).__name__}: {error}")
+                shard = self.index.shards[self.index.shard_of_block[block]]
+                reason = f"{type(error).__name__}: {error}"
+                bad = BadBlock(shard=shard, block=int(self.index.block[block]), rows=rows, reason=reason)
+                if self.blocks.pop(block, None) is None:
+                    log.warning("%s: %d rows are in quarantine: %s", self.reader, rows, bad)
+                self.blocks[block] = bad  # the last one now
                 return filling_rows(self.index.schema, names, rows).append_column(VALID, pa.array(np.zeros(rows, bool)))
             return table.append_column(VALID, pa.array(np.ones(rows, bool)))
 
@@ -105,13 +110,6 @@ class Quarantine:
         self._places = batches * self.batch_size
         self._by_batch = {batch: count for batch, count in self._by_batch.items() if batch < batches}
         self.rows = sum(self._by_batch.values())
-
-    def _give_up(self, block: int, rows: int, reason: str) -> None:
-        shard = self.index.shards[self.index.shard_of_block[block]]
-        bad = BadBlock(shard=shard, block=int(self.index.block[block]), rows=rows, reason=reason)
-        if self.blocks.pop(block, None) is None:
-            log.warning("%s: %d rows are in quarantine: %s", self.reader, rows, bad)
-        self.blocks[block] = bad  # the last one now
 
 
 def filling_rows(schema: pa.Schema, names: Sequence[str], rows: int) -> pa.Table:

@@ -100,7 +100,7 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding:
-    """What fills lists up. values: by column, 0 for others; multiple: widths are rounded up to one of these."""
+    """Values that fill lists up. values: by column, 0 for others; multiple: widths are rounded up to one of these."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     multiple: int = 1

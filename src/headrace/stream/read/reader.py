@@ -30,9 +30,10 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
-from headrace.stream.order.epoch import Pool, span_rows
+from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import Share
+from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
@@ -55,31 +56,30 @@ class KeptSplit:
 
 
 _MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
-_POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 _MANY_TIMES = 8  # so many blocks for each that would be decoded twice to bring the first batch sooner
 
 
 def read_share(
-    index: SplitIndex,
-    read_block: ReadBlock,
-    *,
     plan: Plan,
-    share: Share,
+    read_block: ReadBlock,
     options: StreamOptions,
-    columns: Sequence[str],
-    reader: str,
+    *,
+    topology: Topology,
     quarantine: Quarantine | None = None,
     kept: KeptSplit | None = None,
     make: MakeBatches | None = None,
 ) -> Generator[Any, None, None]:
-    """The batches of one consumer, in order; exactly `share.steps` of them.
+    """Yield the batches of one rank, in order; exactly `plan.steps_per_rank` of them.
 
-    reader: names this consumer in messages. quarantine: says how many rows are only filling ones because of their
-    block; then the last column is `VALID`. kept: where a small split stays decoded; None: for this pass alone.
+    quarantine: takes what cannot be read. kept: where a small split stays decoded; None: for this pass alone.
     make: makes batches of so many rows of columns; None: as the options say.
     Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block raised, with
     rank, shard and block.
     """
+    index, share, reader = plan.index, plan.share(topology.rank), str(topology)
+    columns = options.check_columns(index.schema.names)
+    if quarantine is not None:
+        read_block, columns = quarantine.around(read_block), (*columns, VALID)
     mapped = options.cache == "decoded" or "arrow" in index.formats  # what is not read of them takes no memory
     fetcher = Fetcher(
         lambda block: decode_block(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
@@ -90,24 +90,19 @@ def read_share(
         keep="views" if mapped or not plan.order.shuffle else "copies",  # in order few blocks are open
     )
     if make is None:
-        make = partial(
-            make_batches,
-            batch_format=options.batch_format,
-            padding=options.padding,
-            packed=options.packed_batches,
-        )
+        make = partial(make_batches, batch_format=options.batch_format, padding=options.padding, form=options.form)
     if plan.keeps_split and quarantine is None:
-        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns)
+        pools = _from_memory(kept or KeptSplit(), fetcher, plan, share, columns)
     else:
         planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan))
-        pools = _gathered(fetcher, planned, index, plan, options)
+        pools = _gathered(fetcher, planned, plan, options)
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         yield from _batches(ready, share, quarantine, options.batch_size, make)
 
 
 def _gathered(
-    fetcher: Fetcher, pools: Iterator[Pool], index: SplitIndex, plan: Plan, options: StreamOptions
+    fetcher: Fetcher, pools: Iterator[Pool], plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
     """Each pool's number of items and its columns."""
     buffers = Buffers()
@@ -115,7 +110,7 @@ def _gathered(
     first = next(pools, None)
     if first is None:
         return
-    count = len(first.blocks)
+    index, count = plan.index, len(first.blocks)
     few_of_all = options.read_threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
     if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
         yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
@@ -125,12 +120,14 @@ def _gathered(
         fetcher.announce(first.pieces)
     while ahead:
         pool = ahead.popleft()
+        if pool is not first:  # threads decode for the next pool while this one is waited for and gathered
+            _announce(fetcher, pools, ahead)
         pieces = fetcher.get(pool.pieces)
         columns = gather(pieces, pool.index, buffers)
-        buffers.trim(_POOLS_OF_BUFFERS * len(columns))
+        buffers.trim(len(columns))
         if pool is first:  # the loop waits for it, so nothing else is begun before
             yield pool.items, columns
-        _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
+            _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
         del pieces  # or they would live while the next pool is waited for
         fetcher.release(pool.pieces)
         if pool is not first:
@@ -139,18 +136,12 @@ def _gathered(
 
 
 def _from_memory(
-    kept: KeptSplit,
-    fetcher: Fetcher,
-    index: SplitIndex,
-    plan: Plan,
-    share: Share,
-    *,
-    names: Sequence[str],
+    kept: KeptSplit, fetcher: Fetcher, plan: Plan, share: Share, names: Sequence[str]
 ) -> Iterator[tuple[int, Columns]]:
     """The same items as pools of `_gathered` have, from a split that is decoded as a whole."""
     if not share.items:
         return
-    begun = 0
+    index, begun = plan.index, 0
     if kept.columns is None and share.rows > share.batch_size and len(index.rows) > _MANY_TIMES * share.batch_size:
         # Many small files: the first batch waits for its own blocks alone.
         begun = share.batch_size
@@ -163,14 +154,13 @@ def _from_memory(
     columns, buffers, size = kept.columns, Buffers(), least_pool_rows(plan)
     for begin in range(begun, max(1, share.rows), _MOST_PLACES):
         places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
-        block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
-        rows = index.first_row[block] + row
+        rows = natural_rows(index, plan.order, plan.remaining.positions(places))
         if begin + len(rows) >= share.rows:  # the last row also fills the last step
             rows = np.append(rows, np.full(share.items - max(1, share.rows), rows[-1]))
         for start in range(0, len(rows), size):
             taken = rows[start : start + size]
             yield len(taken), gather([columns], taken, buffers)
-            buffers.trim(_POOLS_OF_BUFFERS * len(columns))
+            buffers.trim(len(columns))
 
 
 def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -> Columns:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ Transform = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TransformContext:
-    """Where a batch stands in its epoch.
+    """The place of a batch in its epoch.
 
     step: the global step in the epoch, position // global batch. rank: that received the batch. positions: of the rows
     of the batch in the order of the epoch, int64 [rows], the same for a row on any ranks and workers; -1 for filling
@@ -100,7 +101,7 @@ def transformed(
 
 
 def takes_context(transform: Transform) -> bool:
-    """Whether a transform is called with (batch, context): it has a second positional parameter for it.
+    """Return whether a transform is called with (batch, context): it has a second positional parameter for it.
 
     That is one without a default, or one named `context`. Parameters that a partial has bound do not count, nor does
     `*args`. What has no signature, such as some builtins, is called with the batch alone.
@@ -132,13 +133,15 @@ def check_travels(transform: Transform | None) -> None:
 
 
 def name_of(transform: Transform) -> str:
-    """How messages call a transform: module and name of the function, or of what a partial calls, or the class."""
+    """Name a transform: module and name of the function, or of what a partial calls, or the class."""
     named = _named(transform)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def _named(transform: Transform) -> Any:
-    inner = getattr(transform, "func", transform)
+    inner: Any = transform
+    while isinstance(inner, partial):
+        inner = inner.func
     return inner if hasattr(inner, "__qualname__") else type(inner)
 
 

@@ -134,17 +134,12 @@ def _stand_guard(
         lost[:] = lost or found
         for number in there.values():
             processes[number].kill()
-        _disturb(sending, noticed)
+        with suppress(OSError):
+            os.set_blocking(sending, False)
+            while not noticed.is_set():
+                try:
+                    os.write(sending, _ZEROS)
+                except BlockingIOError:  # full: the loop is not reading now
+                    noticed.wait(0.01)
     finally:
         os.close(sending)
-
-
-def _disturb(sending: int, noticed: threading.Event) -> None:
-    """Write zeros until the loop has noticed."""
-    with suppress(OSError):
-        os.set_blocking(sending, False)
-        while not noticed.is_set():
-            try:
-                os.write(sending, _ZEROS)
-            except BlockingIOError:  # full: the loop is not reading now
-                noticed.wait(0.01)

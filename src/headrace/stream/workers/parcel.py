@@ -1,21 +1,25 @@
-"""A batch on its way from a worker process to the training loop: one piece of memory, whatever the number of columns.
+"""Send batches between a worker process and the training loop in one piece of memory, whatever the number of columns.
 
 A DataLoader sends every tensor by a file descriptor of its own, which costs about a millisecond each; a batch of 28
-columns that way is twenty times slower than its bytes. A `Parcel` is a batch that pickles as one buffer: small ones in
-the message itself, large ones in one block of shared memory. What arrives is a plain dict again, whoever unpickles it.
-An `UnmadeBatch` goes the other way, as columns, and what arrives is the batch that the worker is to work on.
+columns that way is twenty times slower than its bytes. So batches are wrapped here, and pickle as one buffer: small
+ones in the message itself, large ones in one block of shared memory. What arrives is what was wrapped:
 
-A worker pickles in a thread whose errors nobody hears: the loop would wait for that batch forever. So pickling a parcel
-never fails. Without room for shared memory (or open files for it) the bytes travel in the message, and what cannot be
+    Parcel         a dict of tensors, arrays, lists of tensors and other values; from a worker to the loop
+    TableParcel    the rows of an Arrow table: a pickled slice would bring the whole pool that it is cut from
+    UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
+
+A worker pickles in a thread whose errors nobody hears: the loop would wait for that batch forever. So pickling never
+fails there. Without room for shared memory (or open files for it) the bytes travel in the message, and what cannot be
 pickled at all arrives as the error that a DataLoader raises in the loop.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
@@ -32,11 +36,11 @@ from headrace.stream.read.ragged import Ragged
 try:
     import torch
     from torch._utils import ExceptionWrapper
+    from torch.utils.data import get_worker_info
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 Sent: TypeAlias = bytearray | bytes  # the bytes themselves, or shared memory pickled
-Packed: TypeAlias = tuple[str, torch.dtype, tuple[int, ...], list[int] | None]  # name, type, shape, lengths of a list
 
 _ALIGNED = 64
 _MOST_BYTES_IN_MESSAGE = 1 << 18  # measured: a pipe is faster up to about 400 KB, shared memory beyond
@@ -51,37 +55,33 @@ class Parcel(dict[str, Any]):
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         try:
-            return self._reduced()
+            lists = {name: _Lists(value) for name, value in self.items() if isinstance(value, list)}
+            return _arrived, _sent({**self, **lists})
         except Exception as error:  # noqa: BLE001  # whatever it was, the loop must hear of it
-            return arrive_failed, (unsent(self, error),)
-
-    def _reduced(self) -> Any:
-        packed: list[Packed] = []
-        tensors: list[torch.Tensor] = []
-        rest: dict[str, Any] = {}
-        for name, value in self.items():
-            if is_plain(value):
-                packed.append((name, value.dtype, tuple(value.shape), None))
-                tensors.append(value)
-            elif isinstance(value, list) and (ragged := together(value)) is not None:
-                flat, lengths = ragged
-                packed.append((name, flat.dtype, tuple(flat.shape), lengths))
-                tensors.append(flat)
-            else:
-                rest[name] = value
-        # Pickled here, where an error is heard.
-        others = bytes(ForkingPickler.dumps(rest)) if rest else None
-        total = sum(room(tensor.shape, tensor.dtype) for tensor in tensors)
-        sent = filled(total, lambda flat: _fill(flat, packed, tensors))
-        return _unpack, (sent, packed, others, list(self))
+            return arrive_failed, (_unsent(self, error),)
 
 
-def _unpack(sent: Sent, packed: list[Packed], others: bytes | None, names: list[str]) -> dict[str, Any]:
-    flat = opened(sent)
-    batch: dict[str, Any] = {} if others is None else pickle.loads(others)
-    for view, (name, _, _, lengths) in zip(views(flat, packed), packed, strict=True):
-        batch[name] = view if lengths is None else list(apart(view, lengths))
-    return {name: batch[name] for name in names}
+class TableParcel:
+    """A table that pickles as one buffer and is a table again, with the same schema and rows, when unpickled."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __reduce__(self) -> Any:
+        try:
+            measured = pa.MockOutputStream()
+            self._write(measured)
+            return _arrived_table, (_filled(measured.size(), self._fill),)
+        except Exception as error:  # noqa: BLE001  # whatever it was, the loop must hear of it
+            return arrive_failed, (_unsent(dict.fromkeys(self.table.schema.names), error),)
+
+    def _fill(self, flat: torch.Tensor) -> None:
+        with pa.FixedSizeBufferWriter(pa.py_buffer(flat.numpy())) as writer:
+            self._write(writer)
+
+    def _write(self, sink: Any) -> None:
+        with pa.ipc.new_stream(sink, self.table.schema) as stream:
+            stream.write_table(self.table)
 
 
 class UnmadeBatch:
@@ -94,25 +94,15 @@ class UnmadeBatch:
         self._columns, self._make = columns, make
 
     def __reduce__(self) -> Any:
-        pickled: list[pickle.PickleBuffer] = []
-        own = {name: _own_rows(column) for name, column in self._columns.items()}
-        data = pickle.dumps((own, self._make), protocol=5, buffer_callback=pickled.append)
-        buffers = [np.asarray(buffer.raw()) for buffer in pickled]
-        stops = np.cumsum([0, *(room(buffer.shape, torch.uint8) for buffer in buffers)]).tolist()
-        places = [(start, start + len(buffer)) for start, buffer in zip(stops, buffers, strict=False)]
-
-        def fill(flat: torch.Tensor) -> None:
-            for (start, stop), buffer in zip(places, buffers, strict=True):
-                np.copyto(flat.numpy()[start:stop], buffer)
-
-        return _made, (data, filled(stops[-1], fill), places)
+        return _arrived, (*_sent({name: _own_rows(column) for name, column in self._columns.items()}), self._make)
 
 
 def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[UnmadeBatch]]:
-    """Cuts columns into batches that are made where they arrive. Arrow batches are made here: that costs nothing."""
-    make = partial(
-        make_batch, batch_format=options.batch_format, padding=options.padding, packed=options.packed_batches
-    )
+    """Return what cuts columns into batches that are made where they arrive.
+
+    Arrow batches are made here: that costs nothing.
+    """
+    make = partial(make_batch, batch_format=options.batch_format, padding=options.padding, form=options.form)
 
     def unmade(columns: Columns, rows: int) -> Iterator[UnmadeBatch]:
         total = len(next(iter(columns.values())))
@@ -121,10 +111,77 @@ def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[
     return unmade
 
 
-def _made(data: bytes, sent: Sent, places: list[tuple[int, int]]) -> Any:
-    flat = opened(sent).numpy()
-    columns, make = pickle.loads(data, buffers=[flat[start:stop] for start, stop in places])
-    return make(columns)
+def parcel_of(batch: Any) -> Any:
+    """Return a batch in the form in which a worker should hand it out."""
+    if isinstance(batch, pa.Table):
+        return TableParcel(batch)
+    return Parcel(batch) if type(batch) is dict else batch
+
+
+def whole_batch(batch: Any) -> Any:
+    """Return the batch as the stream made it, for DataLoader(dataset, batch_size=None, collate_fn=whole_batch).
+
+    A DataLoader without it makes tensors of numpy arrays, fails at dates, and looks at every single text.
+    """
+    return TableParcel(batch) if isinstance(batch, pa.Table) and get_worker_info() is not None else batch
+
+
+def arrive_failed(text: str) -> ExceptionWrapper:
+    """Return, in the loop's process, what a DataLoader raises in place of the batch."""
+    heard = (StreamError, StreamError(text), None)
+    return ExceptionWrapper(heard, where="in a DataLoader worker")  # type: ignore[no-untyped-call]  # torch leaves it so
+
+
+class _Pickler(ForkingPickler):
+    """Leaves the bytes of plain tensors, as of arrays, out of the pickle."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not is_plain(value):
+            return NotImplemented
+        # One axis without gaps; the stride of a single value may be any, and would not do for a view as bytes.
+        flat = value.detach().contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8).numpy()
+        return _tensor, (pickle.PickleBuffer(flat), value.dtype, tuple(value.shape))
+
+
+def _sent(values: dict[str, Any]) -> tuple[bytes, Sent, list[tuple[int, int]]]:
+    """Return a pickle without the bytes of tensors and arrays, these end to end, and where each lies."""
+    pickled, file = list[pickle.PickleBuffer](), io.BytesIO()
+    _Pickler(file, 5, True, pickled.append).dump(values)
+    buffers = [np.asarray(buffer.raw()) for buffer in pickled]
+    stops = np.cumsum([0, *(_aligned(buffer.nbytes) for buffer in buffers)]).tolist()
+    places = [(start, start + buffer.nbytes) for start, buffer in zip(stops, buffers, strict=False)]
+
+    def fill(flat: torch.Tensor) -> None:
+        for (start, stop), buffer in zip(places, buffers, strict=True):
+            np.copyto(flat.numpy()[start:stop], buffer)
+
+    return file.getvalue(), _filled(stops[-1], fill), places
+
+
+def _arrived(
+    data: bytes, sent: Sent, places: list[tuple[int, int]], make: Callable[[dict[str, Any]], Any] = dict
+) -> Any:
+    flat = _opened(sent).numpy()
+    return make(pickle.loads(data, buffers=[flat[start:stop] for start, stop in places]))
+
+
+def _arrived_table(sent: Sent) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(_opened(sent).numpy())).read_all()
+
+
+def _tensor(flat: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(flat).view(dtype).view(shape) if len(flat) else torch.empty(shape, dtype=dtype)
+
+
+class _Lists:
+    """A list; one of tensors with one axis travels as one tensor."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def __reduce__(self) -> Any:
+        ragged = together(self._rows)
+        return (list, (self._rows,)) if ragged is None else (apart, ragged)
 
 
 def _own_rows(column: Column) -> Column:
@@ -134,33 +191,22 @@ def _own_rows(column: Column) -> Column:
     return column.compact() if isinstance(column, Ragged) else pa.concat_arrays([column])
 
 
-def unsent(batch: dict[str, Any], error: Exception) -> str:
+def _unsent(batch: dict[str, Any], error: Exception) -> str:
     """What to say of a batch that cannot be pickled: the column at fault, and what to do."""
-    at_fault = [name for name, value in batch.items() if not _can_be_pickled(value)]
-    column = f" column {at_fault[0]}" if at_fault else ""
+    at_fault = ""
+    for name, value in batch.items():
+        try:
+            ForkingPickler.dumps(None if isinstance(value, torch.Tensor) else value)
+        except Exception:  # noqa: BLE001  # any failure is one
+            at_fault = f" column {name}:"
+            break
     return (
-        f"worker process {os.getpid()}:{column}: a batch cannot be sent to the training loop: {type(error).__name__}:"
+        f"worker process {os.getpid()}:{at_fault} a batch cannot be sent to the training loop: {type(error).__name__}:"
         f" {error}; leave the column out with columns=, or read without workers (num_workers=0)"
     )
 
 
-def _can_be_pickled(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return True
-    try:
-        ForkingPickler.dumps(value)
-    except Exception:  # noqa: BLE001  # any failure means no
-        return False
-    return True
-
-
-def arrive_failed(text: str) -> ExceptionWrapper:
-    """In the loop's process: what a DataLoader raises in place of the batch."""
-    heard = (StreamError, StreamError(text), None)
-    return ExceptionWrapper(heard, where="in a DataLoader worker")  # type: ignore[no-untyped-call]  # torch leaves it so
-
-
-def filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
+def _filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
     """So many bytes, as `fill` writes them: in the message itself, or pickled as shared memory if they are many."""
     if total > _MOST_BYTES_IN_MESSAGE:
         try:
@@ -174,7 +220,7 @@ def filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
     return message
 
 
-def opened(sent: Sent) -> torch.Tensor:
+def _opened(sent: Sent) -> torch.Tensor:
     """Where they arrive: the bytes that were sent, without a copy."""
     if isinstance(sent, bytearray):
         return torch.frombuffer(sent, dtype=torch.uint8)
@@ -182,40 +228,44 @@ def opened(sent: Sent) -> torch.Tensor:
     return shared
 
 
-def _fill(flat: torch.Tensor, packed: list[Packed], tensors: list[torch.Tensor]) -> None:
-    for view, tensor in zip(views(flat, packed), tensors, strict=True):
-        view.copy_(tensor.detach())
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
-def views(flat: torch.Tensor, packed: list[Packed]) -> Iterator[torch.Tensor]:
-    """The tensors in a buffer, one after the other."""
+# --- tensors of a batch in one piece of memory; see also `memory`
+
+
+def room(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes that tensors take end to end, each aligned."""
+    return sum(_aligned(tensor.nbytes) for tensor in tensors)
+
+
+def views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a buffer, one after the other, of these types and shapes."""
     place = 0
-    for _, dtype, shape, _ in packed:
+    for tensor in like:
+        dtype, shape = tensor.dtype, tensor.shape
         size = math.prod(shape) * dtype.itemsize
         yield flat[place : place + size].view(dtype).view(shape) if size else flat.new_empty(shape, dtype=dtype)
-        place += room(shape, dtype)
-
-
-def room(shape: Sequence[int], dtype: torch.dtype) -> int:
-    return -(-math.prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
+        place += _aligned(size)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether this is a tensor whose bytes are all there is to it."""
+    """Return whether this is a tensor whose bytes are all there is to it."""
     if type(value) is not torch.Tensor or value.device.type != "cpu" or value.layout != torch.strided:
         return False
     return not (value.is_quantized or value.is_conj() or value.is_neg())
 
 
 def together(rows: list[Any]) -> tuple[torch.Tensor, list[int]] | None:
-    """A list of one-dimensional tensors of one type, None among them, as one tensor and lengths (-1: None)."""
+    """Return a list of tensors of one axis and type, None among them, as one tensor and lengths (-1: None)."""
     present = [row for row in rows if row is not None]
     if not present or not all(is_plain(row) and row.dim() == 1 and row.dtype == present[0].dtype for row in present):
         return None
     return torch.cat(present), [-1 if row is None else len(row) for row in rows]
 
 
-def apart(flat: torch.Tensor, lengths: list[int]) -> Iterator[torch.Tensor | None]:
-    """The list again that `together` took: views, None where a length is -1."""
+def apart(flat: torch.Tensor, lengths: list[int]) -> list[torch.Tensor | None]:
+    """Return the list again that `together` took: views, None where a length is -1."""
     parts = iter(torch.split(flat, [length for length in lengths if length >= 0]))
-    return (None if length < 0 else next(parts) for length in lengths)
+    return [None if length < 0 else next(parts) for length in lengths]

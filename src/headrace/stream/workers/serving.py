@@ -38,8 +38,7 @@ from typing import Any, NamedTuple
 from torch._utils import ExceptionWrapper
 
 from headrace.errors import StreamError
-from headrace.stream.workers.parcel import arrive_failed
-from headrace.stream.workers.table_parcel import parcel_of
+from headrace.stream.workers.parcel import arrive_failed, parcel_of
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -54,7 +53,7 @@ _MOST_IDLE_RUNS = 4  # remembered for workers that are late
 
 
 class Beginning(NamedTuple):
-    """What a worker learns when it begins a pass: state and epoch at its start, and the first step that is its own."""
+    """The beginning of a pass for a worker: state and epoch at its start, and the first step that is its own."""
 
     start: dict[str, Any]
     epoch: int
@@ -244,7 +243,7 @@ class _Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every worker of the pool has joined."""
+        """True if every worker of the pool has joined."""
         return len(self.next) == self._workers
 
     def join(self, worker: int, progress: Any) -> Beginning:
@@ -426,7 +425,7 @@ def _key() -> bytes:
 
 
 def keep_inherited() -> None:
-    """What is alive in this worker now, or garbage of its parent, is never collected in it; once a process.
+    """Keep what is alive in this worker now, or garbage of its parent, from being collected; once a process.
 
     A training process holds garbage in cycles, such as the DDP model of an earlier training. A fork has a copy of it.
     Once the worker's collector frees that, its finalizers run in the worker: a process group of gloo then waits for

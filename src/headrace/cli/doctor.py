@@ -1,0 +1,272 @@
+"""Check libraries, this machine and the job that this process belongs to for usual mistakes: `headrace doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from headrace.cli.flags import Json
+from headrace.cli.output import emit, printer
+from headrace.errors import HeadraceError
+
+Verdict = Literal["ok", "note", "problem"]
+
+_REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+_FOR_DEVELOPERS = ("test", "lint", "docs", "bench", "package")
+
+_LEAST_FILES, _LEAST_SHARED, _LEAST_TEMPORARY = 1024, 64 << 20, 1 << 30
+_CGROUP = Path("/sys/fs/cgroup")
+
+# Who starts processes, by variables that only it sets; the first that fits is nearest to the process.
+_LAUNCHERS = (
+    ("torchrun", ("TORCHELASTIC_RUN_ID", "GROUP_RANK")),
+    ("Ray", ("RAY_JOB_ID", "RAY_CLUSTER_ID")),
+    ("Open MPI", ("OMPI_COMM_WORLD_SIZE",)),
+    ("MPI", ("PMI_SIZE", "MPI_LOCALNRANKS")),
+    ("Slurm", ("SLURM_PROCID", "SLURM_JOB_ID")),
+)
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+_POOLS = ("OMP_NUM_THREADS", "POLARS_MAX_THREADS")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at, and what came of it. advice: what to do; empty where all is well."""
+
+    name: str
+    found: str
+    verdict: Verdict = "ok"
+    advice: str = ""
+
+
+def doctor(
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Directories or addresses (s3://, gs://, az://) that data is read from or runs are written to.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Print versions, extras, rank, limits, what places can do, and usual mistakes. Exit 1 if something is wrong.
+
+    A place is tried: small files are written and deleted again. What may only be read is no problem.
+
+    Example:  headrace doctor out s3://bucket/raw
+    """
+    from headrace.cli.doctor_places import look_at
+
+    findings = [
+        *libraries(),
+        *extras(metadata.requires("headrace") or ()),
+        topology(os.environ),
+        launcher(os.environ),
+        *limits(),
+        *mistakes(os.environ, cores()),
+        *(each for place in places or () for each in look_at(place)),
+    ]
+    problems = [each for each in findings if each.verdict == "problem"]
+    if as_json:
+        emit({"ok": not problems, "findings": [asdict(each) for each in findings]})
+    else:
+        from rich.table import Table
+        from rich.text import Text
+
+        styles = {"ok": "green", "note": "dim", "problem": "bold red"}
+        table = Table(title="headrace doctor", title_justify="left", header_style="bold")
+        for name in ("what", "found", ""):
+            table.add_column(name, overflow="fold")
+        for each in findings:
+            mark = Text(each.advice or each.verdict, style=styles[each.verdict])
+            table.add_row(each.name, Text(each.found), mark)
+        printer().print(table)
+    if problems:
+        raise typer.Exit(1)
+
+
+def libraries() -> list[Finding]:
+    """Look for Python and what headrace cannot do without."""
+    found = [Finding("python", f"{platform.python_version()} on {platform.platform(terse=True)}")]
+    for name in ("headrace", "pyarrow", "polars", "numpy", "pydantic"):
+        version = _version(name)
+        found.append(Finding(name, version) if version else Finding(name, "missing", "problem", f"pip install {name}"))
+    return found
+
+
+def extras(requirements: Iterable[str]) -> list[Finding]:
+    """Look which libraries of each extra are there. requirements: of the package's metadata."""
+    wanted: dict[str, list[str]] = {}
+    for text in requirements:
+        marker, found = _EXTRA.search(text), _REQUIREMENT.match(text)
+        if marker and found and marker[1] not in _FOR_DEVELOPERS:
+            inner = [each.strip() for each in (found[2] or "").split(",") if each.strip()]
+            own = wanted.setdefault(marker[1], [])
+            own += [f"[{each}]" for each in inner] if found[1].lower() == "headrace" else [found[1]]
+
+    def names(extra: str) -> list[str]:
+        return [name for each in wanted.get(extra, ()) for name in (names(each[1:-1]) if each[0] == "[" else [each])]
+
+    lines = []
+    for extra in sorted(wanted):
+        versions = {name: _version(name) for name in dict.fromkeys(names(extra))}
+        missing = [name for name, version in versions.items() if not version]
+        shown = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+        advice = f"pip install 'headrace[{extra}]' where it is needed" if missing else ""
+        lines.append(Finding(f"extra {extra}", shown, "note" if missing else "ok", advice))
+    return lines
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def cores() -> int:
+    """Count the cores that this process may use: those it is bound to, less where a container has a share of them."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
+    return max(1, min(bound, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else bound
+
+
+def limits() -> list[Finding]:
+    """Look at cores, memory, open files, shared memory and room for temporary files, as far as this system tells."""
+    all_cores = os.cpu_count() or 1
+    found = [Finding("cores", f"{cores()} of {all_cores}" if cores() < all_cores else f"{all_cores}")]
+    try:
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        few = 0 <= files < _LEAST_FILES
+        advice = "many shards are open at once; raise it with ulimit -n 4096" if few else ""
+        found.append(Finding("open files", f"at most {files:,}", "problem" if few else "ok", advice))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        told, limit = f"{memory / 1e9:,.1f} GB", _read(_CGROUP / "memory.max")
+        if limit.isdigit() and int(limit) < memory:
+            told = f"{int(limit) / 1e9:,.1f} GB for this container, of {told}"
+        found.append(Finding("memory", told))
+    except (ImportError, OSError, ValueError):
+        pass  # not a POSIX system
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        room = shutil.disk_usage(shared).total
+        small = room < _LEAST_SHARED
+        advice = "DataLoader workers pass batches through it; docker run --shm-size=1g" if small else ""
+        found.append(Finding("shared memory", f"{room / 1e6:,.0f} MB", "problem" if small else "ok", advice))
+    temporary = tempfile.gettempdir()
+    free = shutil.disk_usage(temporary).free
+    little = free < _LEAST_TEMPORARY
+    advice = "series and samples are kept there for a while; set TMPDIR to a place with room" if little else ""
+    found.append(Finding("temporary", f"{temporary}: {free / 1e9:,.1f} GB free", "note" if little else "ok", advice))
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def topology(environ: Mapping[str, str]) -> Finding:
+    """Say which rank of how many a stream would take this process for."""
+    from headrace.stream.ranks.topology import capture
+
+    try:
+        found = capture(environ=environ)
+    except HeadraceError as error:
+        return Finding("rank", "unknown", "problem", str(error))
+    sources = {"alone": "no launcher is visible", "environment": "from RANK and WORLD_SIZE"}
+    return Finding("rank", f"{found.rank} of {found.world_size}, {sources.get(found.source, found.source)}")
+
+
+def launcher(environ: Mapping[str, str]) -> Finding:
+    """Say who started this process, and how many of the job are on this machine."""
+    names = [name for name, signs in _LAUNCHERS if any(sign in environ for sign in signs)]
+    if not names and "LOCAL_RANK" in environ and "NODE_RANK" in environ:
+        names = ["Lightning"]
+    local = _local_size(environ)
+    here = f", {local} processes on this machine" if local else ""
+    return Finding("launcher", f"{', inside '.join(names) or 'none'}{here}")
+
+
+def mistakes(environ: Mapping[str, str], cores: int) -> list[Finding]:
+    """Find what is usual and wrong; nothing where all is well. cores: that this process may use."""
+    return [*_threads(environ, cores), *_ranks(environ), *_devices(environ), _workers(environ)]
+
+
+def _threads(environ: Mapping[str, str], cores: int) -> Iterable[Finding]:
+    local = _local_size(environ) or 1
+    for name in (each for each in _POOLS if each in environ):
+        text = environ[name]
+        count = _whole(text)
+        advice = ""
+        if count is None or count < 1:
+            yield Finding(name, repr(text), "problem", f"is no number of threads; unset {name}, or give 1 or more")
+        elif count * local > 2 * cores:
+            advice = f"{local} processes with {count} threads share {cores} cores; set {name}={max(1, cores // local)}"
+        elif count == 1 and local == 1 and cores > 1:
+            advice = f"one thread where {cores} cores are free; unset {name} to prepare data faster"
+        if advice:
+            yield Finding(name, text, "note", advice)
+    if local > 1 and "OMP_NUM_THREADS" not in environ:
+        advice = f"each of {local} processes takes all {cores} cores; set OMP_NUM_THREADS={max(1, cores // local)}"
+        yield Finding("OMP_NUM_THREADS", "not set", "note", advice)
+
+
+def _ranks(environ: Mapping[str, str]) -> Iterable[Finding]:
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "SLURM_NTASKS")
+    world, rank, local_rank, tasks = (_whole(environ.get(name)) for name in names)
+    local = _local_size(environ)
+    if local_rank is not None and local is not None and local_rank >= local:
+        advice = f"there are {local} processes on this machine, numbered from 0; correct the launch script"
+        yield Finding("LOCAL_RANK", str(local_rank), "problem", advice)
+    if world is not None and world > 1 and rank is not None and not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+        advice = "init_process_group() needs MASTER_ADDR and MASTER_PORT; export them, or start with torchrun"
+        yield Finding("MASTER_ADDR", "not set", "note", advice)
+    if tasks is not None and tasks > 1 and world is not None and (world < tasks or world % tasks):
+        advice = (
+            f"Slurm started {tasks} tasks, which {world} ranks cannot be of; export WORLD_SIZE=$SLURM_NTASKS in each"
+        )
+        yield Finding("WORLD_SIZE", str(world), "problem", advice)
+
+
+def _devices(environ: Mapping[str, str]) -> Iterable[Finding]:
+    visible, local = environ.get("CUDA_VISIBLE_DEVICES"), _local_size(environ) or 1
+    count = len([each for each in (visible or "").split(",") if each.strip()])
+    if visible is not None and 1 < count < local:  # launchers may give each process one
+        advice = f"{local} processes on this machine share {count} devices; start as many as there are devices"
+        yield Finding("CUDA_VISIBLE_DEVICES", visible, "note", advice)
+
+
+def _workers(environ: Mapping[str, str]) -> Finding:
+    """Say how DataLoader workers start. Forked ones hang where the parent's threads held a lock."""
+    import multiprocessing
+
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    if method == "fork" and environ.get("TOKENIZERS_PARALLELISM", "").lower() == "true":
+        advice = "TOKENIZERS_PARALLELISM=true and forked workers hang; unset it, or multiprocessing_context='spawn'"
+        return Finding("DataLoader workers", "start by fork", "problem", advice)
+    return Finding("DataLoader workers", f"start by {method}")
+
+
+def _local_size(environ: Mapping[str, str]) -> int | None:
+    return next((size for name in _LOCAL_SIZES if (size := _whole(environ.get(name))) is not None), None)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.strip().isdigit() else None

@@ -1,0 +1,124 @@
+"""Print what commands say: text for people, JSON for machines.
+
+What comes from data, names and paths never controls the terminal, whoever prints it. With --json a command prints one
+JSON object on stdout and nothing else, also where it ends in an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.printable import escape_lines, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.segment import Segment
+
+CELL = 300  # characters of one value in a table
+_INTERRUPTED = 130  # the exit code
+_emitted: set[str] = set()  # of this process: empty until a record was printed
+_usage_errors: list[str] = []  # what the parser of the command line said of it
+
+
+@cache
+def _printer_class() -> type[Console]:
+    """Made when it is first needed: rich takes a while to import."""
+    from rich.console import Console
+
+    class Printer(Console):
+        """A console that escapes control characters of all it renders and takes no text for markup or emoji.
+
+        Styles come from `Text` and `style=`.
+        """
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(markup=False, emoji=False, **options)
+
+        def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
+            for segment in super().render(*given, **options):
+                yield segment if segment.control else segment._replace(text=escape_lines(segment.text))
+
+    return Printer
+
+
+def printer(stream: Literal["out", "err"] = "out", **options: Any) -> Console:
+    """Return the printer of a standard stream. Where stdout is no terminal, lines are not wrapped to its width."""
+    if stream == "err":
+        return _printer_class()(stderr=True, **options)
+    return _printer_class()(**{"soft_wrap": not os.isatty(1), **options})
+
+
+def say(text: str, stream: Literal["out", "err"] = "out") -> None:
+    """Print one line."""
+    target = sys.stdout if stream == "out" else sys.stderr
+    target.write(printable(text) + "\n")
+    target.flush()
+
+
+def cell(value: object) -> str:
+    """Return a value of the data as one line of a table."""
+    return printable(str(value), CELL)
+
+
+def emit(record: Any, *, indent: int | None = None) -> None:
+    """Print a record as JSON that any reader takes, as `json_text` writes it."""
+    sys.stdout.write(json_text(record, indent=indent) + "\n")
+    sys.stdout.flush()
+    _emitted.add("record")
+
+
+def json_text(record: Any, *, indent: int | None = None) -> str:
+    """Write the record as JSON; NaN and infinities are null, values that JSON has no word for are text."""
+    try:
+        return json.dumps(record, default=str, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(record), default=str, indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def json_errors(arguments: list[str], explain: Callable[[BaseException], tuple[str, str, int]]) -> Generator[None]:
+    """Inside, an error that ends a command with --json is on stdout too: `{"error": {"kind", "message"}, "exit_code"}`.
+
+    Not where the command has printed its record already: that says what was wrong, or is a line of many.
+    explain: gives the kind, the message and the exit code of an error.
+    """
+    _emitted.clear()
+    _usage_errors.clear()
+    try:
+        yield
+    except BaseException as error:
+        kind, message, code = explain(error)
+        if "--json" in arguments and code and not _emitted:
+            if isinstance(error, SystemExit) and code != _INTERRUPTED and _usage_errors:
+                message = _usage_errors[-1]
+            emit({"error": {"kind": kind, "message": message}, "exit_code": code})
+        raise
+
+
+@contextmanager
+def usage_errors_kept() -> Generator[None]:
+    """Inside, what the parser says of a wrong command line is kept for `json_errors`."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            _usage_errors.append(str(error.format_message()))
+            for name in ("message", "option_name", "param_hint"):  # what typer makes a panel of
+                if isinstance(getattr(error, name, None), str):
+                    setattr(error, name, printable(getattr(error, name)))
+        raise

@@ -1,0 +1,374 @@
+"""Pass 2 compiled by numba: measurements in the order of `sort`, and rows of the bytes of `rows`. Extra `histories`.
+
+Measurements are dealt out to their entities, which stand in order already, and each entity's are sorted by itself: few
+by insertion, more after they were spread by the uppermost bits of their times; times that crowd are sorted digit by
+digit from the lowest, and what agrees in time afterwards. A measurement is moved as two words: its time, and its peer
+above its code. O(N) for any data.
+
+The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
+a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. Those
+of a row with few measurements are sorted by insertion instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.arrays import I32, I64, U8, U16, U32, U64, Ints
+from headrace.compiled import compiled, read_only
+
+_FEW = 16  # sorted by insertion; in rows, peers that are compared each with each
+_MANY = 1 << 10  # sorted by digits of 11 bits instead of 8
+_SPREAD_BITS, _MANY_SPREAD = 12, 1 << 14  # so many are spread a second time before they are sorted by insertion
+_CROWDED = 16  # so many in a bucket that digits are quicker than insertion
+_NARROW, _WIDE = np.uint64(8), np.uint64(11)
+_ONE, _16, _32, _58 = (np.uint64(each) for each in (1, 16, 32, 58))
+_HALF, _WORD = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF)
+# Every window of six bits of this word is another number, so the uppermost six tell by how much it was shifted.
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_NUMBER_OF_BIT = np.empty(64, np.int64)
+_NUMBER_OF_BIT[[(0x03F79D71B4CB0A89 << bit) % (1 << 64) >> 58 for bit in range(64)]] = np.arange(64)
+
+
+def in_order(
+    held: list[U64], tail: int, peer: tuple[U32, U32] | None, entities: int
+) -> tuple[I32, I64, I32 | None, U16]:
+    """Sort measurements by entity, time, peer and code: entity int32 [N], micros int64 [N], peer int32 [N], codes
+    uint16 [N].
+
+    held: one array of records, uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`, which is taken out, so
+    that its memory is free while measurements are sorted: times from 1970 on in the first word, entity (below
+    `entities`) and code in word `tail`. peer: places [N] and of each place its peer; None without peers.
+    """
+    records = held.pop()
+    n = len(records)
+    place, rank = (np.zeros(0, np.uint32),) * 2 if peer is None else peer
+    keys, tails, starts = np.empty(n, np.uint64), np.empty(n, np.uint64), np.zeros(entities + 1, np.int64)
+    _deal(read_only(records), tail, read_only(place), read_only(rank), starts, keys, tails)
+    del records, place
+    _sort_all(starts, keys, tails)
+    entity, codes = np.empty(n, np.int32), np.empty(n, np.uint16)
+    peers = np.empty(0 if peer is None else n, np.int32)
+    _taken_apart(starts, tails, entity, peers, codes)
+    return entity, keys.view(np.int64), None if peer is None else peers, codes
+
+
+def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:
+    """Find the peers of rows; peer [N]: below `peers`.
+
+    index uint32 [N]: of each measurement among its row's peers; the peers uint32 [M] that rows hold, ascending in each
+    row; how many each row holds, and how many of them are not the first `fours`, int64 [R].
+    """
+    index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
+    count, sixes = np.empty(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    total = _peers_of_rows(read_only(peer), read_only(starts), peers, fours, index, held, count, sixes)
+    return index, held[:total], count, sixes
+
+
+def fill_rows(
+    data: U8,
+    starts: I64,
+    columns: tuple[I64, U16, Ints],
+    places: tuple[I64, I64, I64, I64],
+    width: I64,
+    peers: tuple[Ints, I64, int, U8],
+) -> None:
+    """Write the columns of rows.
+
+    columns: times, codes and peer indices [N], the last empty without peers; places: at which byte these and the peers
+    begin [R]; width: of a peer index [R]; peers: those that rows hold [M], how many each row does [R], how many of all
+    are IPv4, and the bytes of all [P, 16].
+    """
+    held, count, fours, peer_bytes = peers
+    words = np.ascontiguousarray(peer_bytes).view("<u4").reshape(-1, 4)
+    index, held = (each.astype(np.uint32, copy=False) for each in (columns[2], held))
+    inputs = (starts, *columns[:2], index, *places, width, held, count, words)
+    _fill(data, data.view("<u2"), data.view("<u4"), fours, *(read_only(each) for each in inputs))
+
+
+@compiled
+def _deal(records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any, tails: Any) -> None:
+    """Times, and peers above codes, to the entities they are of, in the order of the records; fills `starts`."""
+    for row in range(len(records)):
+        starts[np.int64(records[row, last] & _WORD) + 1] += 1
+    for number in range(1, len(starts)):
+        starts[number] += starts[number - 1]
+    at = starts[:-1].copy()
+    for row in range(len(records)):
+        tail = records[row, last]
+        entity = np.int64(tail & _WORD)
+        to = at[entity]
+        at[entity] = to + 1
+        keys[to] = records[row, 0]
+        tail = (tail >> _32) & _HALF
+        if len(place):
+            tail |= np.uint64(rank[place[row]]) << _16
+        tails[to] = tail
+
+
+@compiled
+def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
+    """Each entity's measurements by time, then by what is behind it."""
+    longest = 0
+    for number in range(len(starts) - 1):
+        longest = max(longest, starts[number + 1] - starts[number])
+    spare_keys, spare_tails = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
+    counts = np.empty((8, 1 << 11), np.int64)
+    borders = np.empty((2, (1 << _SPREAD_BITS) + 1), np.int64)
+    for number in range(len(starts) - 1):
+        start, stop = starts[number], starts[number + 1]
+        mine, behind = keys[start:stop], tails[start:stop]
+        n = stop - start
+        if n <= _FEW:
+            _insert(mine, behind, mine, behind)
+            continue
+        crowd = _spread(mine, behind, spare_keys, spare_tails, borders[0])
+        if n <= _MANY_SPREAD:
+            if crowd <= _CROWDED * n:
+                _insert(spare_keys[:n], spare_tails[:n], mine, behind)
+            else:
+                _by_all(mine, behind, spare_keys, spare_tails, counts)
+            continue
+        for bucket in range(1 << _SPREAD_BITS):
+            begin, end = borders[0, bucket], borders[0, bucket + 1]
+            many = end - begin
+            part_keys, part_tails = spare_keys[begin:end], spare_tails[begin:end]
+            to_keys, to_tails = mine[begin:end], behind[begin:end]
+            if many <= _FEW:
+                _insert(part_keys, part_tails, to_keys, to_tails)
+            elif _spread(part_keys, part_tails, to_keys, to_tails, borders[1]) <= _CROWDED * many:
+                _insert(to_keys, to_tails, to_keys, to_tails)
+            else:
+                _by_all(to_keys, to_tails, part_keys, part_tails, counts)
+
+
+@compiled
+def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) -> Any:
+    """Both by the uppermost bits in which keys differ, as many as make two buckets for each; fills where buckets begin.
+
+    The sum of the squares of how many are in each: what sorting them by insertion costs.
+    """
+    n = len(keys)
+    low = high = keys[0]
+    for row in range(n):
+        low, high = min(low, keys[row]), max(high, keys[row])
+    bits = 1
+    while bits < _SPREAD_BITS and (1 << bits) < 2 * n:
+        bits += 1
+    shift, span = np.uint64(0), (high - low) >> np.uint64(bits)
+    while span > 0:
+        span >>= _ONE
+        shift += _ONE
+    buckets = 1 << bits
+    borders[: buckets + 1] = 0
+    for row in range(n):
+        borders[np.int64((keys[row] - low) >> shift) + 1] += 1
+    crowd: Any = 0
+    for bucket in range(1, buckets + 1):
+        held = borders[bucket]
+        crowd += held * held
+        borders[bucket] = borders[bucket - 1] + held
+    for row in range(n):
+        place: Any = np.int64((keys[row] - low) >> shift)
+        to = borders[place]
+        borders[place] = to + 1
+        to_keys[to], to_tails[to] = keys[row], tails[row]
+    for bucket in range(buckets, 0, -1):
+        borders[bucket] = borders[bucket - 1]
+    borders[0] = 0
+    return crowd
+
+
+@compiled
+def _insert(keys: Any, tails: Any, to_keys: Any, to_tails: Any) -> None:
+    """Both by keys and then tails, into other arrays or where they are; quick where they are nearly in order."""
+    for row in range(len(keys)):
+        key, tail = keys[row], tails[row]
+        at = row
+        while at > 0 and (to_keys[at - 1] > key or (to_keys[at - 1] == key and to_tails[at - 1] > tail)):
+            to_keys[at], to_tails[at] = to_keys[at - 1], to_tails[at - 1]
+            at -= 1
+        to_keys[at], to_tails[at] = key, tail
+
+
+@compiled
+def _by_all(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
+    """Both by keys and then tails, whatever they are."""
+    _by_digits(keys, tails, spare_keys, spare_tails, counts)
+    begin = 0
+    for row in range(1, len(keys) + 1):
+        if row == len(keys) or keys[row] != keys[begin]:
+            if row - begin > _FEW:
+                _by_digits(tails[begin:row], keys[begin:row], spare_tails, spare_keys, counts)
+            elif row - begin > 1:
+                _insert(keys[begin:row], tails[begin:row], keys[begin:row], tails[begin:row])
+            begin = row
+
+
+@compiled
+def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
+    """Both by keys, in place; those of one key stay in their order."""
+    n = len(keys)
+    low = high = keys[0]
+    for row in range(n):
+        low, high = min(low, keys[row]), max(high, keys[row])
+    bits = _WIDE if n >= _MANY else _NARROW
+    mask = (_ONE << bits) - _ONE
+    digits, span = 0, high - low
+    while span > 0:
+        span >>= bits
+        digits += 1
+    for digit in range(digits):
+        counts[digit, : np.int64(mask) + 1] = 0
+    for row in range(n):
+        key = keys[row] - low
+        for digit in range(digits):
+            counts[digit, np.int64(key & mask)] += 1
+            key >>= bits
+    here = True
+    for digit in range(digits):
+        count, shift = counts[digit], bits * np.uint64(digit)
+        total = 0
+        for value in range(np.int64(mask) + 1):
+            held = count[value]
+            count[value] = total
+            total += held
+        if here:
+            _move(keys, tails, spare_keys, spare_tails, n, low, shift, mask, count)
+        else:
+            _move(spare_keys, spare_tails, keys, tails, n, low, shift, mask, count)
+        here = not here
+    if not here:
+        for row in range(n):
+            keys[row], tails[row] = spare_keys[row], spare_tails[row]
+
+
+@compiled
+def _move(
+    keys: Any, tails: Any, to_keys: Any, to_tails: Any, n: Any, low: Any, shift: Any, mask: Any, count: Any
+) -> None:
+    for row in range(n):
+        key = keys[row]
+        digit = np.int64(((key - low) >> shift) & mask)
+        to = count[digit]
+        count[digit] = to + 1
+        to_keys[to], to_tails[to] = key, tails[row]
+
+
+@compiled
+def _taken_apart(starts: Any, tails: Any, entity: Any, peer: Any, codes: Any) -> None:
+    for number in range(len(starts) - 1):
+        for row in range(starts[number], starts[number + 1]):
+            entity[row] = number
+            codes[row] = np.uint16(tails[row] & _HALF)
+            if len(peer):
+                peer[row] = np.int32(tails[row] >> _16)
+
+
+@compiled
+def _peers_of_rows(
+    peer: Any, starts: Any, peers: Any, fours: Any, index: Any, held: Any, count: Any, sixes: Any
+) -> Any:
+    words = np.zeros((peers >> 6) + 1, np.uint64)
+    groups = np.zeros((peers >> 12) + 1, np.uint64)
+    rank = np.empty(peers, np.uint32)
+    total = 0
+    for row in range(len(starts)):
+        start = starts[row]
+        stop = starts[row + 1] if row + 1 < len(starts) else len(peer)
+        if stop - start <= _FEW:
+            found = _few_peers(peer, start, stop, held, total)
+        else:
+            for at in range(start, stop):
+                this = np.int64(peer[at])
+                words[this >> 6] |= _ONE << np.uint64(this & 63)
+                groups[this >> 12] |= _ONE << np.uint64((this >> 6) & 63)
+            found = 0
+            for group in range(len(groups)):
+                left = groups[group]
+                groups[group] = 0
+                while left:
+                    word = (group << 6) + _lowest_bit(left)
+                    left &= left - _ONE
+                    bits = words[word]
+                    words[word] = 0
+                    while bits:
+                        held[total + found] = (word << 6) + _lowest_bit(bits)
+                        bits &= bits - _ONE
+                        found += 1
+        above = 0
+        for place in range(found):
+            rank[held[total + place]] = place
+            above += held[total + place] >= fours
+        for at in range(start, stop):
+            index[at] = rank[peer[at]]
+        count[row], sixes[row] = found, above
+        total += found
+    return total
+
+
+@compiled
+def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
+    """Insert the peers of one row into `held`, ascending and each once; return how many differ."""
+    found = 0
+    for at in range(start, stop):
+        this, place = peer[at], total + found
+        while place > total and held[place - 1] > this:
+            place -= 1
+        if place > total and held[place - 1] == this:
+            continue
+        for later in range(total + found, place, -1):
+            held[later] = held[later - 1]
+        held[place] = this
+        found += 1
+    return found
+
+
+@compiled
+def _lowest_bit(bits: Any) -> Any:
+    """The number of the lowest bit of a word that is 1."""
+    return _NUMBER_OF_BIT[((bits & (~bits + _ONE)) * _DE_BRUIJN) >> _58]
+
+
+@compiled
+def _fill(
+    data: Any, halves: Any, words: Any, fours: Any, starts: Any, times: Any, codes: Any, index: Any, at_times: Any,
+    at_codes: Any, at_index: Any, at_peers: Any, width: Any, held: Any, count: Any, peer_words: Any,
+) -> None:  # fmt: skip
+    first_peer = 0
+    for row in range(len(starts)):
+        start = starts[row]
+        n = (starts[row + 1] if row + 1 < len(starts) else len(times)) - start
+        first, to = times[start], at_times[row] >> 2
+        for place in range(n):
+            words[to + place] = times[start + place] - first
+        to = at_codes[row] >> 1
+        for place in range(n):
+            halves[to + place] = codes[start + place]
+        if len(index) == 0:
+            continue
+        if width[row] == 1:
+            to = at_index[row]
+            for place in range(n):
+                data[to + place] = index[start + place]
+        elif width[row] == 2:
+            to = at_index[row] >> 1
+            for place in range(n):
+                halves[to + place] = index[start + place]
+        else:
+            to = at_index[row] >> 2
+            for place in range(n):
+                words[to + place] = index[start + place]
+        to = at_peers[row] >> 2
+        for number in range(first_peer, first_peer + count[row]):
+            peer = held[number]
+            if peer < fours:
+                words[to] = peer_words[peer, 0]
+                to += 1
+            else:
+                for word in range(4):
+                    words[to + word] = peer_words[peer, word]
+                to += 4
+        first_peer += count[row]

@@ -1,0 +1,81 @@
+"""Words of chats: layouts of rows, and why a row gives no sequence. Light, so that a shell can offer them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Layout = Literal[
+    "auto",
+    "messages",
+    "conversations",
+    "instruction",
+    "prompt_completion",
+    "raw_completion",
+    "question_answer",
+    "text",
+    "tokens",
+]
+"""What `layouts` reads."""
+
+Reasoning = Literal["template", "every_user_turn"]
+"""Who decides which reasoning is written: the template, or one sequence per user turn keeps it all."""
+
+REASONS = {
+    "broken_json": "the line, or a text that must be JSON, is no JSON",
+    "repeated_key": "an object holds a key twice, and readers take different values",
+    "broken_utf8": "bytes that are no UTF-8, or half of a surrogate pair",
+    "too_long_line": "the line is longer than the reader's limit",
+    "not_an_object": "the row is no JSON object",
+    "unknown_layout": "no known columns, or not those of the layout that was asked for",
+    "preference_data": "a column judges or compares answers, and nothing says which of them are good",
+    "no_messages": "the conversation is empty",
+    "unknown_role": "a role that is none of system, developer, user, assistant, tool or their other names",
+    "bad_content": "content that is neither text nor a list of known parts",
+    "bad_tools": "tools that are no list of JSON objects",
+    "bad_tool_call": "a tool call without a name, or whose arguments are no JSON object",
+    "bad_weight": "a loss weight other than 0 and 1",
+    "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
+    "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which stands for marks inside headrace",
+    "template_error": "the template refuses the conversation, or fails on it",
+    "template_limit": "the template took too much time or memory, or wrote too much",
+    "not_rendered": "the template silently leaves out a message, a tool call or the tools",
+    "uncertain_mask": "no method finds for certain which characters the model must produce",
+    "special_text": "text of a special token in a message, where `special_text` or the tokenizer refuses it",
+    "nothing_trained": "no token is left to train on",
+    "filtered": "a filter of the settings leaves it out",
+}
+"""Why a row gives no sequence. Callers count these words with file and line."""
+
+CHOSEN = frozenset(("filtered",))  # rows left out because somebody asked for it
+
+# What to do where a reason is usually one of all rows: the source, the tokenizer or a setting is not what it should be.
+CURES = {
+    "unknown_layout": "say which column is which with mapping, e.g. user=question,assistant=answer",
+    "bad_content": "leave out images and other parts that are no text",
+    "not_rendered": "give a template that writes them with chat_template",
+    "template_error": "make the rows what the template takes, or give another with chat_template",
+}
+
+
+class RowRejected(Exception):
+    """One row gives no sequence. reason: a word of `REASONS`; detail: what was wrong with this row."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row without a sequence. row: its place in the rows that were given; reason: a word of `REASONS`."""
+
+    row: int
+    reason: str
+    detail: str
+
+
+def shown(value: object, most: int = 80) -> str:
+    """Show a value in a message, short and on one line."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"

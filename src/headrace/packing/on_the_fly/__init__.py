@@ -1,0 +1,1 @@
+"""Pack rows of tokens while they are streamed."""

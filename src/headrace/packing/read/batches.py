@@ -1,0 +1,326 @@
+"""Make batches of bins for attention that keeps sequences apart.
+
+A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` as long, and in `seq_start_id` where
+each sequence begins.
+
+    form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and max_seqlen
+    form="padded"   one row a bin, [bins, width], filled up; the same cu_seqlens over the flattened tokens
+
+Both have position_ids that begin at 0 in each sequence, and labels that never reach into the next one. What fills a row
+up is a sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
+
+Of a batch the bins are first laid end to end; where a sequence begins and ends is then one array, and labels, position
+ids, dropped last tokens and masks are one expression each over all tokens: a copy per bin, nothing per sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I64, U8
+from headrace.checks import check_integer, check_word
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.errors import InputError, SettingsError, StreamError
+from headrace.packing.read.packed_rows import (
+    INPUT_IDS,
+    LOSS_MASK,
+    PACKED_COLUMNS,
+    MaskAlignment,
+    PackedBlocks,
+    columns_of_other_types,
+    stored_alignment,
+)
+from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
+from headrace.stream.read.batch import in_format, make_batches
+from headrace.stream.read.columns import Columns
+from headrace.stream.read.ragged import Ragged, padded_rows
+
+PackedForm = Literal["varlen", "padded"]
+LabelPlace = Literal["next", "same"]
+LastToken = Literal["keep", "drop"]
+AttentionMask = Literal["none", "bool", "additive"]
+Bool = npt.NDArray[np.bool_]
+
+MADE = (INPUT_IDS, "labels", LOSS_MASK, "position_ids", "cu_seqlens", "max_seqlen", "attention_mask")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBatches:
+    """The way in which bins become a batch; pass it as `packed=` of a stream, or a word for its form.
+
+    form: "varlen" or "padded", see above.
+    labels: "next", the label of a place is the token after it in its sequence; "same", the token itself, for models
+        that shift labels themselves (Hugging Face). loss_mask stands where the labels stand.
+    ignore_index: the label where nothing is trained; None: the token stays, and only loss_mask tells.
+    last_token: "keep" all L tokens of a sequence, the last without a label; "drop" it, as readers do that feed L - 1
+        tokens and L - 1 labels (Megatron); a sequence of one token is then gone.
+    pad_id: what fills input_ids up. pad_to: width of every row; None: as wide as the batch needs, rounded up to
+        pad_to_multiple_of.
+    most_sequences: cu_seqlens has one entry more than these, whatever the batch holds, the last one repeated, for
+        shapes that never change; those that fill rows up count. None: as many as there are.
+    attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each sequence,
+        [bins or 1, 1, width, width]. It takes width² values a row: for small widths.
+    loss_mask_alignment: where the stored mask stands in files that do not say: "shift_left", on the labels, by one
+        place left of the trained tokens; "unshifted", on those tokens; "legacy_roll_right", one place right of them,
+        over the whole bin, where the last token's is lost and counts as untrained.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    form: PackedForm = "varlen"
+    labels: LabelPlace = "next"
+    ignore_index: int | None = -100
+    last_token: LastToken = "keep"
+    pad_id: int = 0
+    pad_to: int | None = None
+    pad_to_multiple_of: int = 1
+    most_sequences: int | None = None
+    attention_mask: AttentionMask = "none"
+    loss_mask_alignment: MaskAlignment | None = None
+
+    def __post_init__(self) -> None:
+        words = {"form": PackedForm, "labels": LabelPlace, "last_token": LastToken, "attention_mask": AttentionMask}
+        for name, choices in words.items():
+            check_word(f"packed: {name}", getattr(self, name), get_args(choices))
+        if self.loss_mask_alignment is not None:
+            check_word("packed: loss_mask_alignment", self.loss_mask_alignment, get_args(MaskAlignment))
+        check_integer("packed: pad_id", self.pad_id)
+        check_integer("packed: pad_to_multiple_of", self.pad_to_multiple_of, least=1)
+        if self.ignore_index is not None:
+            check_integer("packed: ignore_index", self.ignore_index)
+        if self.most_sequences is not None:
+            check_integer("packed: most_sequences", self.most_sequences, least=1)
+        if self.pad_to is not None:
+            check_integer("packed: pad_to", self.pad_to, least=1)
+            if self.pad_to % self.pad_to_multiple_of:
+                raise SettingsError(
+                    f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
+                    " give one of them, or numbers that fit"
+                )
+        if self.labels == "same" and self.last_token == "drop":
+            raise SettingsError(
+                'packed: labels="same" needs the last token of each sequence, which last_token="drop" leaves out; use'
+                ' labels="next"'
+            )
+
+    @property
+    def word(self) -> str:
+        """A word that changes whenever blocks are read differently."""
+        return f"packed {self.loss_mask_alignment}"
+
+    def check(self, root: Path, index: SplitIndex) -> None:
+        """Raise `SettingsError` if the columns of a split are of other types than packed rows have."""
+        for name in columns_of_other_types(index.schema):
+            raise SettingsError(
+                f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
+                ' numbers there; use packed="off" for rows as they are'
+            )
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Raise `SettingsError` unless batches can be made of these columns."""
+        missing = [name for name in PACKED_COLUMNS if name not in columns]
+        taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
+        if missing or taken:
+            raise SettingsError(
+                f"packed batches: columns {missing} are missing, columns {taken} are in the way of what is made;"
+                f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
+            )
+
+    def index_of(self, index: SplitIndex) -> SplitIndex:
+        """Return the index with the type that the mask has after `blocks`; filling rows need it."""
+        if LOSS_MASK not in index.schema.names:
+            return index
+        place = index.schema.get_field_index(LOSS_MASK)
+        field = index.schema.field(place).with_type(pa.list_(pa.uint8()))
+        return replace(index, schema=index.schema.set(place, field))
+
+    def blocks(self, read_block: ReadBlock, *, root: Path, index: SplitIndex) -> ReadBlock:
+        """Return a reader of checked blocks over one of blocks as they are stored."""
+        return PackedBlocks(read_block, root=root, index=index, alignment=self.loss_mask_alignment)
+
+    def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
+        """Yield batches of `batch_size` bins, the last with what is left; other columns come beside, a value a bin."""
+        ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
+        rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
+        valid = cast(Any, rest.get(VALID))
+        made = packed_batches(ids, mask, starts, valid=valid, batch_size=batch_size, settings=self)
+        beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
+        for batch, more in zip(made, beside, strict=True):
+            yield {**in_format(batch, batch_format), **cast(dict[str, Any], more)}
+
+
+def packed_setting(value: Any) -> PackedBatches:
+    """Return the settings that `packed=` means: themselves, or those of a form."""
+    if value == "varlen" or value == "padded":
+        return PackedBatches(form=value)
+    if isinstance(value, PackedBatches):
+        return value
+    raise SettingsError(
+        f"packed is {value!r}; expected one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)"
+    )
+
+
+def packed_form(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> PackedBatches | None:
+    """Decide packed="auto": "varlen" if all splits hold packed rows, as their first shards say; else None.
+
+    parts: root and index of each split. Rows are packed if the three columns are lists of whole numbers (the mask also
+    of truth values), all of them are read, and the metadata says where masks stand.
+    """
+    wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
+    possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
+    return PackedBatches() if possible and all(_says_packed(root, index) for root, index in parts) else None
+
+
+def _says_packed(root: Path, index: SplitIndex) -> bool:
+    known = set(PACKED_COLUMNS) <= set(index.schema.names) and not columns_of_other_types(index.schema)
+    if not known or not index.shards:
+        return False
+    try:
+        return stored_alignment(root / index.shards[0], index.formats[0]) is not None
+    except (FileNotFoundError, InputError):
+        return False  # reading will say what is wrong with it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Laid:
+    """Bins end to end. input_ids int64 [T], loss_mask uint8 [T], standing on labels, 0 at the end of each sequence.
+
+    lengths: tokens of each sequence, int64 [S], none 0; sequences, tokens: of each bin, int64 [B].
+    """
+
+    input_ids: I64
+    loss_mask: U8
+    lengths: I64
+    sequences: I64
+    tokens: I64
+
+    @classmethod
+    def join(cls, parts: Sequence[Laid]) -> Laid:
+        """The bins of all parts; a single part as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def packed_batches(
+    ids: Ragged, mask: Ragged, starts: Ragged, *, valid: Bool | None, batch_size: int, settings: PackedBatches
+) -> Iterator[dict[str, Any]]:
+    """Yield batches of `batch_size` bins, the last with what is left, as arrays; bins that are not valid train nothing.
+
+    ids, mask, starts: the packed columns of as many rows, as `normal_rows` makes them. valid: bool [rows]; None: all.
+    Raises `StreamError` if a row is wider than pad_to, or a batch has more than most_sequences.
+    """
+    for start in range(0, len(ids), batch_size):
+        part = slice(start, start + batch_size)
+        tokens, sequences = ids.lengths[part], starts.lengths[part]
+        begin = _flat(starts[part], np.int64) + np.repeat(np.cumsum(tokens) - tokens, sequences)
+        trained = _flat(mask[part], np.uint8)
+        if valid is not None and not valid[part].all():
+            trained[np.repeat(~valid[part], tokens)] = 0
+        bins = Laid(
+            input_ids=_flat(ids[part], np.int64),
+            loss_mask=trained,
+            lengths=np.diff(begin, append=int(tokens.sum())),
+            sequences=sequences,
+            tokens=tokens,
+        )
+        yield make_packed_batch(bins, settings)
+
+
+def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
+    """Make one batch of these bins.
+
+    input_ids, labels, position_ids: int64 [rows, width]; loss_mask: uint8 [rows, width]; cu_seqlens: int32
+    [sequences + 1, or most_sequences + 1] over the flattened tokens; max_seqlen: int; attention_mask, if asked for:
+    [rows, 1, width, width].
+    """
+    filling = settings.pad_id if settings.ignore_index is None else settings.ignore_index
+    ids, mask = bins.input_ids, bins.loss_mask
+    last = np.cumsum(bins.lengths) - 1
+    if settings.labels == "next":
+        labels = np.empty_like(ids)
+        labels[:-1] = ids[1:]
+        labels[last] = filling
+    else:
+        labels = ids.copy()
+        mask = np.concatenate([mask[-1:], mask[:-1]])  # the last is 0, as at the end of each sequence
+    if settings.ignore_index is not None:
+        labels[mask == 0] = settings.ignore_index
+    lengths, sequences, tokens = bins.lengths, bins.sequences, bins.tokens
+    if settings.last_token == "drop":
+        kept = np.ones(len(ids), np.bool_)
+        kept[last] = False
+        ids, labels, mask = ids[kept], labels[kept], mask[kept]
+        tokens, lengths = tokens - sequences, lengths - 1
+        held = np.concatenate([[0], np.cumsum(lengths > 0)])
+        sequences = np.diff(held[np.concatenate([[0], np.cumsum(sequences)])])
+        lengths = lengths[lengths > 0]
+    if settings.form == "varlen":
+        sequences, tokens = np.array([len(lengths)], np.int64), np.array([len(ids)], np.int64)
+    width = _width(tokens, settings)
+    lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
+    lengths = lengths[lengths > 0]
+    borders = np.concatenate([[0], np.cumsum(lengths)])
+    positions = np.arange(width * len(tokens)) - np.repeat(borders[:-1], lengths)
+    batch: dict[str, Any] = {
+        "input_ids": _rows(ids, tokens, width, settings.pad_id),
+        "labels": _rows(labels, tokens, width, filling),
+        "loss_mask": _rows(mask, tokens, width, 0),
+        "position_ids": positions.reshape(len(tokens), width),
+        "cu_seqlens": _borders(borders, settings.most_sequences),
+        "max_seqlen": int(lengths.max(initial=0)),
+    }
+    if settings.attention_mask != "none":
+        sequence = np.repeat(np.arange(len(lengths)), lengths).reshape(len(tokens), 1, width)
+        allowed: Bool = np.tril(sequence[:, :, :, None] == sequence[:, :, None, :])  # to those before, in its sequence
+        additive = settings.attention_mask == "additive"
+        batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf)) if additive else allowed
+    return batch
+
+
+def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:
+    """The lists end to end, of this type."""
+    if not len(rows):
+        return np.zeros(0, dtype)
+    ends = (rows.starts + rows.lengths).tolist()
+    parts = [rows.values[start:end] for start, end in zip(rows.starts.tolist(), ends, strict=True)]
+    return np.concatenate(parts, dtype=dtype, casting="unsafe")  # types were looked at when the stream was set up
+
+
+def _width(tokens: I64, settings: PackedBatches) -> int:
+    longest = int(tokens.max(initial=0))
+    if settings.pad_to is None:
+        return -(-longest // settings.pad_to_multiple_of) * settings.pad_to_multiple_of
+    if longest > settings.pad_to:
+        whole = "" if settings.form == "padded" else ", which counts all bins of a batch"
+        less = "" if settings.last_token == "drop" else ', or last_token="drop" for bins packed with it'
+        raise StreamError(
+            f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{whole}; set a larger pad_to{less}"
+        )
+    return settings.pad_to
+
+
+def _borders(borders: I64, most: int | None) -> npt.NDArray[np.int32]:
+    """As cu_seqlens, with `most` + 1 entries if that is asked for."""
+    if most is not None and len(borders) > most + 1:
+        raise StreamError(
+            f"packed: a batch has {len(borders) - 1} sequences, filling among them, and most_sequences is {most}; set a"
+            " larger one, or prepare bins with max_sequences_per_bin"
+        )
+    return np.pad(borders, (0, 0 if most is None else most + 1 - len(borders)), mode="edge").astype(np.int32)
+
+
+def _rows(flat: npt.NDArray[Any], tokens: I64, width: int, filling: int) -> npt.NDArray[Any]:
+    """The values of each row, filled up to the width: [rows, width]; without filling the values themselves."""
+    if len(flat) == width * len(tokens):
+        return flat.reshape(len(tokens), width)
+    return padded_rows(flat, (np.cumsum(tokens) - tokens).tolist(), tokens.tolist(), width, filling)

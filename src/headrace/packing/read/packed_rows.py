@@ -1,0 +1,168 @@
+"""Check packed rows as they were stored, a block at a time, and give them the form that every packed batch expects.
+
+Stored files differ: ids of 32 or 64 bits, masks of numbers or truth values, masks that stand on tokens or on labels. A
+block that passed here has flat values with one meaning: mask uint8, standing on labels, 0 on the last token of each
+sequence; starts that begin at 0, rise, and end below the row's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I64, U8
+from headrace.bins.alignment import ALIGNMENT_KEY, shift_left
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.errors import InputError, SettingsError
+from headrace.formats.blocks import kind_of_word
+from headrace.formats.open_parquet import key_values
+from headrace.stream.read.columns import whole_array
+
+MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
+
+INPUT_IDS, LOSS_MASK, SEQ_START_ID = PACKED_COLUMNS = ("input_ids", "loss_mask", "seq_start_id")
+ALIGNMENT_KEYS = (ALIGNMENT_KEY, "loss_mask_alignment")  # in the key-value metadata of Parquet files: ours, others'
+
+
+def holds_whole_numbers(kind: pa.DataType, *, or_truth: bool = False) -> bool:
+    """Return whether a column of this type has lists of whole numbers, or of truth values if they will do."""
+    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else pa.null()
+    return bool(pa.types.is_integer(inner) or (or_truth and pa.types.is_boolean(inner)))
+
+
+def columns_of_other_types(schema: pa.Schema) -> list[str]:
+    """Return the packed columns of a schema that do not hold what packed rows hold."""
+    there = [schema.field(name) for name in PACKED_COLUMNS if name in schema.names]
+    return [each.name for each in there if not holds_whole_numbers(each.type, or_truth=each.name == LOSS_MASK)]
+
+
+def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
+    """Check the packed columns of a table, and make of the mask list<uint8> that stands on labels.
+
+    Raises `InputError` naming the row (from 0, in the table) that is not a packed row.
+    """
+    lengths = _lists(table, INPUT_IDS)[1]
+    values, mask_lengths = _lists(table, LOSS_MASK)
+    starts, counts = _lists(table, SEQ_START_ID)
+    unlike = np.flatnonzero(lengths != mask_lengths)
+    if len(unlike):
+        row = int(unlike[0])
+        raise InputError(
+            f"row {row}: {lengths[row]} input_ids and {mask_lengths[row]} values of loss_mask; a packed row has as"
+            " many of both: write the file anew"
+        )
+    begin = starts.astype(np.int64, copy=False)
+    ends, bad = _sequence_ends(begin, counts=counts, lengths=lengths)
+    if bad is not None:
+        shown = begin[int(counts[:bad].sum()) :][: counts[bad]].tolist()
+        raise InputError(
+            f"row {bad}: seq_start_id is {shown[:8]}{'…' if len(shown) > 8 else ''} in a row of {lengths[bad]}"
+            " tokens; it begins with 0, rises, and stays below the length: write the file anew"
+        )
+    if values.dtype != np.bool_ and len(values) and not 0 <= int(values.min()) <= int(values.max()) <= 255:
+        raise InputError(f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew")
+    mask: U8 = values.astype(np.uint8)
+    if alignment == "legacy_roll_right":
+        mask = np.append(mask[1:], mask[:1])
+        mask[np.cumsum(lengths)[lengths > 0] - 1] = 0  # that of a row's last token was rolled out of the row
+    if alignment == "shift_left":
+        mask[ends - 1] = 0
+    else:
+        mask = shift_left(mask, ends)
+    offsets = np.concatenate([[0], np.cumsum(mask_lengths)]).astype(np.int32)
+    column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(mask))
+    return table.set_column(table.schema.get_field_index(LOSS_MASK), LOSS_MASK, column)
+
+
+def _sequence_ends(starts: I64, *, counts: I64, lengths: I64) -> tuple[I64, int | None]:
+    """Return where each sequence ends in the rows end to end, int64 [sequences], and the first bad row if there is one.
+
+    starts: int64 [sequences], inside their rows; counts: sequences of each row; lengths: tokens of each row.
+    """
+    row_end = np.cumsum(lengths)
+    row = np.repeat(np.arange(len(counts)), counts)
+    begin = starts + (row_end - lengths)[row]
+    ends = np.append(begin[1:], row_end[-1:])[: len(begin)]
+    bad = (counts == 0) != (lengths == 0)
+    bad[row[(starts < 0) | (starts >= lengths[row])]] = True
+    bad[row[1:][(row[1:] == row[:-1]) & (starts[1:] <= starts[:-1])]] = True
+    held = np.flatnonzero(counts > 0)
+    bad[held] |= starts[(np.cumsum(counts) - counts)[held]] != 0
+    return ends, int(np.argmax(bad)) if bad.any() else None
+
+
+def _lists(table: pa.Table, name: str) -> tuple[npt.NDArray[Any], I64]:
+    """Return the values end to end, and the length of each list, of a column of lists."""
+    whole = whole_array(table[name])
+    if whole.null_count or whole.flatten().null_count:
+        raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
+    offsets = whole.offsets.to_numpy().astype(np.int64, copy=False)
+    return whole.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], np.diff(offsets)
+
+
+class PackedBlocks:
+    """A block reader of packed rows, over one of blocks as they are stored. Picklable; safe from any thread.
+
+    alignment: of masks in files that do not say; a file that says another one is refused, and one that does not say
+    needs it: both `SettingsError`. Blocks read without the packed columns come as they are.
+    """
+
+    def __init__(
+        self, read_block: ReadBlock, *, root: Path, index: SplitIndex, alignment: MaskAlignment | None
+    ) -> None:
+        self._read_block, self._root, self._index, self._alignment = read_block, root, index, alignment
+        self._found: dict[int, MaskAlignment] = {}
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        table = self._read_block(number, columns)
+        if not all(name in table.column_names for name in PACKED_COLUMNS):
+            return table
+        shard = int(self._index.shard_of_block[number])
+        path = self._root / self._index.shards[shard]
+        try:
+            if shard not in self._found:
+                self._found[shard] = self._alignment_of(path, self._index.formats[shard])
+            return normal_rows(table, self._found[shard])
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def _alignment_of(self, path: Path, word: str) -> MaskAlignment:
+        said = stored_alignment(path, word)
+        if said is None and self._alignment is None:
+            raise SettingsError(
+                f"{path}: its metadata has no {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
+                ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "unshifted"'
+            )
+        if said is not None and self._alignment not in (None, said):
+            raise SettingsError(
+                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}" was asked for; leave'
+                " loss_mask_alignment out, or open files of one kind at a time"
+            )
+        return cast(MaskAlignment, said or self._alignment)
+
+
+def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
+    """Read what a shard's metadata says of its masks; None if nothing. Raises `InputError` on a word that is not known.
+
+    word: the format of the shard in the index. Only Parquet has such metadata.
+    """
+    kind = kind_of_word(word)
+    if kind.format != "parquet":
+        return None
+    metadata = key_values(path, kind)
+    found = next((metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None)
+    if found is None:
+        return None
+    said = found.decode("utf-8", "replace")
+    if said not in get_args(MaskAlignment):
+        raise InputError(
+            f"its metadata says {ALIGNMENT_KEYS[1]} {said!r}; this version knows"
+            f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
+        )
+    return cast(MaskAlignment, said)

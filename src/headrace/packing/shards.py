@@ -1,0 +1,200 @@
+"""The second and third stage: the sequences of a dataset in a split into bins, over the whole set, and into shards.
+
+A bin never mixes datasets or splits: shards are per dataset, so that a trainer can weigh datasets by their shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.bins.alignment import ALIGNMENT_KEY
+from headrace.bins.bins import Bins, packing_metrics
+from headrace.bins.lengths import costs, padded_lengths
+from headrace.bins.pack import pack
+from headrace.bins.rows import PackedRows
+from headrace.digest import digest_file
+from headrace.formats.write import Block, Written
+from headrace.packing.blend import Split
+from headrace.packing.config import PackedSequences
+from headrace.packing.sequences import Origins, set_print
+from headrace.packing.storage.legacy import LegacyPickleWriter
+from headrace.packing.storage.packed_parquet import PackedParquet
+from headrace.packing.storage.spool import JoinedSpool, gather
+from headrace.run.context import TaskFiles
+
+EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """One dataset in one split. number: among all groups; dataset: its place in the blend."""
+
+    number: int
+    dataset: int
+    name: str
+    split: Split
+    directory: str
+
+    @property
+    def bins_file(self) -> str:
+        """Where its bins lie, relative to the run."""
+        return f"stage/bins-{self.number:05d}.arrow"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An output shard: bins start..stop-1 of the group. target: its path relative to the run."""
+
+    group: Group
+    start: int
+    stop: int
+    target: str
+    input_bytes: int
+
+
+def pack_group(
+    files: TaskFiles, settings: PackedSequences, group: Group, sequences: I64, origins: Origins
+) -> dict[str, Any]:
+    """Pack a group and keep its bins in a file of the stage; the receipt's result says what they hold.
+
+    sequences: those of the group, as places in the joined spools of its dataset, of which `origins` are.
+    Sequences in bins that were dropped for having no label are counted; rows only if none of their sequences is left.
+    """
+    lengths = origins.lengths[sequences]
+    cost = costs(lengths, settings.capacity, settings.pad_multiple)
+    bins = pack(
+        cost,
+        settings.pack_size,
+        algorithm=settings.algorithm,
+        seed=settings.seed,
+        max_sequences=settings.max_sequences_per_bin,
+    )
+    if settings.algorithm != "concatenative":  # whose order is the point
+        bins = bins.shuffled(settings.seed)
+    labels = origins.labels[sequences]
+    empty = bins.loads(labels) == 0
+    dropped = bins.take(np.flatnonzero(empty)) if settings.empty_bins == "drop" else Bins.empty()
+    if len(dropped):
+        bins = bins.take(np.flatnonzero(~empty))
+    kept, lost = bins.sequences, dropped.sequences
+    first = origins.first_of_row
+    rows_kept, rows_lost = (np.unique(np.searchsorted(first, sequences[each], "right")) for each in (kept, lost))
+    metrics = packing_metrics(cost, bins, settings.pack_size)
+    stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
+    runtime = np.maximum(stored - 1, 1)
+    lists = pa.LargeListArray.from_arrays(pa.array(bins.offsets), pa.array(sequences[kept]))
+    files.write_arrow(group.bins_file, pa.table({"sequences": lists}))
+    return {
+        "rows_read": len(sequences),
+        "bins": len(bins),
+        "rows": len(rows_kept),
+        "sequences": len(kept),
+        "tokens": int(lengths[kept].sum()),
+        "stored_tokens": int(stored[kept].sum()),
+        "labels": int(labels[kept].sum()),
+        "bins_without_label": int(empty.sum()),
+        "print": set_print(origins.prints[sequences[kept]]),
+        "metrics": asdict(metrics),
+        "runtime": {
+            "max_samples_per_bin": metrics.sequences_max,
+            "dataset_max_seqlen": int(runtime[kept].max(initial=0)),
+            "min_packed_seqlen": int(bins.loads(runtime).min()) if len(bins) else 0,
+        },
+        "dropped": {
+            "bins": len(dropped),
+            "rows": len(np.setdiff1d(rows_lost, rows_kept)),
+            "sequences": len(lost),
+            "tokens": int(lengths[lost].sum()),
+            "labels": 0,
+        },
+    }
+
+
+def read_bins(path: Path) -> Bins:
+    """Read the bins of a group; their sequences are places in the joined spools of its dataset. Mapped, not read."""
+    with pa.memory_map(str(path)) as source:
+        lists = pa.ipc.open_file(source).read_all()["sequences"].combine_chunks()
+    return Bins(lists.offsets.to_numpy(), lists.values.to_numpy())
+
+
+def shard_counts(bins: Mapping[Split, int], tokens: Mapping[Split, int], asked: int | None) -> dict[Split, int]:
+    """Count the shards of each split of a dataset: in proportion to bins if `asked` says how many, else by tokens.
+
+    At least one where there are bins, never more than bins; without `asked`, a shard holds about 2^26 tokens.
+    """
+    total = sum(bins.values())
+    counts: dict[Split, int] = {}
+    for split, count in bins.items():
+        share = -(-tokens[split] // (1 << 26)) if asked is None else (2 * asked * count + total) // (2 * total or 1)
+        counts[split] = min(count, max(1, share))
+    return counts
+
+
+def even_cuts(count: int, shards: int) -> list[tuple[int, int]]:
+    """Cut 0..count-1 into `shards` runs (start, stop) whose lengths differ by one at most."""
+    return [(count * place // shards, count * (place + 1) // shards) for place in range(shards)]
+
+
+def write_shard(
+    files: TaskFiles, settings: PackedSequences, shard: Shard, spools: JoinedSpool, pad_id: int, encoder: str
+) -> dict[str, Any]:
+    """Write the shard's bins. What is written is counted here, from the gathered rows. O(row group) of memory.
+
+    encoder: its fingerprint, for the footer.
+    """
+    counted = {"bins": 0, "sequences": 0, "stored_tokens": 0, "mask_sum": 0}
+    bins, step = read_bins(files.run / shard.group.bins_file), settings.parquet["row_group_size"]
+
+    def gathered() -> Iterator[PackedRows]:
+        for start in range(shard.start, shard.stop, step):
+            rows = gather(
+                spools,
+                bins[start : min(start + step, shard.stop)],
+                alignment=settings.loss_mask_alignment,
+                pad_multiple=settings.pad_multiple,
+                pad_id=pad_id,
+                counted=settings.capacity,
+            )
+            counted["bins"] += len(rows)
+            counted["sequences"] += len(rows.starts)
+            counted["stored_tokens"] += len(rows.ids)
+            counted["mask_sum"] += int(np.sum(rows.mask, dtype=np.int64))
+            yield rows
+
+    temporary = files.temporary(shard.target)
+    if settings.packed_storage == "legacy_npy_pickle":  # one pickle is one block, and has no room for metadata
+        with LegacyPickleWriter(temporary) as legacy:
+            for rows in gathered():
+                legacy.write_bins(rows)
+        size, digest = temporary.stat().st_size, digest_file(temporary)
+        block = Block(first_row=0, rows=counted["bins"], offset=0, length=size, key_min=None, key_max=None)
+        written = Written(block.rows, size, digest.sha256, (block,), digest.checksum)
+    else:
+        with PackedParquet(temporary, **settings.parquet, metadata=_footer(settings, shard.group, encoder)) as writer:
+            for rows in gathered():
+                writer.write_bins(rows)
+            written = writer.finish()
+    files.finished(temporary, shard.target, written)
+    return {"rows_read": counted["bins"], **counted, "blocks": [asdict(block) for block in written.blocks]}
+
+
+def _footer(settings: PackedSequences, group: Group, encoder: str) -> dict[str, str]:
+    """What a shard says about itself in its key-value metadata."""
+    return {
+        ALIGNMENT_KEY: settings.loss_mask_alignment,
+        "headrace.pack_size": str(settings.pack_size),
+        "headrace.capacity": settings.capacity,
+        "headrace.pad_multiple": str(settings.pad_multiple),
+        "headrace.algorithm": settings.algorithm,
+        "headrace.seed": str(settings.seed),
+        "headrace.dataset": group.name,
+        "headrace.split": group.split,
+        "headrace.encoder": encoder,
+    }

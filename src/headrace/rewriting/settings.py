@@ -1,0 +1,104 @@
+"""Settings of a rewrite, and the function that does one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from headrace.formats.type_words import TypeWords
+from headrace.run.settings import RecipeSettings
+from headrace.settings import Names
+from headrace.storage.settings import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import EngineName
+    from headrace.run.context import RunContext
+    from headrace.run.events import OnEvent
+    from headrace.run.prepare import Outcome, Prepared
+
+
+class Rewrite(RecipeSettings):
+    """Shards, plain or prepared, as Parquet made to be trained on: the same rows in the same order, faster to decode.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    recipe_name: ClassVar[str] = "rewrite"
+
+    source: Places = Field(
+        min_length=1, description="A prepared dataset, or plain shards: files, directories or glob patterns."
+    )
+    compression: Literal["none", "lz4", "zstd"] = Field(
+        "none",
+        json_schema_extra={"former": ["codec"]},
+        description="none decodes fastest, lz4 takes less disk at twice the decoding time, zstd the least.",
+    )
+    rows_per_group: int | None = Field(
+        None, ge=1, description="Rows of a row group; unless given 65,536 or about 8 MiB, whichever is less."
+    )
+    shard_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Cut into shards of about this many source bytes; unless given, shards keep their names.",
+    )
+    columns: Names | None = Field(None, description="Columns to keep, in this order; all unless given.")
+    types: TypeWords = Field(
+        default_factory=dict, description="Types of columns of plain CSV or TSV shards, e.g. price=float32."
+    )
+    null_values: Names = Field((), description="Texts that mean missing in typed columns of plain text shards.")
+    cache_dir: LocalPath | None = Field(
+        None, description="Where the index of plain shards is kept; ~/.cache/headrace unless given."
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _each_column_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError(f"columns are {list(value)}; name at least one, and each once")
+        return value
+
+    def identity_settings(self) -> dict[str, Any]:
+        """The settings that can change a byte of output, and which run the source is, if it is one."""
+        from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
+
+        settings = self.model_dump(mode="json", exclude={"source", "cache_dir"})
+        return {**settings, **identity_of_source(self)}
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """The source's shards that hold rows, and their names relative to its root, sorted by name."""
+        from headrace.rewriting.recipe import source_files  # the recipe imports its settings
+
+        return source_files(self)
+
+    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Do the rewrite in the run directory; see `headrace.prepare`."""
+        from headrace.rewriting.recipe import execute  # the recipe imports its settings
+
+        return execute(self, context, files)
+
+
+def rewrite(
+    source: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
+    shard_of: tuple[int, int] | None = None,
+    on_event: OnEvent | None = None,
+    **settings: Any,
+) -> Prepared:
+    """Rewrite shards, plain or prepared, as Parquet made to be trained on; `headrace.open(out)` streams the same rows.
+
+    settings: those of `Rewrite`; engine, address and shard_of: as for `prepare`. The splits of a prepared source stay,
+    plain shards become the split "all". What was made before is reused, and what was interrupted goes on. Raises
+    `SettingsError`, `InputError`, `CorruptShard`, `StoreError`, `EngineError`, `RunBusy`.
+    """
+    from headrace.run.prepare import prepare  # settings alone load no data libraries
+
+    sources = [source] if isinstance(source, str | PurePath) else list(source)
+    recipe = Rewrite(source=sources, **settings)
+    return prepare(recipe, out, workers=workers, engine=engine, address=address, shard_of=shard_of, on_event=on_event)

@@ -1,0 +1,235 @@
+"""Lay out a run of series on disk: names and schemas of its files, writing them, and reading them for checks.
+
+`store/part-N.arrow` is what training maps: one record batch with one column `values`, fixed-size lists of C float32
+without nulls, so that its buffer is a row-major matrix [rows, C], NaN where a value is missing. `entities.parquet` says
+which rows are whose. The Parquet files of the splits hold the same rows for people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.arrays import F32, I64
+from headrace.digest import canonical_json, sha256_hex
+from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.series.arrays.axis import Anchor, Axis, Frequency
+from headrace.series.config import Series
+
+METADATA = b"headrace.series"
+STORE = "store"
+ENTITIES = "entities.parquet"
+STATICS = "processed_static_features.parquet"
+SUMMARY = "quality_summary.json"
+REPORTS, REPORTS_TABLE = "quality_reports", "quality_reports.parquet"
+SERIES_DIRECTORY = "processed_time_series"
+
+_LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix and a temporary prefix
+
+_NUMBERS = ("val_row", "test_row", "train_targets", "val_targets", "test_targets")
+ENTITIES_SCHEMA = pa.schema(
+    [
+        pa.field("entity", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("first_time", pa.timestamp("us"), nullable=False),
+        pa.field("anchor", pa.string(), nullable=False),
+        *(pa.field(name, pa.int64(), nullable=False) for name in _NUMBERS),
+        pa.field("static_row", pa.int32(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A retained entity: its place in its batch and on its axis, where its splits begin, its observed targets."""
+
+    entity: str
+    first_row: int
+    rows: int
+    first_time: int
+    anchor: Anchor
+    val_row: int
+    test_row: int
+    train_targets: int
+    val_targets: int
+    test_targets: int
+
+    def axis(self, frequency: Frequency) -> Axis:
+        """Return the time axis."""
+        return Axis(frequency, self.first_time, self.rows, self.anchor)
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Return the rows [start, stop) of the entity in each split."""
+        return {"train": (0, self.val_row), "val": (self.val_row, self.test_row), "test": (self.test_row, self.rows)}
+
+
+def split_directory(split: str) -> str:
+    """Name the directory of a split's readable files, relative to the run."""
+    return f"{SERIES_DIRECTORY}/{split}"
+
+
+def file_name(entity: str) -> str:
+    """A file name for an entity, without extension: any text gives one, and different texts different ones.
+
+    Letters, digits and "-_.~" stand as they are, other characters as %XX; a name never begins with "." or "_".
+    """
+    name = quote(entity, safe="")
+    if name[:1] in ("", ".", "_"):
+        name = f"%{ord(name[0]):02X}{name[1:]}" if name else "%"
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}%{sha256_hex(entity.encode())[:32]}"
+    return name
+
+
+def shard_name(number: int) -> str:
+    """Name the store's shard of batch `number`, relative to the run."""
+    return f"{STORE}/part-{number:05d}.arrow"
+
+
+def stacked(parts: Sequence[Any]) -> tuple[Any, I64]:
+    """Lay matrices end to end, and say where each begins: int64 [parts + 1]."""
+    return np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
+
+
+def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
+    """Stack the train rows of these entities. values: [rows, C] of their batch."""
+    return stacked([values[each.first_row : each.first_row + each.val_row] for each in entities])
+
+
+def with_metadata(schema: pa.Schema, settings: Series, frequency: Frequency) -> pa.Schema:
+    """Add to a schema what readers need to know of the columns."""
+    metadata = {
+        "columns": [*settings.columns(), *settings.mask_columns()],
+        "target": settings.target,
+        "masks": settings.mask_columns(),
+        "frequency": frequency.word,
+        "entity": settings.entity_column,
+        "time": settings.time,
+    }
+    return schema.with_metadata({METADATA: canonical_json(metadata)})
+
+
+def readable_schema(settings: Series, frequency: Frequency) -> pa.Schema:
+    """Make the schema of the Parquet files: entity, time, scaled columns without nulls; a missing value is NaN."""
+    names = [*settings.columns(), *settings.mask_columns()]
+    fields_ = [
+        pa.field(settings.entity_column, pa.string(), nullable=False),
+        pa.field(settings.time, pa.timestamp("us"), nullable=False),
+        *(pa.field(name, pa.float32(), nullable=False) for name in names),
+    ]
+    return with_metadata(pa.schema(fields_), settings, frequency)
+
+
+@contextmanager
+def publishing(files: TaskFiles, target: str) -> Iterator[HashingFile]:
+    """Open a file to write to, which is the task's when the block ends without an error."""
+    path = files.temporary(target)
+    with HashingFile(path) as file:
+        yield file
+    files.finished(path, target, file.holding(0))
+
+
+def write_store(files: TaskFiles, number: int, matrix: F32, settings: Series, frequency: Frequency) -> None:
+    """Write the shard of a batch. matrix: float32 [rows, C], C-contiguous."""
+    kind = pa.list_(pa.field("item", pa.float32(), nullable=False), matrix.shape[1])
+    schema = with_metadata(pa.schema([pa.field("values", kind, nullable=False)]), settings, frequency)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), type=kind)
+    with publishing(files, shard_name(number)) as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.record_batch([values], schema=schema))
+
+
+def write_readable(files: TaskFiles, target: str, schema: pa.Schema, table: pa.Table) -> list[dict[str, Any]]:
+    """Write rows of a split as Parquet and give its blocks as index rows know them. O(file) of memory."""
+    entity, time = schema.names[:2]
+    block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (4 * len(schema))))
+    sink = pa.BufferOutputStream()  # files are small and many: digested and written at once
+    blocks = []
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="lz4",
+        use_dictionary=[entity],
+        write_statistics=[entity, time],
+        write_page_checksum=True,
+    ) as writer:
+        for first in range(0, table.num_rows, block_rows):
+            block = table.slice(first, block_rows)
+            offset = sink.tell()
+            writer.write_table(block, row_group_size=block.num_rows)
+            times = block[time].cast(pa.int64()).to_numpy()
+            place = {"first_row": first, "rows": block.num_rows, "offset": offset, "length": sink.tell() - offset}
+            blocks.append(place | {"key_min": int(times.min()), "key_max": int(times.max())})
+    files.write(target, sink.getvalue())
+    return blocks
+
+
+def write_tables(
+    files: TaskFiles, target: str, schema: pa.Schema, tables: Iterator[pa.Table], group_rows: int = 1 << 16
+) -> None:
+    """Write small tables as one Parquet file with row groups of about `group_rows`; O(row group) of memory."""
+    with (
+        publishing(files, target) as file,
+        pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        held: list[pa.Table] = []
+        for table in tables:
+            held.append(table)
+            if sum(each.num_rows for each in held) >= group_rows:
+                writer.write_table(pa.concat_tables(held))
+                held = []
+        if held:
+            writer.write_table(pa.concat_tables(held))
+
+
+def entities_table(entities: Sequence[Entity], number: int, schema: pa.Schema, static_rows: Sequence[int]) -> pa.Table:
+    """Make the rows of entities.parquet of batch `number`."""
+    columns: dict[str, Any] = {each.name: [getattr(one, each.name) for one in entities] for each in fields(Entity)}
+    columns |= {"shard": [shard_name(number)] * len(entities), "static_row": static_rows}
+    return pa.Table.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
+
+
+def published_digest(files: Iterable[tuple[str, str]]) -> str:
+    """Digest the paths and SHA-256 of all files that stay in a run: not those of the stage directory."""
+    return sha256_hex(
+        canonical_json(sorted([path, own] for path, own in files if not path.startswith(f"{STAGE_DIRECTORY}/")))
+    )
+
+
+def stored_entities(run: Path) -> dict[str, list[Entity]]:
+    """Read the entities of each shard of the store, by its path in the run; both in order. O(entities) of memory."""
+    names = [each.name for each in fields(Entity)]
+    table = pq.read_table(run / ENTITIES, columns=[*names, "shard"])
+    at = table.schema.get_field_index("first_time")
+    rows = table.set_column(at, "first_time", table["first_time"].cast(pa.int64())).to_pylist()
+    found: dict[str, list[Entity]] = {}
+    for row in rows:
+        found.setdefault(row.pop("shard"), []).append(Entity(**row))
+    return found
+
+
+def stored_settings(run: Path) -> Series:
+    """Read the settings that the run was made with."""
+    config = json.loads((run / "config.json").read_bytes())
+    config.pop("recipe", None)
+    return Series(**config)
+
+
+def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
+    """Map the rows of a shard of the store, float32 [rows, C], and read what it says of its columns."""
+    with pa.memory_map(str(path)) as source:
+        batch = pa.ipc.open_file(source).get_batch(0)
+    values = batch.column("values")
+    metadata = json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
+    return np.asarray(values.flatten().to_numpy(), np.float32).reshape(-1, values.type.list_size), metadata

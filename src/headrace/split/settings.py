@@ -1,0 +1,238 @@
+"""Settings of the temporal split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, field_validator, model_validator
+
+from headrace.formats.time_formats import DATE_WORDS
+from headrace.formats.type_words import TypeWords
+from headrace.run.settings import RecipeSettings
+from headrace.settings import Names
+from headrace.storage.settings import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
+    from headrace.split.cutoff import Cutoff
+
+# Settings alone load no data libraries: a command line that is completed or explained need not wait for them. So the
+# methods below import what they need.
+
+_COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
+_OUTPUT: dict[str, Any] = {"panel": "Output"}
+_ROWS: dict[str, Any] = {"panel": "Rows that do not fit"}
+
+
+class TemporalSplit(RecipeSettings):
+    """Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    recipe_name: ClassVar[str] = "temporal_split"
+
+    source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
+    time: str = Field(
+        min_length=1,
+        json_schema_extra={**_COLUMNS, "former": ["date_column"]},
+        description="Column of the time of a row.",
+    )
+    entity: str = Field(
+        min_length=1,
+        json_schema_extra={**_COLUMNS, "former": ["group_column"]},
+        description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests.",
+    )
+    split_date: str = Field(
+        json_schema_extra=_COLUMNS,
+        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test.",
+    )
+    train_ratio: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description="Share of the entities seen before the cutoff that train; exactly floor(entities × ratio).",
+    )
+    seed: int = Field(42, ge=0, lt=2**63, description="Decides which entities train; nothing else does.")
+    layout: Literal["sharded", "single"] = Field(
+        "sharded", json_schema_extra=_OUTPUT, description="One output shard per source shard, or one file per split."
+    )
+    format: Literal["same", "csv", "tsv", "jsonl", "parquet"] = Field(
+        "same", json_schema_extra=_OUTPUT, description="Format of the output; same: as the source."
+    )
+    compression: Literal["none", "gz", "zst", "snappy", "lz4", "zstd"] | None = Field(
+        None,
+        json_schema_extra=_OUTPUT,
+        description="Compression of the output; unless given the source's own, of Parquet lz4.",
+    )
+    label: str | None = Field(
+        None,
+        json_schema_extra=_COLUMNS,
+        description="Column of classes, which become 0..k-1 by one map for all shards; rows without label are dropped.",
+    )
+    targets: Names | None = Field(None, json_schema_extra=_COLUMNS, description="Target columns, with main_task_index.")
+    main_task_index: int | None = Field(
+        None,
+        ge=0,
+        json_schema_extra=_COLUMNS,
+        description="Which of the targets, from 0, becomes the row-wise maximum of the others.",
+    )
+    signature: LocalPath | None = Field(
+        None, json_schema_extra=_COLUMNS, description="File with the column names of CSV or TSV shards without header."
+    )
+    null_entity: Literal["error", "own", "drop"] = Field(
+        "error",
+        json_schema_extra={**_ROWS, "former": ["null_group"]},
+        description="Rows without entity; own: one entity together; drop: dropped and counted.",
+    )
+    bad_rows: Literal["error", "drop"] = Field(
+        "error",
+        json_schema_extra={**_ROWS, "former": ["null_date"]},
+        description="Rows without a readable time; drop: dropped and counted.",
+    )
+    timezone: str = Field(
+        "UTC", json_schema_extra=_COLUMNS, description="Zone of times without offset, and of the split date."
+    )
+    time_format: str = Field(
+        "auto",
+        examples=["auto", *DATE_WORDS],
+        json_schema_extra={**_COLUMNS, "former": ["date_format"]},
+        description="How times are written: a word, or a strptime pattern; auto: one form for the whole source.",
+    )
+    val_in_test: Literal["keep", "drop"] = Field(
+        "keep", json_schema_extra=_ROWS, description="Whether entities that validate may also test."
+    )
+    schema_drift: Literal["error", "widen"] = Field(
+        "error",
+        json_schema_extra=_ROWS,
+        description="Shards that differ; widen: widen the schema where nothing is lost.",
+    )
+    lineage: Literal["off", "columns"] = Field(
+        "off", json_schema_extra=_OUTPUT, description="columns: add source_shard and source_row to every row."
+    )
+    types: TypeWords = Field(
+        default_factory=dict,
+        json_schema_extra=_COLUMNS,
+        description="Types of text columns, e.g. distance=int32; Parquet holds them so, streams deliver them so.",
+    )
+    null_values: Names = Field(
+        (),
+        json_schema_extra=_ROWS,
+        description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
+    )
+    shard_numbers: Literal["keep", "dense"] = Field(
+        "keep",
+        json_schema_extra=_OUTPUT,
+        description="keep: the N of part-N; dense: 0, 1, 2, ... in name order.",
+    )
+
+    @field_validator("split_date", mode="before")
+    @classmethod
+    def _date_as_text(cls, value: object) -> object:
+        # YAML reads an unquoted date as a date.
+        return value.isoformat() if hasattr(value, "isoformat") else value
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (KeyError, ValueError, OSError):
+            raise ValueError(
+                f"timezone is {value!r}, which is no IANA zone; give one such as 'Europe/Berlin'"
+            ) from None
+        return value
+
+    @field_validator("time_format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        from headrace.formats.dates import date_word
+
+        return value if value == "auto" else date_word(value, "time_format", "auto")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TemporalSplit:
+        self.cutoff()
+        if (self.targets is None) != (self.main_task_index is None):
+            raise ValueError("targets and main_task_index go together; give both or neither")
+        if self.targets is not None and self.main_task_index is not None:
+            if len(self.targets) < 2 or len(set(self.targets)) != len(self.targets):
+                raise ValueError(f"targets are {', '.join(self.targets)}; give two or more different columns")
+            if self.main_task_index >= len(self.targets):
+                raise ValueError(
+                    f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; "
+                    f"counting begins at 0"
+                )
+        if self.format != "same" and (problem := compression_problem(self.format, self.compression)):
+            raise ValueError(problem)
+        if self.time == self.entity:
+            raise ValueError(f"time and entity are both {self.time!r}; they must differ")
+        for role in ("time", "entity"):
+            name = getattr(self, role)
+            if self.main_target == name:
+                raise ValueError(f"the main target {name!r} is also the {role}; it would be overwritten")
+            if self.label == name:
+                raise ValueError(
+                    f"label is {name!r}, which is also the {role} and would be overwritten by classes; copy that column"
+                    f" under another name to learn it"
+                )
+        if self.types.get(self.label or "", "int64") != "int64":
+            raise ValueError(
+                f"types[{self.label!r}] is {self.types[self.label or '']!r}, and a label becomes the int64 numbers of"
+                f" its classes; leave it out of types, or leave label= out for values as they are"
+            )
+        return self
+
+    @property
+    def main_target(self) -> str | None:
+        """The column that becomes the maximum of the other targets."""
+        if self.targets is None or self.main_task_index is None:
+            return None
+        return self.targets[self.main_task_index]
+
+    def cutoff(self) -> Cutoff:
+        """The split date as an instant and as wall-clock time of the zone. Raises `ValueError` on an unreadable one."""
+        from headrace.split.cutoff import cutoff_at
+
+        text = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", self.split_date.strip())
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"split_date is {self.split_date!r}; give an ISO date such as 2025-01-01") from None
+        return cutoff_at(moment, ZoneInfo(self.timezone))
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """The source's files and their names relative to its root, sorted by name."""
+        from headrace.split.recipe import source_files
+
+        return source_files(self)
+
+    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Do the split in the run directory; see `headrace.prepare`."""
+        from headrace.split.recipe import execute
+
+        return execute(self, context, files)
+
+    def identity_settings(self) -> dict[str, Any]:
+        """The settings that can change a byte of output; of the signature its names, not its path."""
+        from headrace.formats.source import read_signature
+
+        settings = self.model_dump(mode="json", exclude={"source", "signature"})
+        settings["signature"] = None if self.signature is None else read_signature(self.signature)
+        settings["split_date"] = str(self.cutoff().instant_us)
+        return settings
+
+
+def compression_problem(output_format: str, compression: str | None) -> str | None:
+    """Say what is wrong with the compression of an output format; None where it fits."""
+    parquet = output_format == "parquet"
+    allowed = ("none", "snappy", "lz4", "zstd") if parquet else ("none", "gz", "zst")
+    if compression is None or compression in allowed:
+        return None
+    return f"compression is {compression!r}, {'Parquet' if parquet else output_format} takes {', '.join(allowed)}"

@@ -1,0 +1,322 @@
+"""Write every row of a shard to its split, or count it with the reason it is dropped for. Pass 2, and joining.
+
+Where a row only changes place, its bytes are copied and nothing is parsed; else the columns are read, derived and
+written. Which way is taken depends on the settings and the shard alone, so results do not depend on scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.digest import FileDigest
+from headrace.errors import InputError
+from headrace.formats import delimited
+from headrace.formats.dates import INSTANTS, MISSING
+from headrace.formats.detect import Kind, compress_block
+from headrace.formats.open_parquet import open_file
+from headrace.formats.shard import SEPARATOR, Dialect, Shard, word_of
+from headrace.formats.source import copied_records, fit, read_chunks, unchanged
+from headrace.formats.text_columns import typed
+from headrace.formats.write import Piece, ShardWriter, Written
+from headrace.run.context import TaskFiles
+from headrace.run.receipts import FileRecord, Receipt
+from headrace.split import columns
+from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
+from headrace.split.cutoff import DateBins, to_utc
+from headrace.split.scan import INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
+from headrace.split.settings import TemporalSplit
+from headrace.storage.local import storing
+
+SPLITS = ("train", "val", "test")
+REASONS = (
+    "null_time",
+    "unreadable_time",
+    "null_entity",
+    "train_entity_after_cutoff",
+    "val_entity_after_cutoff",
+    "missing_label",
+)
+_CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
+
+_COPY_BYTES = 4 << 20
+
+Clock = Literal["utc", "wall", "mixed"]
+Classes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """All that pass 2 needs beside a shard; one copy, shared by all workers.
+
+    source: the schema common to all shards; schema: of the output. clock: that the dates are told by; where some are
+    told by each, key ranges are in UTC. bins: stretches of time in which the rows of each split are counted.
+    separator: of a text file that holds all of a split; shards of their own keep their source's.
+    """
+
+    settings: TemporalSplit
+    source: pa.Schema
+    schema: pa.Schema
+    kind: Kind
+    parquet_compression: str
+    allocation: Allocation
+    nobody: Hashes
+    clock: Clock
+    classes: Mapping[str, int] | None
+    separator: str
+    bins: DateBins
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+
+def clock_of(forms: Collection[str]) -> Clock:
+    """Return the clock of dates of these forms."""
+    instants = INSTANTS.intersection(forms)
+    return "wall" if not instants else "utc" if len(instants) == len(forms) else "mixed"
+
+
+def cutoff_us(settings: TemporalSplit, clock: Clock) -> int:
+    """Return the cutoff in microseconds on this clock; UTC for mixed dates."""
+    cutoff = settings.cutoff()
+    return cutoff.wall_us if clock == "wall" else cutoff.instant_us
+
+
+def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
+    """Return the dates of all rows on one clock.
+
+    A wall-clock time that clocks skip is as if they were changed behind it.
+    """
+    if plan.clock != "mixed":
+        return scanned.micros
+    return on_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
+
+
+def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
+    """Convert mixed dates to UTC; wall: which of them are wall-clock times of the zone."""
+    return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
+
+
+def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
+    """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
+
+    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in this order.
+    """
+    side_of_entity = plan.allocation.side_of(scanned.hashes)
+    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_entity == "own" else UNSEEN
+    side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
+    before = scanned.micros < cutoff_us(plan.settings, plan.clock)
+    if plan.clock == "mixed":
+        wall = (scanned.flags & INSTANT) == 0
+        before = np.where(wall, scanned.micros < plan.settings.cutoff().wall_us, before)
+
+    result = np.full(len(side), _CLASS["test"], np.uint8)
+    result[before & (side == TRAIN)] = _CLASS["train"]
+    result[before & (side == VAL)] = _CLASS["val"]
+    flagged = scanned.flags.any()
+    if flagged:
+        result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
+    result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
+    if plan.settings.val_in_test == "drop":
+        result[~before & (side == VAL)] = _CLASS["val_entity_after_cutoff"]
+    if plan.settings.null_entity != "own":
+        result[scanned.entity == NOBODY] = _CLASS["null_entity"]
+    result[scanned.micros == MISSING] = _CLASS["null_time"]
+    if flagged:
+        result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
+    return result
+
+
+def split_shard(
+    files: TaskFiles, plan: SplitPlan, shard: Shard, number: int, targets: Mapping[str, str]
+) -> dict[str, Any]:
+    """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
+    scanned = read_scan(files.run, number)
+    classes, keys = classify(scanned, plan), key_micros(scanned, plan)
+    sizes = scanned.sizes if copies_bytes(plan, shard) else None
+    dialect = output_dialect(plan, shard)
+    schema = plan.schema if sizes is None else shard.schema
+    with ExitStack() as stack:
+        writers: dict[str, ShardWriter] = {}
+        row = 0
+        for pieces in _derived(plan, shard) if sizes is None else _copied(plan, shard, sizes):
+            part = slice(row, row + len(pieces))
+            if part.stop > len(classes):
+                raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
+            for code, split in enumerate(SPLITS):
+                chosen = classes[part] == code
+                if not chosen.any():
+                    continue
+                if split not in writers:
+                    writer = ShardWriter(
+                        files.temporary(targets[split]),
+                        kind=plan.kind,
+                        schema=schema,
+                        dialect=dialect,
+                        parquet_compression=plan.parquet_compression,
+                    )
+                    writers[split] = stack.enter_context(writer)
+                writers[split].append(pieces.filter(pa.array(chosen)), keys[part][chosen])
+            row += len(pieces)
+        if row != len(classes):
+            raise InputError(
+                f"{shard.path}: has {row} rows now and had {len(classes)} before; run again once it is complete"
+            )
+        written = {split: writer.finish() for split, writer in writers.items()}
+        for split, result in written.items():
+            files.finished(writers[split].path, targets[split], result)
+    counts = np.bincount(classes, minlength=len(_CLASS))
+    return {
+        "rows_read": row,
+        "rows": {name: int(counts[_CLASS[name]]) for name in SPLITS},
+        "dropped": {name: int(counts[_CLASS[name]]) for name in REASONS},
+        "dates": {name: plan.bins.counts(keys[classes == _CLASS[name]]).tolist() for name in SPLITS},
+        "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
+    }
+
+
+def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
+    """Return True if this shard's rows keep their bytes: same format out as in, no column made or changed."""
+    settings = plan.settings
+    same_format = shard.kind.format == plan.kind.format
+    derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
+    if not same_format or derives or plan.kind.format == "parquet":
+        return False
+    if plan.kind.format == "jsonl":
+        return True
+    return shard.schema.names == plan.source.names and shard.dialect == output_dialect(plan, shard)
+
+
+def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_row: int) -> pa.Table:
+    """Derive output columns from source columns: common schema, main target, classes, declared types, lineage."""
+    settings = plan.settings
+    table = fit(table, plan.source)
+    if settings.targets is not None and settings.main_target is not None:
+        values = columns.main_target(table, settings.targets, settings.main_target, settings.null_values)
+        table = _replaced(table, settings.main_target, values)
+    if settings.label is not None and plan.classes is not None:
+        texts = columns.label_texts(table[settings.label], settings.null_values)
+        table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
+    read = typed(table, plan.types, settings.null_values, where, first_row)
+    if plan.kind.format in ("parquet", "jsonl"):  # text files keep the text, which must be of the type all the same
+        table = read
+    if settings.lineage == "columns":
+        table = columns.with_lineage(table, shard_name, first_row)
+    return table
+
+
+def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32]) -> Iterator[Piece]:
+    """The shard's rows as bytes. Declared types must hold all the same, so those columns are read and checked."""
+    checked = [name for name in plan.types if shard.kind.format != "jsonl"]
+    if checked:
+        for chunk in read_chunks(shard):
+            typed(chunk.table(checked), plan.types, plan.settings.null_values, str(shard.path), chunk.first_row)
+    yield from copied_records(shard, sizes)
+    unchanged(shard)
+
+
+def _derived(plan: SplitPlan, shard: Shard) -> Iterator[Piece]:
+    """The shard's rows as the output's columns."""
+    where = str(shard.path)
+    for chunk in read_chunks(shard):
+        try:
+            yield derive(chunk.table(), plan, where, shard.name, chunk.first_row)
+        except InputError as error:
+            if where in str(error):
+                raise
+            raise InputError(f"{where}: from row {chunk.first_row + 1}: {error}") from error
+
+
+def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    return table.set_column(table.column_names.index(name), pa.field(name, values.type), values)
+
+
+def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
+    """Return how the output text is written: as the source shard where that is the same format, else plainly."""
+    if plan.kind.format not in SEPARATOR:
+        return None
+    own = shard.dialect if shard.kind.format == plan.kind.format else None
+    if own is None:
+        own = Dialect(SEPARATOR[plan.kind.format], "\n")
+    return replace(own, separator=plan.separator) if plan.settings.layout == "single" else own
+
+
+def word_of_output(plan: SplitPlan, shard: Shard) -> str:
+    """Return the word for the index of the format that this shard's rows are written in."""
+    dialect = output_dialect(plan, shard)
+    return word_of(plan.kind, None if dialect is None else dialect.separator)
+
+
+def join_split(
+    files: TaskFiles, plan: SplitPlan, first: Shard, split: str, parts: Sequence[Receipt], target: str
+) -> dict[str, Any]:
+    """Write all parts of a split, in source order, as `target`; a split without rows gets a file without rows.
+
+    Text is copied, Parquet gets row groups of full size. first: the shard whose dialect text has.
+    """
+    if plan.kind.format == "parquet":
+        return _join_parquet(files, plan, split, parts, target)
+    temporary = files.temporary(target)
+    digest, size, rows = FileDigest(), 0, 0
+    blocks: list[dict[str, Any]] = []
+    with storing(temporary.parent), temporary.open("xb") as sink:
+
+        def put(data: bytes) -> None:
+            nonlocal size
+            sink.write(data)
+            digest.update(data)
+            size += len(data)
+
+        dialect = output_dialect(plan, first)
+        header = b"" if dialect is None else delimited.header_bytes(plan.schema.names, dialect)
+        put(bytes(compress_block(header, plan.kind.compression)))
+        for part in parts:
+            for record in records_of(part, split):
+                found = part.result["blocks"][split]
+                shift = size - found[0]["offset"]
+                with (files.run / record.path).open("rb") as source:
+                    source.seek(found[0]["offset"])  # behind the part's own header
+                    while data := source.read(_COPY_BYTES):
+                        put(data)
+                for block in found:
+                    blocks.append({**block, "offset": block["offset"] + shift, "first_row": rows})
+                    rows += block["rows"]
+    files.finished(temporary, target, Written(rows, size, digest.sha256, (), digest.checksum))
+    return {"rows_read": rows, "blocks": blocks}
+
+
+def _join_parquet(
+    files: TaskFiles, plan: SplitPlan, split: str, parts: Sequence[Receipt], target: str
+) -> dict[str, Any]:
+    writer = ShardWriter(
+        files.temporary(target),
+        kind=plan.kind,
+        schema=plan.schema,
+        dialect=None,
+        parquet_compression=plan.parquet_compression,
+    )
+    with writer:
+        for part in parts:
+            for record in records_of(part, split):
+                scanned = read_scan(files.run, part.number)
+                micros = key_micros(scanned, plan)[classify(scanned, plan) == SPLITS.index(split)]
+                row = 0
+                with open_file(files.run / record.path, Kind("parquet", "none")) as source:
+                    for group in range(source.num_row_groups):
+                        table = source.read_row_group(group, use_threads=False)
+                        writer.append(table, micros[row : row + table.num_rows])
+                        row += table.num_rows
+        written = writer.finish()
+        files.finished(writer.path, target, written)
+    return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
+
+
+def records_of(part: Receipt, split: str) -> list[FileRecord]:
+    """Return the part's file of this split, if it has one; it lies in a directory of the split's name."""
+    return [record for record in part.files if PurePosixPath(record.path).parent.name == split]

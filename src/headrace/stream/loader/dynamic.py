@@ -1,0 +1,460 @@
+"""Experimental: distribution="dynamic" lets ranks claim blocks when they are ready, so a slow rank reads fewer rows.
+
+    stream = headrace.open("out").stream("train", batch_size=256, shuffle=True, distribution="dynamic")
+    for batch in stream:
+        if batch["valid"].any(): ...
+
+Every row is delivered once over all ranks, and every rank gets the same number of batches. The faster rank decides who
+gets which row, so no run repeats another's order. Choose it for work that is not in step at every batch: evaluation,
+embedding, local updates. A loop with a collective at every batch works too, at the pace of its slowest rank. A batch
+holds rows of one or two blocks, so this mixes less than "balanced" does.
+
+A rank that finds no claim left finishes its rows, looks up how many batches the claims of each rank make, and fills up
+to the largest of these numbers with batches without a valid row. The number of batches is known only then, so there is
+no `len`.
+
+The ranks agree through a store: that of torch.distributed's default group, or `store=`. Passes, and `state_dict` during
+or after one, are collective: every rank starts the same passes, and calls it after the same number of batches. Memory:
+the block that is being delivered and the next one.
+
+The line of an epoch is its blocks end to end, in shuffled order (see `order`). Rows inside a block are permuted by a
+key of that block alone. What is left of the line is cut at the borders of blocks, so a claim is one block, or a run of
+small ones of about a batch. The last blocks are cut finer: a rank that claims one of them late keeps the others
+waiting. After a stop, what is left is ranges of the line again, whoever had claimed them. Cost is O(blocks).
+
+    <pass>/here/<rank>         counts the processes that read as this rank
+    <pass>/start               the state at which the pass starts, the same on every rank
+    <pass>/next                a counter: the rank that adds 1 to it has the claim of that number
+    <pass>/rows/<rank>         counts the rows that a rank has claimed
+    <pass>/entered             counts these rows over all ranks, so <pass>/rows is complete once it reaches their total
+    <pass>/left                a rank that left before all blocks were claimed
+    <pass>/state/<n>/<rank>    what a rank had claimed and not delivered at the n-th call of state_dict
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64, U64
+from headrace.dataset.index import SplitIndex
+from headrace.digest import canonical_json, derive_key, permutation, sha256_hex
+from headrace.errors import SettingsError, StreamError
+from headrace.sealed import kind_of
+from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
+from headrace.stream.loader.passes import Pass, Reading, RowPasses
+from headrace.stream.order.epoch import EpochOrder, Pool, block_identities, epoch_order, span_rows
+from headrace.stream.order.layout import BlendIndex
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.remaining import Remaining, split_at
+from headrace.stream.order.state import StreamState
+from headrace.stream.ranks.group import default_group, own_connection, text_of
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.ahead import made_ahead
+from headrace.stream.read.batch import Batch, make_batch
+from headrace.stream.read.columns import Columns, cut, from_table, gather, join
+from headrace.stream.read.quarantine import filling_rows
+from headrace.stream.read.reader import ReadBlock, decode_block
+from headrace.stream.read.transform import TransformContext
+
+log = logging.getLogger("headrace")
+
+_LAST_PARTS = 4  # small claims at the end keep the last ranks from waiting for one
+_LOOK_S = 0.01
+_TIMEOUT_S = 1800.0  # torch's own collectives wait as long
+_KIND = "dynamic stream"
+_MADE: Counter[tuple[str, str, int, int]] = Counter()
+
+
+def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, ranks: int) -> I64:
+    """Return int64 [claims+1], strictly rising from 0: claim i is places [borders[i], borders[i+1]) of what remains."""
+    if not remaining.total:
+        return np.zeros(1, np.int64)
+    starts, stops = np.array(remaining.ranges, np.int64).T
+    before = np.concatenate([[0], np.cumsum(stops - starts)])
+    part = np.searchsorted(starts, order.line, side="right") - 1
+    inside = np.minimum(order.line, stops[part]) - starts[part]
+    borders = np.unique(np.where(part < 0, 0, before[part] + inside))
+    last = max(0, len(borders) - 1 - ranks)
+    finer = [borders[: last + 1]]
+    for start, stop in zip(borders[last:-1].tolist(), borders[last + 1 :].tolist(), strict=True):
+        parts = max(1, min(_LAST_PARTS, (stop - start) // batch_size))
+        finer.append(start + (stop - start) * np.arange(1, parts + 1, dtype=np.int64) // parts)
+    borders = np.concatenate(finer)
+    # Of the borders between two multiples of a batch the first is enough: small blocks are claimed in runs.
+    wanted = np.diff(borders // batch_size) > 0
+    wanted[-1] = True
+    return np.concatenate([[0], borders[1:][wanted]]).astype(np.int64)
+
+
+def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
+    """Return where the rows at these places of the line are, in the order of delivery."""
+    along, rows = split_at(order.line, places)
+    needed, which = np.unique(along, return_inverse=True)
+    if order.shuffle:
+        for number, at in enumerate(needed.tolist()):
+            block, of_block = order.blocks[at], which == number
+            key = derive_key(order.seed, "claimed block", order.epoch, *map(int, identities[block]))
+            rows[of_block] = permutation(key, int(order.line[at + 1] - order.line[at]))[rows[of_block]]
+    return span_rows(order.blocks[needed], which, rows)
+
+
+def left_of(remaining: Remaining, borders: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]) -> Remaining:
+    """Return what nobody has received: claims from number `claimed` on, and these [start, stop) of earlier ones."""
+    parts = sorted((start, stop) for start, stop in not_received if start < stop)
+    parts.append((int(borders[claimed]), int(borders[-1])))
+    starts, stops = np.array(parts, np.int64).T
+    return remaining.keep(starts, stops)
+
+
+class LocalStore:
+    """Stands in for a torch store where there is one rank."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._lock = Lock()
+        self.set, self.get = self._values.__setitem__, self._values.__getitem__
+
+    def add(self, key: str, amount: int) -> int:
+        with self._lock:
+            self._values[key] = self._values.get(key, 0) + amount
+            return int(self._values[key])
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def compare_set(self, key: str, _expected: str, desired: str) -> Any:
+        with self._lock:
+            return self._values.setdefault(key, desired)
+
+
+@dataclass(eq=False, kw_only=True)
+class Claims:
+    """The claims of one rank in one pass, each entered in the store at once with its rows.
+
+    A rank that finds no claim left therefore learns how many batches every rank will have without waiting for the slow
+    ones, even while they stand in a collective.
+    store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see `claim_borders`.
+    check: raises where another rank has failed.
+    """
+
+    store: Any
+    prefix: str
+    topology: Topology
+    epoch: int
+    borders: I64
+    batch_size: int
+    check: Callable[[], None]
+    _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed and not received
+    _claimed: int = 0
+    _claiming: Lock = field(default_factory=Lock)
+
+    def arrive(self, start: str) -> None:
+        """Register this rank. Raises `StreamError` if another process is it too, or another rank starts elsewhere."""
+        if (processes := int(self.store.add(f"{self.prefix}/here/{self.topology.rank}", 1))) > 1:
+            raise StreamError(
+                f"{self.topology}: {processes} processes of this job are that rank, and with"
+                ' distribution="dynamic" each of them would get other rows; use distribution="balanced", which gives'
+                " all processes of a rank the same batches, or give each process a rank of its own"
+            )
+        agreed = text_of(self.store.compare_set(f"{self.prefix}/start", "", start))
+        if agreed != start:
+            self.leave()
+            raise StreamError(
+                f"{self.topology}: this pass starts at {start}, another rank's at {agreed}; load the same state and set"
+                " the same epoch on every rank"
+            )
+
+    def leave(self) -> None:
+        """Publish that this rank leaves before all blocks are claimed, so its number of batches stays unknown."""
+        if not self._all_entered():
+            self.store.set(f"{self.prefix}/left", str(self.topology.rank))
+
+    def take(self) -> Iterator[tuple[int, int]]:
+        """Claim one part after the other, each as it is asked for: places [start, stop) of what remains."""
+        while True:
+            with self._claiming:
+                number = int(self.store.add(f"{self.prefix}/next", 1)) - 1
+                if number >= len(self.borders) - 1:
+                    return
+                start, stop = int(self.borders[number]), int(self.borders[number + 1])
+                self._claimed += 1
+                self._held.append((start, stop))
+                self.store.add(f"{self.prefix}/rows/{self.topology.rank}", stop - start)
+                self.store.add(f"{self.prefix}/entered", stop - start)
+            yield start, stop
+
+    def await_steps(self) -> int:
+        """Return the number of batches that every rank gives, once no claim is left."""
+        left = f"{self.prefix}/left"
+        self._await(lambda: self.store.check([left]) or self._all_entered(), "the claims of every rank")
+        if self.store.check([left]):
+            raise StreamError(
+                f"{self.topology}: rank {text_of(self.store.get(left))} left epoch {self.epoch} before its end, with"
+                " blocks that only it has; end a pass on all ranks after the same number of batches, and resume all"
+                " from one state"
+            )
+        rows = [int(self.store.add(f"{self.prefix}/rows/{rank}", 0)) for rank in range(self.topology.world_size)]
+        return -(-max(rows) // self.batch_size)
+
+    def received(self, rows: int) -> None:
+        """Note that the training loop received this many more rows, in the order of `take`."""
+        with self._claiming:
+            while rows:
+                start, stop = self._held.popleft()
+                part = min(rows, stop - start)
+                rows -= part
+                if start + part < stop:
+                    self._held.appendleft((start + part, stop))
+
+    def left_over(self, call: int, remaining: Remaining) -> Remaining:
+        """Return what no rank has received at its call number `call`. Waits for this call of every rank."""
+        keys = [f"{self.prefix}/state/{call}/{rank}" for rank in range(self.topology.world_size)]
+        with self._claiming:  # until all ranks have called: no claim is missed or counted twice
+            self.store.set(keys[self.topology.rank], json.dumps([self._claimed, list(self._held)]))
+            self._await(lambda: self.store.check(keys), f"call {call} of state_dict on every rank")
+        answers = [json.loads(text_of(self.store.get(key))) for key in keys]
+        held = [(start, stop) for _, parts in answers for start, stop in parts]
+        return left_of(remaining, self.borders, claimed=sum(claimed for claimed, _ in answers), not_received=held)
+
+    def _all_entered(self) -> bool:
+        return int(self.store.add(f"{self.prefix}/entered", 0)) == int(self.borders[-1])
+
+    def _await(self, ready: Callable[[], bool], what: str) -> None:
+        began = time.monotonic()
+        while not ready():
+            self.check()
+            waited_s = time.monotonic() - began
+            if waited_s > _TIMEOUT_S:
+                raise StreamError(
+                    f"{self.topology}: waited {waited_s:.0f} s for {what}; start the same passes and call state_dict"
+                    " on every rank"
+                )
+            time.sleep(_LOOK_S)
+
+
+class DynamicPasses:
+    """Passes over the rows of a split; every row once over all ranks, the same number of batches on each.
+
+    store: of torch.distributed; None takes that of the default process group, which several ranks need.
+    """
+
+    def __init__(
+        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology, store: Any = None
+    ) -> None:
+        if isinstance(index, BlendIndex):
+            raise SettingsError('distribution="dynamic" is for one dataset; use "balanced" with blends')
+        for name in ("lanes", "shuffle_rows", "samples_per_epoch"):
+            if getattr(options, name) is not None:
+                raise SettingsError(
+                    f'{name} is {getattr(options, name)}, and distribution="dynamic" gives every row once, blocks and'
+                    f' the rows inside them shuffled; leave {name} out, or use distribution="balanced"'
+                )
+        if options.remainder not in (None, "pad"):
+            raise SettingsError(
+                f'remainder="{options.remainder}" and distribution="dynamic" do not go together: ranks that run out of'
+                ' rows fill their batches; leave remainder out, and see batch["valid"]'
+            )
+        # States, seeds and columns are those of any stream of rows; what differs is who gets which.
+        rows = replace(options, remainder="pad", distribution="balanced", lanes=1)
+        self._rows = RowPasses(index, read_block, rows, topology)
+        self.index, self.read_block, self.topology = index, read_block, topology
+        self.options, self.remainder = replace(options, remainder="pad"), self._rows.remainder
+        self.store = _find_store(store, topology)
+        self.identities = block_identities(index)
+        self.names, self.arrow = options.check_columns(index.schema.names), options.batch_format in IN_ARROW
+        made = index.split, index.identity, topology.world_size, topology.rank
+        _MADE[made] += 1  # ranks build their streams in the same order, so equal numbers are one stream
+        self.name = f"headrace/dynamic/{index.split}/{index.identity[:16]}/{topology.world_size}/{_MADE[made]}"
+        self.begun = 0  # passes that were read
+
+    def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to go on in
+        return self._of(self._rows.begin(epoch).start)
+
+    def whole(self, of: Pass) -> DynamicPass:
+        return self.begin(of.epoch)
+
+    def resume(self, values: Mapping[str, Any]) -> DynamicPass:
+        """Go on from a saved state; the present ranks claim what it left."""
+        if kind_of(values) == "stream":
+            raise StreamError(
+                'stream state: it is not of distribution="dynamic"; its positions are of another order: load it into a'
+                ' stream with distribution="balanced", or begin the epoch anew'
+            )
+        return self._of(self._rows.checked(StreamState.from_dict(values, _KIND).to_dict()))
+
+    def _of(self, start: StreamState) -> DynamicPass:
+        return DynamicPass(self, replace(start, lanes=1, window_rows=1, groups=1))
+
+
+@dataclass(eq=False)
+class DynamicPass:
+    """What is left of an epoch, to be claimed; see `Pass`. claims: those of this rank, once it is read.
+
+    Batches may be made before the loop takes them, so claims hear what was received when a state asks for it.
+    """
+
+    passes: DynamicPasses
+    start: StreamState
+    claims: Claims | None = None
+    _calls: int = field(default=0, repr=False)
+    _rows: array[int] = field(default_factory=lambda: array("q", [0]), repr=False)  # made, after each batch
+    _said: int = field(default=0, repr=False)  # batches that the claims know to be received
+
+    _is_finalizing = staticmethod(sys.is_finalizing)  # still found when the interpreter has emptied this module
+
+    @property
+    def epoch(self) -> int:
+        return self.start.epoch
+
+    @property
+    def is_partial(self) -> bool:
+        return bool(self.start.position or self.start.holes)
+
+    @property
+    def steps(self) -> None:
+        """Not known before the last block is claimed."""
+        return None
+
+    @property
+    def dropped_rows(self) -> int:
+        return 0
+
+    def plan(self) -> Plan:
+        """Raise `StreamError`: there is no plan."""
+        raise StreamError(
+            f'split "{self.passes.index.split}": distribution="dynamic" decides who reads what while it reads; plan'
+            ' with distribution="balanced"'
+        )
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """Return what no rank has received yet: JSON, equal on all ranks. Collective once a batch was received.
+
+        Every rank calls it, after the same number of batches. It resumes on any number of ranks with any batch size.
+        """
+        if self.claims is None or not batches:
+            return self.start.to_dict(_KIND)
+        self.claims.received(self.rows_after(batches) - self.rows_after(self._said))
+        self._calls, self._said = self._calls + 1, batches
+        return self.start.at(self.claims.left_over(self._calls, self.start.remaining)).to_dict(_KIND)
+
+    def rows_after(self, batches: int) -> int:
+        return self._rows[min(batches, len(self._rows) - 1)]
+
+    def context(self, batch: int) -> TransformContext:
+        """Say which batch of this rank it is; its rows have no positions, as claims are not repeated."""
+        options, rank = self.passes.options, self.passes.topology.rank
+        return TransformContext(seed=options.seed, epoch=self.epoch, step=batch, rank=rank, positions=None)
+
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
+        """Yield this rank's batches; if it ends early, that is published to the other ranks."""
+        assert not first, "nobody knows what the first batches of others hold"
+        passes, start, topology, size = self.passes, self.start, self.passes.topology, self.passes.options.batch_size
+        passes.begun, self._calls, self._said, self._rows = passes.begun + 1, 0, 0, array("q", [0])
+        log.info("%s: epoch %d is claimed block by block: its order will not repeat", topology, self.epoch)
+        order = epoch_order(
+            passes.index.rows, passes.identities, seed=start.seed, epoch=start.epoch, lanes=1,
+            window_rows=1, groups=1, shuffle=start.shuffle,
+        )  # fmt: skip
+        claims = Claims(
+            store=passes.store,
+            prefix=f"{passes.name}/{passes.begun}",
+            topology=topology,
+            epoch=self.epoch,
+            borders=claim_borders(order, start.remaining, batch_size=size, ranks=topology.world_size),
+            batch_size=size,
+            check=reading.check,
+        )
+        claims.arrive(sha256_hex(canonical_json([start.to_dict(_KIND), size]))[:16])
+        self.claims = claims
+        finished = False
+        try:
+            given = 0
+            with closing(made_ahead(self._read(reading, order, claims), thread_name="headrace-claim")) as read:
+                for columns, real in _cut(read, size):
+                    given += 1
+                    self._rows.append(self._rows[-1] + real)
+                    yield self._batch(reading, [columns], real)
+            for _ in range(claims.await_steps() - given):
+                yield self._batch(reading, [], 0)
+            finished = True
+        finally:
+            if not self._is_finalizing() and not finished:  # else Python has emptied the modules
+                with suppress(RuntimeError):  # the store may have gone first
+                    claims.leave()
+
+    def _read(self, reading: Reading, order: EpochOrder, claims: Claims) -> Iterator[Columns]:
+        """The rows of each claim of this rank."""
+        passes, quarantine = self.passes, reading.quarantine
+        read_block = reading.read_block if quarantine is None else quarantine.around(reading.read_block)
+        names = passes.names if quarantine is None else (*passes.names, VALID)
+        reader = str(passes.topology)
+        for first, last in claims.take():
+            places = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
+            pool = claim_rows(order, passes.identities, places)
+            decoded = {
+                block: decode_block(passes.index, read_block, block, names, reader, arrow=passes.arrow)
+                for block in pool.blocks
+            }
+            yield gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
+
+    def _batch(self, reading: Reading, parts: list[Columns], real: int) -> Batch:
+        """A batch of these rows, filled up to the size of all."""
+        passes, quarantine, options = self.passes, reading.quarantine, self.passes.options
+        own = np.arange(options.batch_size) < real
+        if real < options.batch_size:
+            table = filling_rows(passes.index.schema, passes.names, options.batch_size - real)
+            if quarantine is not None:
+                table = table.append_column(VALID, pa.array(np.ones(table.num_rows, np.bool_)))
+            parts = [*parts, gather([from_table(table, arrow=passes.arrow, where="filling rows")], None)]
+        whole = dict(join(parts))
+        whole[VALID] = own if quarantine is None else quarantine.sift(whole, own)
+        return make_batch(whole, options.batch_format, options.padding, options.form)
+
+
+def _cut(parts: Iterator[Columns], size: int) -> Iterator[tuple[Columns, int]]:
+    """Cut rows into batches of `size`, the last one shorter; each with its number of rows."""
+    left: list[Columns] = []
+    rows = 0
+    for columns in parts:
+        total, at = len(next(iter(columns.values()))), 0
+        while total - at >= size - rows:
+            stop = at + size - rows
+            yield join([*left, cut(columns, at, stop)]), size
+            left, rows, at = [], 0, stop
+        if at < total:
+            left, rows = [*left, cut(columns, at, total)], rows + total - at
+    if rows:
+        yield join(left), rows
+
+
+def _find_store(store: Any, topology: Topology) -> Any:
+    if store is not None:
+        return own_connection(store)
+    if topology.world_size == 1:
+        return LocalStore()
+    group = default_group()
+    if group is None:
+        raise SettingsError(
+            f'distribution="dynamic" on {topology.world_size} ranks needs a store that they share;'
+            " initialise torch.distributed first, or pass store="
+        )
+    if group.processes != topology.world_size:
+        raise SettingsError(
+            f'distribution="dynamic": topology says {topology}, the process group has {group.processes}'
+            " processes; where several of them are one rank, each would get other rows: use"
+            ' distribution="balanced" there. Where some read nothing, pass store= of those that do'
+        )
+    return group.store

@@ -1,1 +1,0 @@
-"""Packed sequences as batches, packed beforehand or while they are streamed."""
