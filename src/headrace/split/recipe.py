@@ -41,6 +41,7 @@ from headrace.split.shards import (
     word_of_output,
 )
 from headrace.storage import local
+from headrace.storage.places import place_of
 
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
 _NUMBER = re.compile(r"part-(\d+)")
@@ -72,8 +73,8 @@ def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
     """Find the source's files and their names, sorted by name; the signature file is not one of them."""
     files = find_files(settings.source)
     if settings.signature is not None:
-        signature = settings.signature.resolve()
-        files = [(path, name) for path, name in files if path.resolve() != signature]
+        signature = place_of(settings.signature).real()
+        files = [(path, name) for path, name in files if place_of(path).real() != signature]
     if not files:
         raise InputError(
             f"{settings.source[0]}: holds no data file beside the signature; give the directory of the shards"

@@ -29,7 +29,7 @@ def _told(places: tuple[Path, ...], info: SerializationInfo) -> Any:
 def _as_local(value: object) -> object:
     from headrace.storage.places import local_path_of  # settings alone load no data libraries
 
-    return local_path_of(value, "a setting") if isinstance(value, str | Path) else value
+    return local_path_of(value, "a setting") if isinstance(value, str | PurePath) else value
 
 
 def _as_path_or_text(value: object) -> object:
