@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import PurePath
 
 from headrace.errors import SettingsError
 
@@ -20,7 +20,7 @@ _CREDENTIALS = re.compile(
 def refuse_credentials(value: object) -> None:
     """Raise `SettingsError` for a place whose text holds a password or a signature, without repeating it."""
     for each in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(each, str | Path) and _CREDENTIALS.search(str(each)):
+        if isinstance(each, str | PurePath) and _CREDENTIALS.search(str(each)):
             raise SettingsError(
                 "a path holds credentials (a user's password, or a signature behind its '?'); give the path alone, and "
                 "the credentials by the environment or the machine's role"

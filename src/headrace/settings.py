@@ -7,7 +7,7 @@ import functools
 import reprlib
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -17,7 +17,7 @@ from headrace.errors import SettingsError
 
 
 def _as_tuple(value: object) -> object:
-    if isinstance(value, str | Path):
+    if isinstance(value, str | PurePath):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 

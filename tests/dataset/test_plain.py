@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats import scan as scanning
+from headrace.formats import blocks as scanning
 from headrace.stream.ranks.topology import Topology
 from tables import HEADER, small_rows, small_source, split, split_rows, write_bytes, write_rows
 

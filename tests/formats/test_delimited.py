@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import InputError
 from headrace.formats import delimited
-from headrace.formats.copy import copied_records
 from headrace.formats.shard import Dialect
-from headrace.formats.source import read_chunks, survey
+from headrace.formats.source import copied_records, read_chunks, survey
 from laws import examples
 from tables import csv_bytes, fresh, write_bytes
 

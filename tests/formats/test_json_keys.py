@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import HeadraceError, InputError
-from headrace.formats.json_keys import RepeatedKey, first_repeated, key_bound, loads, values_found
+from headrace.formats.json_text import RepeatedKey, first_repeated, key_bound, loads, values_found
 from headrace.formats.jsonl import render
 from headrace.formats.records import as_bytes
 from headrace.formats.source import read_chunks, survey

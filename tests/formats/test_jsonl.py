@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import InputError
 from headrace.formats import jsonl
-from headrace.formats.copy import copied_records
-from headrace.formats.json_array import array_as_lines
-from headrace.formats.source import read_chunks, survey
+from headrace.formats.json_text import array_as_lines
+from headrace.formats.source import copied_records, read_chunks, survey
 from laws import examples
 from tables import fresh, write_bytes
 

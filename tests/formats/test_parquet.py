@@ -126,7 +126,7 @@ def test_a_damaged_block_is_a_corrupt_shard(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
 
     with pytest.raises(CorruptShard, match=r"p\.parquet: row group 0: .*; restore the file"):
-        parquet.read_block(path, PARQUET, 0, None, table.schema)
+        parquet.read_block(path, PARQUET, 0, table.schema)
 
 
 @pytest.mark.parametrize("size", [3, 8, 200, -1, -8, -100])

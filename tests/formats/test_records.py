@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.formats import delimited, records
-from headrace.formats.copy import copied_records
-from headrace.formats.source import survey
+from headrace.formats.source import copied_records, survey
 from laws import examples
 from tables import csv_bytes, fresh, write_bytes
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from headrace.dataset.plain import open_plain
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.blocks import kind_of_word
-from headrace.formats.separator import NAMES, SEPARATOR, separator_of, word_of
+from headrace.formats.shard import SEPARATOR, SEPARATOR_NAMES, separator_of, word_of
 from headrace.formats.source import read_chunks, survey
 from laws import examples
 from tables import csv_bytes, fresh, kind, write_bytes
 
-SEPARATORS = sorted(NAMES)
+SEPARATORS = sorted(SEPARATOR_NAMES)
 
 
 def rows(path: Path, signature: list[str] | None = None) -> list[tuple[str | None, ...]]:

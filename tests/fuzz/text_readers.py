@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pandas as pd
 import pyarrow as pa
@@ -35,17 +34,13 @@ csv.field_size_limit(1 << 30)
 
 
 def ours(path: Path, cache: Path) -> Rows:
-    """What headrace reads, three times: in whole chunks, in chunks of a few bytes, and streamed as a plain shard.
-
-    Small chunks of delimited text go through the parser of forked workers.
-    """
+    """What headrace reads, three times: in whole chunks, in chunks of a few bytes, and streamed as a plain shard."""
     shard = survey(path, path.name)
     rows = [row for chunk in read_chunks(shard) for row in _tuples(chunk.table())]
     module: Any = delimited if shard.dialect is not None else jsonl
     size = path.stat().st_size
     step = 1 + len(rows) * 7 % 50 if size < 2000 else 1 + size // 3  # a long record is joined from all its chunks
-    with mock.patch.object(delimited, "polars_is_lost", return_value=True):  # the parser of forked workers
-        small = [row for chunk in module.chunks(shard, chunk_bytes=step) for row in _tuples(chunk.table())]
+    small = [row for chunk in module.chunks(shard, chunk_bytes=step) for row in _tuples(chunk.table())]
     if rows != small:
         raise Difference(f"rows depend on the parser or the size of chunks: {rows!r:.300} and {small!r:.300}")
     opened = headrace.open(path, cache_dir=cache)

@@ -12,6 +12,7 @@ from store_servers import CANARY, S3Server
 import headrace
 from headrace.errors import CorruptShard, HeadraceError, StoreError
 from headrace.storage import bucket as buckets
+from headrace.storage import object_store
 from headrace.storage.places import path_of, place_of
 
 
@@ -117,8 +118,8 @@ def test_an_upload_in_parts_that_fails_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bucket, proxy = proxied
-    monkeypatch.setattr(buckets, "_SINGLE_PUT", 1 << 20)
-    monkeypatch.setattr(buckets, "_PART", 5 << 20)
+    monkeypatch.setattr(object_store, "_SINGLE_PUT", 1 << 20)
+    monkeypatch.setattr(object_store, "_PART", 5 << 20)
     (tmp_path / "large").write_bytes(bytes(11 << 20))
     place = path_of(bucket) / "large"
     for part in (1, 2, 3):

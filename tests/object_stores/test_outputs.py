@@ -17,7 +17,9 @@ from store_cases import files_on_disk, rows_of, shards_of, split_of, tree, uploa
 from store_servers import CANARY
 
 import headrace
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.report.facts import read_run
+from headrace.report.write import page_of
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
 from headrace.storage.places import path_of, place_of
@@ -215,6 +217,50 @@ def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
     assert tree(f"{s3}/out") == before
 
 
+def test_gc_removes_a_lone_object_among_unfinished_runs(s3: str, tmp_path: Path) -> None:
+    made = headrace.prepare(split_of(str(write_raw(tmp_path / "raw"))), f"{s3}/out", work_dir=tmp_path / "work")
+    stray = path_of(f"{s3}/out/runs/stray")
+    place_of(stray).put_new(b"12345")
+
+    swept = collect(f"{s3}/out", incomplete="remove", work_dir=tmp_path / "work")
+
+    assert ((stray,), 5) == (swept.removed, swept.bytes)
+    assert [made.run] == list((path_of(f"{s3}/out") / "runs").iterdir())
+
+
+def test_the_report_of_a_run_in_a_store_is_the_same(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    here = headrace.prepare(split_of(str(raw)), tmp_path / "out")
+    there = headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
+
+    pages = [page_of(read_run(run)) for run in (here.run, there.run)]
+
+    assert pages[0].title == pages[1].title == "temporal split: out"
+    assert pages[0].tables[0] == pages[1].tables[0]
+
+
+def test_headerless_shards_in_a_store_take_their_names_from_a_local_signature(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    expected = headrace.prepare(split_of(str(raw)), tmp_path / "out")
+    header = ""
+    for path in sorted(raw.iterdir()):
+        header, _, rows = path.read_text().partition("\n")
+        path.write_text(rows)
+    upload(raw, f"{s3}/raw")
+    (tmp_path / "signature.csv").write_text(f"{header}\n")
+
+    made = headrace.prepare(
+        split_of(f"{s3}/raw", signature=tmp_path / "signature.csv", format="parquet"), tmp_path / "other"
+    )
+
+    assert rows_of(headrace.open(made.run), "train") == rows_of(headrace.open(expected.run), "train")
+
+
+def test_a_setting_that_must_be_local_refuses_a_path_of_an_object(s3: str) -> None:
+    with pytest.raises(SettingsError, match="in an object store; give a local path"):
+        split_of("raw", signature=path_of(f"{s3}/signature.csv"))
+
+
 def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     made = headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
@@ -237,7 +283,7 @@ def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
     for changed in (json.dumps({**record, "splits": mixed}), json.dumps({"run": record["run"]})):
         place_of(place).replace(changed.encode())
         assert any("does not name run" in each for each in headrace.verify(f"{s3}/out").problems)
-    place.unlink()
+    place_of(place).delete()
     assert any("splits.json: is missing" in each for each in headrace.verify(f"{s3}/out").problems)
 
 
@@ -250,7 +296,7 @@ def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, 
     def listen(event: Event) -> None:
         if isinstance(event, Step) and event.subject == "split-00003":
             if change == "deleted":
-                place.unlink()
+                place_of(place).delete()
             else:
                 place_of(place).replace(place.read_bytes().replace(b",e1,", b",e2,"))  # as many bytes
 

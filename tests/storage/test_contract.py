@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
-from headrace.storage import bucket as buckets
-from headrace.storage.bucket import joined_ranges
-from headrace.storage.object_store import ObjectPath
+from headrace.storage import object_store
+from headrace.storage.object_store import ObjectPath, joined_ranges
 from headrace.storage.places import parallel_reads, path_of, place_of
 
 
@@ -323,8 +322,8 @@ def test_a_range_far_behind_the_end_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_large_files_go_up_in_parts(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "_SINGLE_PUT", 1 << 20)
-    monkeypatch.setattr(buckets, "_PART", 5 << 20)
+    monkeypatch.setattr(object_store, "_SINGLE_PUT", 1 << 20)
+    monkeypatch.setattr(object_store, "_PART", 5 << 20)
     (tmp_path / "large").write_bytes(bytes(range(256)) * (11 << 12))
     place = place_of(path_of(s3) / "large")
 
@@ -341,6 +340,7 @@ def test_addresses_are_paths(s3: str) -> None:
     assert path == path_of(Path(f"{s3}/out/runs")) == path_of(str(path))
     assert f"{s3}/out" == str(path.parent)
     assert isinstance(path, ObjectPath)
+    assert not isinstance(path, Path)
     assert Path("some/file") == path_of("some/file")
     assert not isinstance(path_of("some/file"), ObjectPath)
 

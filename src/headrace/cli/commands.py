@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import typer
@@ -156,7 +156,7 @@ def about_the_run(
     count = found["workers"] if flags.workers is None else flags.workers
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
-    if not isinstance(target, str | Path):
+    if not isinstance(target, str | PurePath):
         raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")

@@ -18,8 +18,7 @@ from headrace.dataset.local_shards import Verify as Verify
 from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
-from headrace.formats.opened import Stamp, stamp_of
-from headrace.formats.remote_parquet import footer_of
+from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
 from headrace.storage.places import place_of
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -205,7 +204,7 @@ def _refuse_changed(path: Path, indexed_as: I64) -> None:
 def _refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
     """Compare size and tag. A Parquet object is asked for nothing: what is read of it has the tag of its footer."""
     try:
-        fact = footer_of(path).fact if word == "parquet" else place_of(path).stat()
+        fact = fact_of(path) if word == "parquet" else place_of(path).stat()
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or open the dataset again") from error
     size, changed_ns = indexed_as.tolist()

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 import numpy as np
@@ -35,10 +35,9 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers
 from headrace.errors import CorruptShard, InputError, StoreError
 from headrace.formats.detect import kind_of_name
-from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import home_of, list_files
 from headrace.formats.named_splits import partition_columns
-from headrace.formats.schema import few, type_named
+from headrace.formats.schema import REMEDY, few, is_headless, type_named
 from headrace.formats.source import told_empty
 from headrace.printable import printable
 from headrace.storage.local import alone, make_directory, write_new
@@ -229,7 +228,7 @@ def open_plain(
     Files without rows are skipped, and the log names them. Raises `InputError` if a file cannot be read,
     the files differ in their columns, or none holds anything; `SettingsError` on unknown types.
     """
-    entries = [source] if isinstance(source, str | Path) else list(source)
+    entries = [source] if isinstance(source, str | PurePath) else list(source)
     asked = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
     return _opened(asked, asked.index("loud"))
 

@@ -19,9 +19,9 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.stored_index import stored_bytes
 from headrace.engine.local import run_tasks
 from headrace.errors import SettingsError
+from headrace.formats.blocks import look
 from headrace.formats.listing import Listing
 from headrace.formats.named_splits import in_order
-from headrace.formats.scan import look
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema
 

@@ -181,7 +181,7 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
 
 def _strangers(run: FinishedRun, indexed: Mapping[str, str]) -> Check:
     """Other programs list directories, so what lies in a split's directory must be the split's."""
-    real_root = run.root.resolve()
+    real_root = place_of(run.root).real()
 
     def is_known(path: Path) -> bool:
         """Look up a file of the index; for a link, the file behind it."""

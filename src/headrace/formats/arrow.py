@@ -15,11 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.parquet import ParquetChunk
 from headrace.formats.schema import in_schema, plain
-from headrace.formats.shard import Shard, each_once
+from headrace.formats.shard import Shard, column_name, each_once
 from headrace.storage.places import place_of
 
 _FILE_MAGIC = b"ARROW1"
@@ -29,7 +28,7 @@ _MESSAGE_HEADER, _BATCH_COMPRESSION, _FOOTER_BATCHES = 2, 3, 3
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
-    """Columns and types, from the footer of a file or the head of a stream."""
+    """Read columns and types from the footer of a file or the head of a stream."""
     stat = path.stat()
     try:
         schema = _own_schema(_source(path, kind))
@@ -37,19 +36,20 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         raise _damaged(path, error) from error
     names = [column_name(field.name) for field in schema]
     each_once(path, names)
-    return Shard.seen(
-        path,
-        name,
-        stat,
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
         kind=kind,
         schema=pa.schema([(each, plain(field.type)) for each, field in zip(names, schema, strict=True)]),
-        null_columns=(each for each, field in zip(names, schema, strict=True) if field.nullable),
+        null_columns=frozenset(each for each, field in zip(names, schema, strict=True) if field.nullable),
         content="table" if names else "nothing",
     )
 
 
 def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
-    """(rows, offset, length) of every record batch, in order.
+    """List (rows, offset, length) of every record batch, in order.
 
     In a stream the byte range of its message; in a file, whose footer says where batches are, length is an estimate.
     Raises `InputError` on a damaged file, and on a stream with dictionaries: a batch of it cannot be read alone.
@@ -87,61 +87,57 @@ def _messages(path: Path, source: pa.NativeFile) -> Iterator[tuple[int, int, int
 
 
 def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[ParquetChunk]:
-    """The rows of a shard in file order, a record batch at a time."""
-    wanted = shard.schema.names if columns is None else list(columns)
-    schema = pa.schema([shard.schema.field(each) for each in wanted])
+    """Iterate over the rows of a shard in file order, a record batch at a time."""
+    schema = shard.schema if columns is None else pa.schema([shard.schema.field(each) for each in columns])
     first_row = 0
     for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
         try:
-            table = in_schema(_read(shard.path, shard.kind, batch, offset, length, wanted), schema)
-        except pa.ArrowNotImplementedError as error:
-            raise _no_kernel(shard.path, error) from error
+            table = _read(shard.path, shard.kind, batch, offset, length, schema)
         except (OSError, pa.ArrowException) as error:
             raise _damaged(shard.path, error) from error
         yield ParquetChunk(table, first_row)
         first_row += rows
 
 
-def read_block(
-    path: Path, kind: Kind, block: int, offset: int, length: int, columns: Sequence[str] | None, schema: pa.Schema
-) -> pa.Table:
-    """One record batch as columns of the given types; views of the mapped file where these are its own types.
+def read_block(path: Path, kind: Kind, block: int, offset: int, length: int, schema: pa.Schema) -> pa.Table:
+    """Read one record batch as the columns of a schema: views of the mapped file where the types are the file's own.
 
     offset, length: of its message, in a stream. Raises `CorruptShard` on damaged bytes, `InputError` on types that
     pyarrow cannot turn into the given ones.
     """
-    wanted = schema.names if columns is None else list(columns)
     try:
-        table = _read(path, kind, block, offset, length, wanted)
-        return in_schema(table, pa.schema([schema.field(each) for each in wanted]))
+        return _read(path, kind, block, offset, length, schema)
     except FileNotFoundError:
         raise
-    except pa.ArrowNotImplementedError as error:
-        raise _no_kernel(path, error) from error
     except (OSError, KeyError, IndexError, pa.ArrowException) as error:
         raise CorruptShard(
             f"{path}: record batch {block}: {error}; restore the file or prepare the run again"
         ) from error
 
 
-def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, columns: Sequence[str]) -> pa.Table:
+def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, wanted: pa.Schema) -> pa.Table:
     source = _source(path, kind)
     schema = _own_schema(source)
     places = {column_name(name): place for place, name in enumerate(schema.names)}
-    wanted = [places[name] for name in columns]
+    chosen = [places[name] for name in wanted.names]
     source.seek(0)
-    if _is_file(source):
-        # Choosing columns when reading copies them, which pays only where they must be decompressed anyway.
-        options = pa.ipc.IpcReadOptions(included_fields=wanted if _is_compressed(source) else None)
-        record = pa.ipc.open_file(source, options=options).get_batch(batch)
-        record = record.select([schema.names[place] for place in wanted])
-    else:
-        source.seek(offset)
-        message = pa.ipc.read_message(source.read_buffer(length))
-        record = pa.ipc.read_record_batch(message, schema).select(wanted)
-    for column in record.columns:
-        column.validate(full=not pa.types.is_primitive(column.type))
-    return pa.Table.from_batches([record]).rename_columns(list(columns))
+    try:
+        if _is_file(source):
+            # Choosing columns when reading copies them, which pays only where they must be decompressed anyway.
+            options = pa.ipc.IpcReadOptions(included_fields=chosen if _is_compressed(source) else None)
+            record = pa.ipc.open_file(source, options=options).get_batch(batch)
+            record = record.select([schema.names[place] for place in chosen])
+        else:
+            source.seek(offset)
+            message = pa.ipc.read_message(source.read_buffer(length))
+            record = pa.ipc.read_record_batch(message, schema).select(chosen)
+        for column in record.columns:
+            column.validate(full=not pa.types.is_primitive(column.type))
+        return in_schema(pa.Table.from_batches([record]).rename_columns(wanted.names), wanted)
+    except pa.ArrowNotImplementedError as error:
+        raise InputError(
+            f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as another type"
+        ) from error
 
 
 def _source(path: Path, kind: Kind) -> pa.NativeFile:
@@ -159,7 +155,7 @@ def _is_file(source: pa.NativeFile) -> bool:
 
 
 def _is_compressed(source: pa.NativeFile) -> bool:
-    """Whether the first record batch of a file has compressed buffers, from its metadata (flatbuffers).
+    """Return whether the first record batch of a file has compressed buffers, from its metadata (flatbuffers).
 
     Where the batch lies is in the footer alone: writers may leave room between messages.
     """
@@ -185,7 +181,7 @@ def _part(source: pa.NativeFile, offset: int, length: int) -> bytes:
 
 
 def _field(data: bytes, table: int, field: int) -> int:
-    """Where a field of a flatbuffer table lies; 0 if the table lacks it."""
+    """Find a field of a flatbuffer table; 0 if the table lacks it."""
     fields = table - _number("<i", data, table)
     place = 4 + 2 * field
     offset = _number("<H", data, fields + place) if place < _number("<H", data, fields) else 0
@@ -201,12 +197,6 @@ def _number(form: str, data: bytes, at: int) -> int:
 
 def _own_schema(source: pa.NativeFile) -> pa.Schema:
     return (pa.ipc.open_file if _is_file(source) else pa.ipc.open_stream)(source).schema
-
-
-def _no_kernel(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as another type"
-    )
 
 
 def _damaged(path: Path, error: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""Say of a value that is no date what it looks like, and which setting would read it. Pure; for error messages only."""
+"""Explain what a value that is not a date looks like, and which setting would read it. Pure; for messages only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from headrace.formats.dates import EPOCHS
-from headrace.formats.typed import MEANS_MISSING
+from headrace.formats.text_columns import MEANS_MISSING
 
 _ZONE = r"(?P<zone> ?[+-]\d\d:?\d\d)?"
 _CLOCK = r"(?P<clock>[ ,]+\d\d?:\d\d(?P<seconds>:\d\d)?)?"
@@ -38,7 +38,7 @@ _LIKELY = 1900, 2200  # numbers that would be dates of other years are rather co
 
 
 def advice(value: object, date_format: str, setting: str = "time_format") -> str:
-    """What to do about a value that is no date of `date_format`; setting: what the caller's option is called."""
+    """Say what to do about a value that does not match `date_format`; setting: the name of the caller's option."""
     text = value if isinstance(value, str) else None
     if text is not None and text.strip() != text:
         return "which has blanks around it; remove them"
@@ -63,7 +63,7 @@ def _number(value: object) -> float | None:
 
 
 def _counted(number: float | None, date_format: str) -> list[tuple[str, str]]:
-    """The words that make a likely date of a number, each with that date."""
+    """List the format words that make a likely date of a number, each with that date."""
     if number is None:
         return []
     found = []
@@ -95,7 +95,7 @@ def _patterns(value: object) -> list[tuple[str, str]]:
 
 
 def _iso_fault(text: str, date_format: str, setting: str) -> str | None:
-    """What keeps a text that looks like an ISO date from being one."""
+    """Explain why a text that looks like an ISO date is not one; None if it does not look like one."""
     if re.match(r"0000-|[+-]?\d{5,}-\d\d?-\d", text):
         return f"which is in no year that a date can have; {_YEARS}"
     if _ISO.fullmatch(text) is None:

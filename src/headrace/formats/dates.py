@@ -98,7 +98,7 @@ def _valid(column: pa.ChunkedArray) -> Bools:
 
 
 def _scaled(column: pa.ChunkedArray, unit_us: int) -> tuple[I64, Bools]:
-    """Counts of a unit as microseconds, and which values are there. unit_us: 0 for nanoseconds, rounded down."""
+    """Convert counts of a unit to microseconds, with a mask of values. unit_us: 0 for nanoseconds, rounded down."""
     counts = column.cast(pa.int64())
     raw = np.asarray((pc.fill_null(counts, MISSING) if counts.null_count else counts).to_numpy(), np.int64)
     present = raw != MISSING  # of a timestamp this is "not a time"
@@ -120,7 +120,7 @@ def _of_one_form(micros: I64, present: Bools, form: str) -> Dates:
 
 
 class _Found:
-    """Dates that are gathered form by form: the first form that reads a value has it."""
+    """Collect dates form by form; the first form that reads a value wins."""
 
     def __init__(self, count: int) -> None:
         self.micros = np.full(count, MISSING)
@@ -196,12 +196,12 @@ def _iso_zoned(text: pl.Series) -> pl.Series:
 
 
 def _spaced(text: pl.Series) -> pl.Series:
-    """ISO texts with a blank before the time and a point before the fraction."""
+    """Normalize ISO texts to a blank before the time and a point before the fraction."""
     return text.str.replace("[Tt]", " ").str.replace(",", ".", literal=True)
 
 
 def date_word(word: str, setting: str, *others: str) -> str:
-    """The word of a form of dates, or a strptime pattern. Raises `ValueError` for any other, naming the setting."""
+    """Validate a date format: a word or a strptime pattern. Raises `ValueError` naming the setting."""
     if word in DATE_WORDS:
         return word
     if "%" not in word:
@@ -252,7 +252,7 @@ _TOKEN = re.compile(r"%[-_0#:]*(?P<fraction>\.?[369]?)(?P<directive>[A-Za-z+%])|
 
 
 def _looks_like(pattern: str) -> str:
-    """The texts of a strptime pattern as a regular expression; numbers without a mark between have all their digits."""
+    """Translate a strptime pattern to a regular expression; adjacent numbers need all their digits."""
     tokens = [match.groupdict() for match in _TOKEN.finditer(pattern)]
     parts = []
     for place, token in enumerate(tokens):
@@ -269,7 +269,7 @@ def _looks_like(pattern: str) -> str:
 
 
 def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
-    """The form and the microseconds of texts of a strptime pattern.
+    """Parse texts by a strptime pattern; return the form and microseconds.
 
     A clock of hours alone is read with zero minutes. Year 69 of two digits is 1969 to some and 2069 to others: it is
     refused.
@@ -299,7 +299,7 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
 
 
 def _whole(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
-    """Numbers as int64, and which of them are whole and fit."""
+    """Convert numbers to int64, with a mask of those that are whole and fit."""
     is_whole = (np.abs(values) < 2.0**63) & (values == np.floor(values))
     return np.where(is_whole, values, 0).astype(np.int64), is_whole
 
@@ -334,7 +334,7 @@ def _take_numbers(
 
 
 def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_us: int) -> I64:
-    """Counts of a unit as microseconds: exact where they are whole, else rounded; nanoseconds are rounded down."""
+    """Convert counts to microseconds: exact where they are whole, else rounded; nanoseconds are rounded down."""
     per = unit_us or 1e-3
     fits = (values >= FIRST_US / per) & (values <= LAST_US / per)
     if unit_us == 0:
@@ -349,7 +349,7 @@ def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_
 
 
 def calendar(whole: I64) -> tuple[I64, Bools]:
-    """YYYYMMDD numbers as microseconds, and which of them are real days."""
+    """Convert YYYYMMDD numbers to microseconds, with a mask of real days."""
     in_range = (whole >= 10_101) & (whole < 10**8)
     number = np.where(in_range, whole, 19_700_101)
     year, month, day = number // 10_000, number // 100 % 100, number % 100
@@ -363,7 +363,7 @@ def calendar(whole: I64) -> tuple[I64, Bools]:
 
 
 def look_like_hours(micros: I64) -> bool:
-    """Whether dates read as seconds were all written as YYYYMMDDHH: 2025010112, which as seconds is in 2034."""
+    """Detect dates read as seconds that were all written as YYYYMMDDHH: 2025010112, which as seconds is in 2034."""
     there = micros[micros != MISSING]
     seconds = there // 1_000_000
     if not len(there) or (there % 1_000_000).any() or seconds.min() < 1_900_000_000 or seconds.max() >= 2_100_000_000:
@@ -372,5 +372,5 @@ def look_like_hours(micros: I64) -> bool:
 
 
 def moment(micros: int) -> str:
-    """A time for people, to the second."""
+    """Format a time for people, to the second."""
     return str(np.datetime64(micros, "us").astype("datetime64[s]")).replace("T", " ")

@@ -135,39 +135,33 @@ _LAYOUTS = {
 }
 
 
+# A layout, the names that are all there, and names of which at least one is there.
+_MARKS: tuple[tuple[str, set[str], set[str]], ...] = (
+    ("run", {"manifest.json"}, {"index.parquet", "receipts"}),
+    ("lance", {"_versions"}, {"data", "_transactions", "_indices"}),
+    ("saved dict", {"dataset_dict.json"}, set()),
+    ("saved", {"dataset_info.json", "state.json"}, set()),
+    ("tfds", {"dataset_info.json", "features.json"}, set()),
+    ("loaded", {"dataset_info.json"}, set()),
+    ("hub", {"dataset_infos.json"}, set()),
+    ("hub cache", {"blobs", "refs", "snapshots"}, set()),
+    ("zarr", set(), {"zarr.json", ".zgroup", ".zarray", ".zmetadata"}),
+)
+
+
 def layout_of(directory: Path, names: Collection[str]) -> Layout | None:
-    """The layout of a directory with entries of these names; None for an ordinary one."""
+    """Recognize the layout of a directory from the names of its entries; None for an ordinary one."""
     table = _table(directory, names.__contains__)
     if table is not None:
         return table
-    word = _word(directory, names)
+    held = frozenset(names)
+    word = next((word for word, every, some in _MARKS if every <= held and (not some or some & held)), None)
+    if word is None and "index.json" in held:
+        word = _writer(directory / "index.json")
+    if word is None and any(_NUMBERED_TAR.fullmatch(name) for name in held):
+        others = any(name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow")) for name in held)
+        word = None if others else "webdataset"
     return None if word is None else _LAYOUTS[word]
-
-
-def _word(directory: Path, names: Collection[str]) -> str | None:
-    if "manifest.json" in names and ("index.parquet" in names or "receipts" in names):
-        return "run"
-    if "_versions" in names and not {"data", "_transactions", "_indices"}.isdisjoint(names):
-        return "lance"
-    if "dataset_dict.json" in names:
-        return "saved dict"
-    if "dataset_info.json" in names:
-        if "state.json" in names:
-            return "saved"
-        return "tfds" if "features.json" in names else "loaded"
-    if "dataset_infos.json" in names:
-        return "hub"
-    if {"blobs", "refs", "snapshots"}.issubset(names):
-        return "hub cache"
-    if not {"zarr.json", ".zgroup", ".zarray", ".zmetadata"}.isdisjoint(names):
-        return "zarr"
-    if "index.json" in names:
-        written_by = _writer(directory / "index.json")
-        if written_by is not None:
-            return written_by
-    shards = [name for name in names if _NUMBERED_TAR.fullmatch(name)]
-    others = [name for name in names if name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow"))]
-    return "webdataset" if shards and not others else None
 
 
 def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
@@ -181,7 +175,7 @@ def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
 
 
 def _writer(index: Path) -> str | None:
-    """Who writes an index.json like this; None if nobody that is known, or if it cannot be read."""
+    """Tell who wrote an index.json; None if unknown or unreadable."""
     try:
         with index.open("rb") as file:
             start = file.read(_LOOKED_INTO)
@@ -191,7 +185,7 @@ def _writer(index: Path) -> str | None:
 
 
 def names_in(directory: Path) -> set[str]:
-    """Names of a directory's entries; none where it is no directory or cannot be read."""
+    """List names of a directory's entries; none if it is not a directory or cannot be read."""
     try:
         return {path.name for path in directory.iterdir()}
     except (OSError, HeadraceError):
@@ -199,7 +193,7 @@ def names_in(directory: Path) -> set[str]:
 
 
 def table_around(directory: Path) -> tuple[Path, Layout] | None:
-    """The table that a directory lies in, at any depth, and its layout.
+    """Find the table that a directory lies in, at any depth, and its layout.
 
     In an object store only the directories above partitions (`year=2024`, `2024`) and `data` are asked for, as each
     question is a request.

@@ -7,6 +7,7 @@ A key that is absent is null. Rows that only change place keep their bytes.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.arrays import I32, I64
-from headrace.errors import InputError
+from headrace.errors import InputError, StreamError
 from headrace.formats import records
-from headrace.formats.delimited import column_name
-from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole, too_long
-from headrace.formats.json_array import array_as_lines
-from headrace.formats.json_keys import first_repeated, key_bound, values_found
+from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole, reading, too_long
+from headrace.formats.json_text import array_as_lines, first_repeated, key_bound, values_found
 from headrace.formats.schema import is_text, plain, supertype
-from headrace.formats.shard import Shard
+from headrace.formats.shard import BOM, Shard, column_name
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16 << 20
 _WHITE = np.frombuffer(b" \t\r\n", np.uint8)
 _NO_QUOTES = np.empty(0, np.int64)
-_BOM = b"\xef\xbb\xbf"
 _BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
 _BLANK_INSIDE = re.compile(rb"\n[ \t\r]*\n")
 _DOTTED_KEY = re.compile(rb'"((?:[^"\\]|\\.)*__DOT__(?:[^"\\]|\\.)*)"\s*:')
@@ -50,14 +48,14 @@ class _Repeats(InputError):
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
-    """Columns and types of a JSON shard, found by reading all of it. A file of 0 bytes is an empty shard."""
+    """Find columns and types of a JSON shard by reading all of it. A file of 0 bytes is an empty shard."""
     stat = path.stat()
     fields: dict[str, pa.DataType] = {}
     nulls: set[str] = set()
     largest: dict[str, int] = {}
     rows = lines = 0
     for block in _blocks(path, kind, 0):
-        data = _without_blank(block if lines else block.removeprefix(_BOM))
+        data = _without_blank(block if lines else block.removeprefix(BOM))
         try:
             frame = _parse(path, data, None, rows)
             _check_schema(path, frame.schema, rows)
@@ -75,7 +73,8 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         _check_texts(path, table.schema, data, rows)
         for column in table.schema:
             if pa.types.is_integer(column.type):
-                largest[column.name] = max(largest.get(column.name, 0), _largest(table[column.name]))
+                bounds = pc.min_max(table[column.name]).as_py()
+                largest[column.name] = max(largest.get(column.name, 0), *(abs(each or 0) for each in bounds.values()))
             before = fields.get(column.name, pa.null())
             kind_now = supertype(before, column.type)
             if (
@@ -98,19 +97,16 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     if rows and not fields:
         raise InputError(f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row")
     names = [column_name(raw) for raw in fields]
-    if rows and not names:
-        raise InputError(
-            f"{path}: has {rows:,} rows and none of them has a key; remove the file, or give its rows keys"
-        )
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
-    return Shard.seen(
-        path,
-        name,
-        stat,
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
         kind=kind,
         schema=pa.schema(list(zip(names, fields.values(), strict=True))),
-        null_columns=(column_name(raw) for raw in nulls),
+        null_columns=frozenset(map(column_name, nulls)),
         content="table" if rows else "nothing",
     )
 
@@ -134,22 +130,22 @@ class JsonlChunk:
         return len(self._ends)
 
     def sizes(self) -> I32 | None:
-        """Bytes of every line; None where blank lines stand between, or a key must be renamed."""
+        """Return the bytes of every line; None if there are blank lines or a key must be renamed."""
         copied = not self.blank_lines and b"__DOT__" not in self.data and self.shard.kind.format == "jsonl"
         return np.diff(self._ends, prepend=0).astype(np.int32) if copied else None
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The keys as columns, of the shard's types; an absent key is null."""
+        """Return the keys as columns of the shard's types; an absent key is null."""
         wanted = self.shard.schema.names if columns is None else list(columns)
         schema = pa.schema([self.shard.schema.field(name) for name in wanted])
         return parse_block(self.data, self.shard.path, schema, self.first_row)
 
 
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]:
-    """The objects of a shard in file order."""
+    """Iterate over the objects of a shard in file order."""
     first_row = lines = 0
     for block in _blocks(shard.path, shard.kind, chunk_bytes):
-        data = _without_blank(block if lines else block.removeprefix(_BOM))
+        data = _without_blank(block if lines else block.removeprefix(BOM))
         lines += block.count(b"\n")
         chunk = JsonlChunk(shard, data, first_row, data is not block)
         if chunk.rows:
@@ -158,29 +154,28 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]
 
 
 def line_blocks(shard: Shard, chunk_bytes: int) -> Iterator[tuple[bytes, I64]]:
-    """The bytes of an uncompressed shard, end to end, in blocks that end on a line; lines have no quotes to heed."""
+    """Iterate over the bytes of an uncompressed shard in blocks that end on a line, with no quotes."""
     for data in _blocks(shard.path, shard.kind, chunk_bytes):
         yield data, _NO_QUOTES
 
 
-def blank_lines(data: bytes, starts: I64, ends: I64) -> npt.NDArray[np.bool_]:
-    """Which lines hold nothing but white space; a line that is not blank is an object."""
+def blank_lines(data: bytes, ends: I64) -> npt.NDArray[np.bool_]:
+    """Mask the lines that hold nothing but white space; every other line is an object."""
     visible = np.isin(records.as_bytes(data), _WHITE, invert=True)
-    if data.startswith(_BOM):
-        visible[: len(_BOM)] = False
-    before = np.concatenate([[0], np.cumsum(visible)])
-    return np.asarray(before[ends] == before[starts])
+    if data.startswith(BOM):
+        visible[: len(BOM)] = False
+    return np.asarray(np.diff(np.cumsum(visible)[ends - 1], prepend=0) == 0)
 
 
 def clean_block(data: bytes, path: Path, kind: Kind) -> bytes:
-    """The bytes of one block as lines that each hold an object: no byte-order mark, no blank lines, no array."""
+    """Reduce a block to lines that each hold an object: no byte-order mark, no blank lines, no array."""
     if kind.format == "json":
         return b"".join(_array_as_lines(path, data)) if data.strip() else b""
-    return _without_blank(data.removeprefix(_BOM))
+    return _without_blank(data.removeprefix(BOM))
 
 
 def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) -> pa.Table:
-    """Lines as columns of the given types."""
+    """Parse lines as columns of the given types."""
     import polars as pl
 
     raw = {name: [name] for name in schema.names}
@@ -193,12 +188,12 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
 
 
 def render(table: pa.Table) -> bytes:
-    """Rows as JSON lines, every column present."""
+    """Format rows as JSON lines, every column present."""
     return _frame(table).write_ndjson().encode()
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:
-    """The table for polars, which would give a column without a name another one."""
+    """Convert a table for polars, which would rename a column without a name."""
     import polars as pl
 
     frame = pl.DataFrame(table.rename_columns([str(place) for place in range(table.num_columns)]))
@@ -208,30 +203,27 @@ def _frame(table: pa.Table) -> pl.DataFrame:
 
 def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
     chunk_bytes = chunk_bytes or CHUNK_BYTES
-    try:
-        with open_bytes(path, kind.compression) as stream:
-            if kind.format == "json":
-                data = read_whole(path, stream, kind.compression)
-                if data.strip():
-                    yield from _array_as_lines(path, data)
-                return
-            rest = b""
-            while block := stream.read(chunk_bytes):
-                data = rest + block
-                cut = data.rfind(b"\n") + 1
-                if cut:
-                    yield data[:cut]
-                rest = data[cut:]
-                if len(rest) > LARGEST_RECORD:
-                    raise too_long(path)
-    except OSError as error:
-        raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
+    with reading(path), open_bytes(path, kind.compression) as stream:
+        if kind.format == "json":
+            data = read_whole(path, stream, kind.compression)
+            if data.strip():
+                yield from _array_as_lines(path, data)
+            return
+        rest = b""
+        while block := stream.read(chunk_bytes):
+            data = rest + block
+            cut = data.rfind(b"\n") + 1
+            if cut:
+                yield data[:cut]
+            rest = data[cut:]
+            if len(rest) > LARGEST_RECORD:
+                raise too_long(path)
     if rest.strip():
         yield rest
 
 
 def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
-    text = data.removeprefix(_BOM)
+    text = data.removeprefix(BOM)
     if text.lstrip()[:1] != b"[":
         yield data
         return
@@ -242,7 +234,7 @@ def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
 
 
 def _without_blank(data: bytes) -> bytes:
-    """The lines that hold something."""
+    """Remove blank lines."""
     if not data[:1].isspace() and not any(data.find(pair) >= 0 for pair in (b"\n\n", b"\n\r", b"\n ", b"\n\t")):
         return data
     if _BLANK_INSIDE.search(data) or _BLANK_LINES.match(data):
@@ -251,7 +243,7 @@ def _without_blank(data: bytes) -> bytes:
 
 
 def _where(kind: Kind, block: bytes, data: bytes, at: int, rows: int, lines: int) -> str:
-    """The line of a position in a block without its blank lines, or the row where lines mean nothing.
+    """Name the line of a position in a block without blank lines, or the row where lines mean nothing.
 
     rows, lines: before this block.
     """
@@ -280,7 +272,7 @@ def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: i
 
 
 def _fields(key: str, kind: PolarsDataType) -> Iterator[tuple[str, PolarsDataType]]:
-    """A type and those inside it, at any depth, each with the nearest key."""
+    """Iterate over a type and those inside it, each with the nearest key."""
     import polars as pl
 
     yield key, kind
@@ -299,7 +291,7 @@ def _lossy(path: Path, key: str, first_row: int) -> InputError:
 
 
 def _check_numbers(path: Path, table: pa.Table, data: bytes, first_row: int) -> None:
-    """No whole number lost digits because it stands beside fractions."""
+    """Check that no whole number lost digits because it stands beside fractions."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         for key, numbers in _floats(name, column.combine_chunks()):
             if not pc.any(pc.greater_equal(pc.abs(numbers), _EXACT)).as_py():
@@ -310,7 +302,7 @@ def _check_numbers(path: Path, table: pa.Table, data: bytes, first_row: int) -> 
 
 
 def _floats(key: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """The fractions in values at any depth, each array with the nearest key."""
+    """Iterate over arrays of fractions at any depth, each with the nearest key."""
     kind = values.type
     if pa.types.is_struct(kind):
         for place in range(kind.num_fields):
@@ -322,7 +314,7 @@ def _floats(key: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> None:
-    """What was read as text was written as text: polars also reads numbers beside texts as texts, Arrow does not."""
+    """Check that text was written as text: polars also reads numbers beside texts as texts, Arrow does not."""
     texts = pa.schema([(field.name, _as_json_type(field.type)) for field in schema if _holds_text(field.type)])
     if not len(texts) or not data:
         return
@@ -347,16 +339,10 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def _as_json_type(kind: pa.DataType) -> pa.DataType:
-    """The type in the words of Arrow's JSON reader, which knows no large lists and texts."""
+    """Translate a type for Arrow's JSON reader, which has no large lists and texts."""
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _as_json_type(field.type)) for field in kind])
     return pa.list_(_as_json_type(kind.value_type)) if pa.types.is_large_list(kind) else plain(kind)
-
-
-def _largest(column: pa.ChunkedArray) -> int:
-    """The largest absolute value of a column of whole numbers."""
-    bounds = pc.min_max(column).as_py()
-    return max(abs(int(bounds["min"] or 0)), abs(int(bounds["max"] or 0)))
 
 
 def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: int) -> pl.DataFrame:
@@ -381,3 +367,44 @@ def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: in
             f"{path}: near row {first_row + 1}: {lines} lines hold {frame.height} objects; write one object per line"
         )
     return frame
+
+
+_polars_ran = False  # when this process forked
+_polars_is_lost = False  # in a process forked from one where polars ran
+
+
+def require_polars(path: Path) -> None:
+    """Raise `StreamError` where polars would wait forever: its threads do not survive a fork.
+
+    A DataLoader forks its workers unless told otherwise, and its process has often used polars before: it prepared the
+    dataset, or read JSON lines itself.
+    """
+    if _polars_is_lost:
+        raise StreamError(
+            f"{path}: JSON lines cannot be read in a process that was forked after its parent had used polars, whose"
+            ' threads do not survive a fork; start workers with multiprocessing_context="spawn" or "forkserver", or'
+            " read with num_workers=0"
+        )
+
+
+def _before_fork() -> None:
+    global _polars_ran
+    try:
+        tasks = list(Path("/proc/self/task").iterdir())
+    except OSError:  # no such system files: better a refusal than a wait without an end
+        _polars_ran = True
+        return
+    for task in tasks:
+        try:
+            name = (task / "comm").read_text().strip()
+        except OSError:  # that thread has ended meanwhile
+            continue
+        _polars_ran |= name.startswith("polars-") and name[7:].isdigit()
+
+
+def _after_fork() -> None:
+    global _polars_is_lost
+    _polars_is_lost |= _polars_ran
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -55,11 +55,11 @@ class Listing:
     splits: list[str]
 
     def path(self, place: int) -> Path:
-        """Where a file lies."""
+        """Return the path of a file."""
         return self.root / self.names[place]
 
     def digest(self, below: Path | None = None) -> str:
-        """Changes when a file comes, goes, or has another size or time.
+        """Digest the listing; it changes when a file comes, goes, or has another size or time.
 
         below: a directory that the root is told from, so that all of it may lie elsewhere; None: the root as it is.
         """
@@ -70,7 +70,7 @@ class Listing:
 
 
 def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"] = "refuse") -> Listing:
-    """The files of a source, each once: links and their targets are one file, under the first of their names.
+    """List the files of a source, each once: links and their targets are one file, under the first name.
 
     Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
     begin with "." or "_" and files of other kinds are no data. Directories of other systems (see `formats.foreign`) and
@@ -120,7 +120,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
 
 
 def _splits(entry: str | Path, names: Sequence[str], splits: Literal["refuse", "keep"]) -> list[str]:
-    """The split of each file below an entry, or nothing. Raises `InputError` as `list_files` says."""
+    """Tell the split of each file below an entry, if names tell it. Raises `InputError` as `list_files` says."""
     try:
         told = splits_of(names)
     except Mixed as mixed:
@@ -139,7 +139,7 @@ def _splits(entry: str | Path, names: Sequence[str], splits: Literal["refuse", "
 
 
 def home_of(entry: str | Path) -> tuple[Path, str]:
-    """The directory that an entry of a source lies in, and the rest of it: a pattern, a file's name, or nothing."""
+    """Split an entry into its directory and the rest: a pattern, a file name, or nothing."""
     path = path_of(entry)
     if place_of(path).reads == "requests":  # the name says what it is
         place = next((at for at, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None)
@@ -154,29 +154,25 @@ def home_of(entry: str | Path) -> tuple[Path, str]:
 
 
 def _fixed(pattern: str) -> str:
-    """The leading directories of a pattern that hold no sign of a pattern, with the slash behind them."""
+    """Return the leading directories of a pattern without wildcards, with the slash behind them."""
     sign = re.search(r"[*?\[]", pattern)
     return pattern if sign is None else pattern[: pattern.rfind(os.sep, 0, sign.start()) + 1]
 
 
 def _matched(pattern: str) -> list[str]:
-    """The data files that a local pattern matches; directories of other systems are refused."""
+    """List the data files that a local pattern matches; directories of other systems are refused."""
     files = [each for each in glob.glob(pattern, recursive=True) if os.path.isfile(each)]
     for directory in sorted({os.path.dirname(each) for each in files}):
-        _refuse_plain_or_foreign(Path(directory or "."), os.listdir(directory or "."))
+        here, names = Path(directory or "."), os.listdir(directory or ".")
+        layout = layout_of(here, names)
+        if layout is None or layout.files == "parts":  # of a directory of plain files the pattern chose some
+            refuse_foreign(here, names)
     _refuse_unfinished(files)
     data = [each for each in files if is_data_name(os.path.basename(each))]
     if not data:
         also = f"; it matches {min(files)}, which is no data file by its name" if files else ""
         raise NoMatch(f"{pattern}: no such file, directory or match{also}; check the path")
     return data
-
-
-def _refuse_plain_or_foreign(directory: Path, names: Collection[str]) -> None:
-    """Refuse what `refuse_foreign` does, but not a directory whose data files are plain: the pattern chose them."""
-    layout = layout_of(directory, names)
-    if layout is None or layout.files == "parts":
-        refuse_foreign(directory, names)
 
 
 def _refuse_unfinished(names: Iterable[str]) -> None:
@@ -199,7 +195,7 @@ def _warn_of_table(path: str, known: dict[str, str | None]) -> None:
 
 
 def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str]]:
-    """A directory's data files, or those of its subdirectories that splits are named by. Raises `InputError`."""
+    """List a directory's data files, or those of subdirectories named after splits. Raises `InputError`."""
     names, stats, links, others = _data_files(path)
     refuse_foreign(Path(path), {*names, *others})
     held: dict[str, tuple[list[str], list[_Stat], set[str]]] = {}
@@ -243,7 +239,7 @@ def _refuse_beside_splits(path: str, held: Collection[str], names: Sequence[str]
 
 
 def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
-    """The same of objects: each entry is one, a prefix, or a pattern after the bucket's name."""
+    """List objects: each entry is one, a prefix, or a pattern after the bucket's name."""
     found: dict[Path, _Stat] = {}
     words: dict[Path, str] = {}
     for entry in entries:
@@ -266,7 +262,7 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
 
 
 def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path]:
-    """The data files of an entry, and the prefix that the names below it are told from."""
+    """List the data files of an entry; also return the prefix that names are relative to."""
     place = place_of(entry)
     if any(sign in str(entry) for sign in "*?["):
         parts = entry.parts
@@ -313,7 +309,7 @@ def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collec
 
 
 def is_data_name(name: str) -> bool:
-    """Whether a file of that name is data, as a directory's files are."""
+    """Check whether a name is that of a data file."""
     return name[0] not in "._" and name.lower().endswith(DATA_NAMES)
 
 
@@ -335,7 +331,7 @@ def _listing(root: str | Path, names: list[str], stats: list[_Stat], splits: Seq
 
 
 def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str], list[str]]:
-    """Names and stats of a directory's data files, which of the names are links, and the names of other entries."""
+    """List names and stats of a directory's data files, names that are links, and names of other entries."""
     names: list[str] = []
     stats: list[_Stat] = []
     links: set[str] = set()
@@ -361,7 +357,7 @@ def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str], list[
 
 
 def holds_data(directory: str) -> bool:
-    """Whether a local directory has data files, itself or in subdirectories that splits are named by."""
+    """Check whether a local directory has data files, itself or in subdirectories named after splits."""
     with os.scandir(directory) as entries:
         found = list(entries)
     if any(is_data_name(each.name) and each.is_file() for each in found):
@@ -371,7 +367,7 @@ def holds_data(directory: str) -> bool:
 
 
 def no_data(directory: str) -> str:
-    """In words, that a directory has no data files, and what to give instead, after a look at what it holds."""
+    """Explain that a directory has no data files, and what to give instead, after a look at what it holds."""
     said = "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
     with os.scandir(directory) as entries:
         others = sorted(each.name for each in entries if each.name[0] not in "._" and each.is_file())

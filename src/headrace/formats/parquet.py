@@ -6,7 +6,6 @@ dictionaries only where they pay. Page checksums are verified on every read of a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,50 +16,45 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind
-from headrace.formats.opened import open_file, opened
-from headrace.formats.remote_parquet import read_group
+from headrace.formats.open_parquet import Pages, open_file, read_group
 from headrace.formats.schema import in_schema, is_text, plain
-from headrace.formats.shard import Shard, each_once
-from headrace.formats.whole import Pages
-from headrace.storage.places import place_of
+from headrace.formats.shard import Shard, column_name, each_once
 
 Encoding = Literal["compact", "fast"]
 
 CHUNK_ROWS = 65_536
 _SAMPLE_ROWS = 4096
+_CODE_BYTES = 8  # a plain text has its four bytes of length and then itself
 
 # Earlier versions write missing lists of a fixed size to Parquet, or not even that, and cannot read them.
 READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
-    """Columns, types and which columns hold nulls, from the footer alone."""
+    """Read columns, types and which columns hold nulls from the footer alone."""
     with open_file(path, kind) as file:
         return surveyed(file, path, name, kind)
 
 
 def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.Schema | None = None) -> Shard:
-    """The same of an open file. known: a schema to use again if it is this file's."""
+    """Survey an open file. known: a schema to use again if it is this file's."""
     stat = path.stat()
     own, metadata = file.schema_arrow, file.metadata
     names = [column_name(field) for field in own.names]
     each_once(path, names)
-    nulls = {column_name(each) for each in _columns_with_nulls(own, metadata)}
+    nulls = frozenset(map(column_name, _columns_with_nulls(own, metadata)))
     schema = pa.schema([(each, plain(kind)) for each, kind in zip(names, own.types, strict=True)])
-    return Shard.seen(
-        path,
-        name,
-        stat,
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
         kind=kind,
         schema=known if known is not None and schema.equals(known) else schema,
         null_columns=nulls,
         content="table" if len(schema) or metadata.num_rows else "nothing",
     )
-
-
-_CODE_BYTES = 8  # a plain text has its four bytes of length and then itself
 
 
 @dataclass
@@ -89,18 +83,25 @@ def chunks(
     chunk_rows: int = CHUNK_ROWS,
     coded: Sequence[str] = (),
 ) -> Iterator[ParquetChunk]:
-    """The rows of a shard in file order, at most `chunk_rows` at a time.
+    """Iterate over the rows of a shard in file order, at most `chunk_rows` at a time.
 
     coded: text columns to be delivered as dictionaries where they are stored as such: their texts are then not
     decoded for every row. A chunk is then a row group, or has 4 × chunk_rows where they are larger, so that each
     dictionary is made once.
     """
+    texts = [each for each in coded if is_text(shard.schema.field(each).type)]
+    wanted = shard.schema.names if columns is None else list(columns)
     first_row = 0
-    with _opened(shard, [each for each in coded if is_text(shard.schema.field(each).type)]) as file:
+    file = open_file(shard.path, shard.kind)
+    metadata = file.metadata
+    codes = _stored_as_codes(metadata, texts) if texts else []
+    if codes:
+        with file:
+            file = open_file(shard.path, shard.kind, footer=metadata, coded=codes)
+    with file:
         raw = {column_name(each): each for each in file.schema_arrow.names}
-        wanted = shard.schema.names if columns is None else list(columns)
         own = [raw[each] for each in wanted]
-        batches = _batches(file, own, 4 * chunk_rows if coded else chunk_rows, groups="whole" if coded else "cut")
+        batches = _batches(file, own, chunk_rows, groups="whole" if coded else "cut")
         while True:
             try:
                 table = next(batches, None)
@@ -109,16 +110,16 @@ def chunks(
                     f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again"
                 ) from error
             if table is None:
-                if wanted and first_row != file.metadata.num_rows:
+                if wanted and first_row != metadata.num_rows:
                     raise InputError(
-                        f"{shard.path}: has {first_row} rows, its footer says {file.metadata.num_rows}; the file is "
+                        f"{shard.path}: has {first_row} rows, its footer says {metadata.num_rows}; the file is "
                         f"damaged, fetch it again"
                     )
                 return
             table = table.rename_columns(wanted)
             fields = [
                 table.schema.field(each)
-                if each in coded and pa.types.is_dictionary(table.schema.field(each).type)
+                if pa.types.is_dictionary(table.schema.field(each).type) and each in coded
                 else shard.schema.field(each)
                 for each in wanted
             ]
@@ -129,8 +130,10 @@ def chunks(
 def _batches(
     file: pq.ParquetFile, columns: list[str], rows: int, groups: Literal["whole", "cut"]
 ) -> Iterator[pa.Table]:
-    """Tables of at most `rows` rows with the columns in this order. groups: whether those below stay whole."""
+    """Tables with the columns in this order: row groups of at most 4 × rows where they stay whole, else of `rows`."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    if groups == "whole":
+        rows *= 4
     if groups == "cut" or max(sizes, default=0) > rows:
         for batch in file.iter_batches(rows, columns=columns, use_threads=False):
             yield pa.Table.from_batches([batch])
@@ -140,22 +143,11 @@ def _batches(
             yield file.read_row_group(group, columns=columns, use_threads=False).select(columns)
 
 
-def _opened(shard: Shard, texts: list[str]) -> pq.ParquetFile:
-    """The file, which gives those of these columns as dictionaries that it stores as such."""
-    file = open_file(shard.path, shard.kind)
-    coded = _stored_as_codes(file, texts) if texts else []
-    if not coded:
-        return file
-    with file:
-        return open_file(shard.path, shard.kind, footer=file.metadata, coded=coded)
-
-
-def _stored_as_codes(file: pq.ParquetFile, texts: list[str]) -> list[str]:
+def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
     """Those columns whose values are mostly codes of a dictionary: with few bytes each before compression.
 
     A writer gives a dictionary up once it is large; making one of plain texts costs more than reading them.
     """
-    metadata = file.metadata
     size = dict.fromkeys(texts, 0)
     for group in range(metadata.num_row_groups):
         for number in range(metadata.num_columns):
@@ -165,25 +157,18 @@ def _stored_as_codes(file: pq.ParquetFile, texts: list[str]) -> list[str]:
     return [each for each in texts if size[each] < _CODE_BYTES * metadata.num_rows]
 
 
-def read_block(
-    path: Path, kind: Kind, block: int, columns: Sequence[str] | None, schema: pa.Schema, pages: Pages = "check"
-) -> pa.Table:
-    """One row group as columns of the given types. Raises `CorruptShard` on damaged bytes.
+def read_block(path: Path, kind: Kind, block: int, schema: pa.Schema, pages: Pages = "check") -> pa.Table:
+    """One row group as the columns of a schema. Raises `CorruptShard` on damaged bytes.
 
     pages: "trust" leaves page checksums alone, where the bytes of the file were verified before.
     """
-    wanted = schema.names if columns is None else list(columns)
     try:
-        if kind.compression == "none" and place_of(path).reads == "requests":
-            table = read_group(path, block, wanted, pages=pages)
-        else:
-            with opened(path, kind, pages) as file:
-                table = file.read(block, wanted)
+        table = read_group(path, kind, block, schema.names, pages)
+    except FileNotFoundError:
+        raise
     except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise CorruptShard(f"{path}: row group {block}: {error}; restore the file or prepare the run again") from error
-    return in_schema(table, pa.schema([schema.field(each) for each in wanted]))
+    return in_schema(table, schema)
 
 
 class ParquetSink:
@@ -203,8 +188,13 @@ class ParquetSink:
     def write(self, table: pa.Table) -> None:
         """One row group."""
         table = table.cast(self._schema)
-        if not READS_MISSING_VECTORS:
-            _refuse_missing_vectors(table)
+        for name in () if READS_MISSING_VECTORS else table.column_names:
+            missing = table[name].null_count
+            if missing and pa.types.is_fixed_size_list(table.schema.field(name).type):
+                raise InputError(
+                    f"column {name}: {missing} lists of a fixed size are missing, which pyarrow {pa.__version__} cannot"
+                    f" read back from Parquet; install pyarrow 26 or newer"
+                )
         if self._writer is None:
             self._writer = self._open(table)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -219,20 +209,10 @@ class ParquetSink:
         return pq.ParquetWriter(
             self._file,
             self._schema,
-            compression=self._compression,
+            compression="zstd" if self._compression == "zst" else self._compression,
             use_dictionary=_columns_worth_a_dictionary(sample.slice(0, _SAMPLE_ROWS), self._encoding),
             write_page_checksum=True,
         )
-
-
-def _refuse_missing_vectors(table: pa.Table) -> None:
-    """Raise `InputError` for lists of a fixed size that are missing: Arrow would write what it cannot read."""
-    for name in table.column_names:
-        if pa.types.is_fixed_size_list(table.schema.field(name).type) and table[name].null_count:
-            raise InputError(
-                f"column {name}: {table[name].null_count} lists of a fixed size are missing, which pyarrow"
-                f" {pa.__version__} cannot read back from Parquet; install pyarrow 26 or newer"
-            )
 
 
 def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:
@@ -269,8 +249,3 @@ def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[st
         if distinct * (32 if encoding == "fast" else 2 if is_text(field.type) else 4) <= sample.num_rows:
             worth.append(field.name)
     return worth
-
-
-def row_group_codec(word: str) -> str:
-    """pyarrow's name for a compression word: none, snappy, lz4 or zstd."""
-    return "zstd" if word == "zst" else re.sub("^none$", "NONE", word)

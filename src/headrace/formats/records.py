@@ -1,4 +1,4 @@
-"""Where records begin and end in delimited text (RFC 4180), over whole buffers at once. Pure.
+"""Find records and fields in delimited text (RFC 4180), over whole buffers at once. Pure.
 
 A newline ends a record when an even number of quotes stands before it. With quotes doubled inside quoted fields this
 is exact, and it needs no state machine: positions of quotes and newlines, one binary search.
@@ -24,29 +24,29 @@ _NONE = np.empty(0, np.int64)
 
 
 def as_bytes(data: Data) -> U8:
-    """The bytes of a buffer as a uint8 array, without a copy."""
+    """View a buffer as a uint8 array, without a copy."""
     return np.frombuffer(data, np.uint8)
 
 
 def quote_positions(data: U8) -> I64:
-    """Where the quotes are, ascending."""
+    """Find the quotes, ascending."""
     return _positions(data, QUOTE, _NONE, _NONE)
 
 
 def outside_quotes(data: U8, quotes: I64, byte: int) -> I64:
-    """Where a byte stands outside quoted fields, ascending. quotes: `quote_positions(data)`, or an empty array."""
+    """Find a byte outside quoted fields, ascending. quotes: `quote_positions(data)`, or an empty array."""
     opening, closing = quotes[0::2], quotes[1::2]
     if len(opening) > len(closing):  # a field that is still open reaches to the end
         closing = np.append(closing, len(data))
     return _positions(data, byte, opening, closing)
 
 
-def record_ends(data: U8, quotes: I64) -> I64:
-    """The position just behind each record, ascending; a last record without newline ends at the end.
+def record_ends(data: U8, quotes: I64 | None = None) -> I64:
+    """Find the position just behind each record, ascending; a last record without newline ends at the end.
 
-    quotes: `quote_positions(data)`, or an empty array for formats without quoting.
+    quotes: `quote_positions(data)`, found anew if not given; an empty array for formats without quoting.
     """
-    ends = outside_quotes(data, quotes, NEWLINE)
+    ends = outside_quotes(data, quote_positions(data) if quotes is None else quotes, NEWLINE)
     ends += 1
     if len(data) and (not len(ends) or ends[-1] != len(data)):
         ends = np.append(ends, len(data))
@@ -54,7 +54,7 @@ def record_ends(data: U8, quotes: I64) -> I64:
 
 
 def _windows(data: U8, match: Callable[[U8], Bools], opening: I64, closing: I64) -> Iterator[tuple[int, I64]]:
-    """(start of a window, where in it a byte matches), but for those between an opening and its closing.
+    """Yield (start of a window, matches in it), except for matches between an opening and its closing.
 
     Windows are small enough to stay in the processor's cache.
     """
@@ -71,7 +71,7 @@ def _windows(data: U8, match: Callable[[U8], Bools], opening: I64, closing: I64)
 
 
 def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
-    """Where a byte is, but for those between an opening and its closing."""
+    """Find a byte, except between an opening and its closing."""
     parts = list(_windows(data, lambda window: window == byte, opening, closing))
     positions = np.empty(sum(len(part) for _, part in parts), np.int64)
     place = 0
@@ -82,7 +82,7 @@ def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
 
 
 def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int, wanted: Sequence[int]) -> Stops | None:
-    """Where fields stop: per wanted place in the record, int64 [rows]; the last place stops at the line end.
+    """Find where fields stop: per wanted place in the record, int64 [rows]; the last stops at the line end.
 
     None if some record has not exactly `width` fields: separators and line ends must take turns in one pattern.
     """
@@ -110,7 +110,7 @@ def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int,
 
 
 def last_record_end(data: U8, quotes: I64) -> int:
-    """The position just behind the last record that surely ends in `data`; 0 if none does."""
+    """Find the position just behind the last record that surely ends in `data`; 0 if none does."""
     stop, step = len(data), 1 << 12
     while stop > 0:
         start = max(0, stop - step)
@@ -123,7 +123,7 @@ def last_record_end(data: U8, quotes: I64) -> int:
 
 
 def slices(data: Data, ends: I64) -> pa.LargeBinaryArray:
-    """One binary value per record, line end included, sharing the memory of `data`."""
+    """Make one binary value per record, line end included, sharing the memory of `data`."""
     offsets = np.concatenate([np.zeros(1, np.int64), ends])
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -131,7 +131,7 @@ def slices(data: Data, ends: I64) -> pa.LargeBinaryArray:
 
 
 def first_lone_return(data: U8, quotes: I64) -> int | None:
-    """Where the first carriage return stands outside quotes that no newline follows, or None.
+    """Find the first carriage return outside quotes that no newline follows, or None.
 
     Some readers end a record there and others read it as text, so no reading of it is safe.
     """
@@ -143,7 +143,7 @@ def first_lone_return(data: U8, quotes: I64) -> int | None:
 
 
 def _has_lone_return(data: U8) -> bool:
-    """Whether a carriage return stands anywhere, in quotes too, that no newline follows."""
+    """Check for a carriage return, in quotes too, that no newline follows."""
     for start in range(0, len(data), _WINDOW):
         window = data[start : start + _WINDOW + 1]
         returns = window[:-1] == RETURN
@@ -153,7 +153,7 @@ def _has_lone_return(data: U8) -> bool:
 
 
 def is_utf8(data: Data) -> bool:
-    """Whether the whole is UTF-8."""
+    """Check whether all of it is UTF-8."""
     try:
         slices(data, np.array([len(data)])).cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -162,7 +162,7 @@ def is_utf8(data: Data) -> bool:
 
 
 def joined(records: pa.LargeBinaryArray) -> pa.Buffer:
-    """The bytes of consecutive values of a freshly filtered binary array, as one buffer."""
+    """Return the bytes of consecutive values of a freshly filtered binary array as one buffer."""
     offsets, values = records.buffers()[1], records.buffers()[2]
     if values is None or len(records) == 0:
         return pa.py_buffer(b"")
@@ -171,7 +171,7 @@ def joined(records: pa.LargeBinaryArray) -> pa.Buffer:
 
 
 def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
-    """Which records hold nothing but a line end."""
+    """Mask the records that hold nothing but a line end."""
     if not len(ends):
         return np.zeros(0, np.bool_)
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
@@ -183,7 +183,7 @@ def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
 
 
 def without_blank(data: Data, ends: I64) -> Data:
-    """The same records without those that hold nothing but a line end."""
+    """Remove the records that hold nothing but a line end."""
     found = blank(as_bytes(data), ends)
     if not found.any():
         return data
@@ -191,12 +191,12 @@ def without_blank(data: Data, ends: I64) -> Data:
 
 
 def fields_per_record(at: I64, ends: I64) -> I64:
-    """Fields of every record, from the places of the separators."""
+    """Count the fields of every record from the positions of the separators."""
     return np.diff(np.concatenate([np.zeros(1, np.int64), np.searchsorted(at, ends)])) + 1
 
 
 def cut(data: Data, starts: I64, stops: I64) -> pa.LargeBinaryArray:
-    """The bytes from each start to its stop; spans ascend and do not overlap."""
+    """Cut the bytes from each start to its stop; spans ascend and do not overlap."""
     bounds = np.empty(2 * len(starts) + 1, np.int64)
     bounds[0:-1:2], bounds[1::2], bounds[-1] = starts, stops, len(data)
     alternating = pa.LargeBinaryArray.from_buffers(
@@ -206,7 +206,7 @@ def cut(data: Data, starts: I64, stops: I64) -> pa.LargeBinaryArray:
 
 
 def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
-    """Where the first quote stands that readers do not agree on, or None.
+    """Find the first quote that readers do not agree on, or None.
 
     A quote opens a field at its beginning and closes it at its end. Elsewhere it is plain text to some readers and
     a bracket to others; that is harmless only where no separator, newline or carriage return stands between the pair.

@@ -1,7 +1,8 @@
-"""Column types: their words, and which types hold which without loss. Pure."""
+"""Names and types of columns: words of types, and which types hold which without loss. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -24,17 +25,36 @@ TYPES: Mapping[str, pa.DataType] = {
     "date": pa.date32(),
     "datetime": pa.timestamp("us"),
 }
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)", re.IGNORECASE)
+_TIME = re.compile(r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}( .*)?|\d\d?:\d\d(:\d\d.*)?")
+
+REMEDY = "write a line of names before it"
 _UNITS = ("s", "ms", "us", "ns")
 
 
 def few(names: Sequence[str]) -> str:
-    """Column names for a message: the first of very many, and none of endless length."""
+    """Format column names for a message: the first of very many, none of endless length."""
     shown = ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in names[:40])
     return shown if len(names) <= 40 else f"{shown}, … ({len(names):,} in all)"
 
 
+def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
+    """Hint that the header is missing, if one of these column names looks like data; else ""."""
+    found = next((name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None)
+    return "" if found is None else f"; if {found!r} is data, the file has no header: {remedy}"
+
+
+def is_headless(names: Sequence[str]) -> bool:
+    """Detect a missing header: all names are numbers or times, and not just counted (0, 1, 2, …) or years."""
+    return (
+        bool(names)
+        and all(_NUMBER.fullmatch(name) or _TIME.fullmatch(name) for name in names)
+        and not all(name.isdigit() for name in names)
+    )
+
+
 def type_named(word: str) -> pa.DataType:
-    """The Arrow type of a word such as "int64" or "text". Raises `SettingsError` on others."""
+    """Return the Arrow type of a word such as "int64" or "text". Raises `SettingsError` on others."""
     try:
         return TYPES[word]
     except KeyError:
@@ -42,12 +62,12 @@ def type_named(word: str) -> pa.DataType:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are text."""
+    """Check whether values of this type are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type as headrace writes it, at any depth: one form of text, binary, lists, dictionaries as their values."""
+    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists; no dictionaries."""
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if is_text(kind):
@@ -68,7 +88,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The smallest type that holds every value of both without loss, or None.
+    """Find the smallest type that holds every value of both without loss, or None.
 
     Numbers never become text and text never a number: 7 and "007" are different values.
     """
@@ -93,7 +113,7 @@ def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def as_texts(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """Text, if one of these types is text and the other whole numbers, whose decimal text loses nothing."""
+    """Return text if one type is text and the other whole numbers, whose decimal text loses nothing; else None."""
     for text, other in ((a, b), (b, a)):
         if is_text(plain(text)) and pa.types.is_integer(plain(other)):
             return pa.string()
@@ -111,7 +131,7 @@ def _integer_holding(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table's columns, which have the schema's names, in its types; the same arrays where the types are the same.
+    """Convert columns, which have the schema's names, to its types; the same arrays where the types are equal.
 
     Raises `pa.ArrowInvalid` or `ValueError` if a value does not fit or a null stands where none may.
     """
@@ -132,7 +152,7 @@ def _has_coded_views(kind: pa.DataType) -> bool:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Codes of texts that Arrow holds as views, as polars writes categories: its `take` has no kernel for those."""
+    """Decode text views in dictionaries, as polars writes categories: Arrow's `take` has no kernel for those."""
     if not _has_coded_views(column.type):
         return column
     kind = pa.dictionary(column.type.index_type, pa.string())
@@ -143,6 +163,6 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def describe(schema: pa.Schema) -> list[dict[str, object]]:
-    """A schema as JSON: name, type word, whether it may hold nulls."""
+    """Describe a schema as JSON: name, type word, whether it may hold nulls."""
     words = {kind: word for word, kind in TYPES.items()}
     return [{"name": f.name, "type": words.get(f.type, str(f.type)), "nullable": f.nullable} for f in schema]

@@ -1,8 +1,7 @@
-"""What is known of one source shard before its rows are read, and the chunks it is read in."""
+"""Facts about a source shard before its rows are read, and the chunks it is read in."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,36 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import Kind, first_repeated
-from headrace.formats.headless import hint
-from headrace.formats.separator import word_of
+from headrace.formats.schema import hint
+
+BOM = b"\xef\xbb\xbf"
+SEPARATOR = {"csv": ",", "tsv": "\t"}
+SEPARATOR_NAMES = {",": "comma", ";": "semicolon", "|": "pipe", "\t": "tab"}
+
+
+def column_name(raw: str) -> str:
+    """Translate a column name: `__DOT__` stands for a dot in files that cannot have dots in names."""
+    return raw.replace("__DOT__", ".")
+
+
+def word_of(kind: Kind, separator: str | None) -> str:
+    """Return a format's word in the index: "csv.gz", "parquet"; "csv-semicolon.gz" if the name does not tell."""
+    word = kind.extension.removeprefix(".")
+    if separator is None or SEPARATOR.get(kind.format) == separator:
+        return word
+    format_, dot, compression = word.partition(".")
+    return f"{format_}-{SEPARATOR_NAMES[separator]}{dot}{compression}"
+
+
+def separator_of(word: str) -> tuple[str, str | None]:
+    """Split a word of the index into the word without a separator, and the separator (None if it has none).
+
+    Raises `KeyError` on a name that is none of a separator.
+    """
+    format_, dot, compression = word.partition(".")
+    plain, mark, name = format_.partition("-")
+    separator = {name: each for each, name in SEPARATOR_NAMES.items()}[name] if mark else SEPARATOR.get(plain)
+    return f"{plain}{dot}{compression}", separator
 
 
 @dataclass(frozen=True)
@@ -37,23 +64,17 @@ def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
         )
 
 
-def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
-    for field in fields:
-        yield field.name
-        if field.type.num_fields:
-            yield from _names(field.type.field(place) for place in range(field.type.num_fields))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shard:
     """One source file, surveyed.
 
     name: path relative to the source root, with forward slashes; the stable identity of the shard.
-    size, mtime_ns: as seen when surveyed; a change while reading is an error.
+    size, mtime_ns: as seen before its content was looked at; a change while reading is an error.
     schema: its own columns, `__DOT__` already read as a dot.
     null_columns: columns that may hold nulls (all, where the format does not say).
     content: "nothing" where the file says nothing of columns and has no rows: 0 bytes, blank lines, a table of no
     columns. Such a shard is read as no rows, and fits any schema.
+    Raises `InputError` on a column name, at any depth, that holds a zero byte.
     """
 
     path: Path
@@ -62,51 +83,26 @@ class Shard:
     mtime_ns: int
     kind: Kind
     schema: pa.Schema
-    null_columns: frozenset[str]
+    null_columns: frozenset[str] = frozenset()
     dialect: Dialect | None = None
     content: Literal["table", "nothing"] = "table"
 
-    @classmethod
-    def seen(
-        cls,
-        path: Path,
-        name: str,
-        stat: os.stat_result,
-        *,
-        kind: Kind,
-        schema: pa.Schema,
-        null_columns: Iterable[str],
-        dialect: Dialect | None = None,
-        content: Literal["table", "nothing"] = "table",
-    ) -> Shard:
-        """A file as `stat` saw it, taken before its content was looked at.
-
-        Raises `InputError` on a column name, at any depth, that holds a zero byte: C libraries end names there.
-        """
-        odd = next((each for each in _names(schema) if "\0" in each), None)
-        if odd is not None:
-            raise InputError(f"{path}: column name {odd!r} holds a zero byte; rename it")
-        return cls(
-            path=path,
-            name=name,
-            size=stat.st_size,
-            mtime_ns=stat.st_mtime_ns,
-            kind=kind,
-            schema=schema,
-            null_columns=frozenset(null_columns),
-            dialect=dialect,
-            content=content,
-        )
-
-    @classmethod
-    def of_nothing(cls, path: Path, name: str, stat: os.stat_result, kind: Kind) -> Shard:
-        """A file that holds nothing."""
-        return cls.seen(path, name, stat, kind=kind, schema=pa.schema([]), null_columns=(), content="nothing")
+    def __post_init__(self) -> None:
+        odd = next((each for each in _names(self.schema) if "\0" in each), None)
+        if odd is not None:  # C libraries end names there
+            raise InputError(f"{self.path}: column name {odd!r} holds a zero byte; rename it")
 
     @property
     def word(self) -> str:
         """The word of its format in an index."""
         return word_of(self.kind, None if self.dialect is None else self.dialect.separator)
+
+
+def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    for field in fields:
+        yield field.name
+        if field.type.num_fields:
+            yield from _names(field.type.field(place) for place in range(field.type.num_fields))
 
 
 class Chunk(Protocol):

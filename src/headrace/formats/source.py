@@ -1,4 +1,4 @@
-"""The files of a source: found, told apart, surveyed, and of one schema."""
+"""Find the files of a source, survey them, read them, and give them one schema."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import I32
 from headrace.errors import InputError, SettingsError
-from headrace.formats import arrow, delimited, jsonl, parquet
-from headrace.formats.detect import detect, holds_nothing
-from headrace.formats.headless import hint
+from headrace.formats import arrow, delimited, jsonl, parquet, records
+from headrace.formats.detect import detect, holds_nothing, open_bytes, reading
 from headrace.formats.listing import list_files
-from headrace.formats.schema import as_texts, supertype
+from headrace.formats.schema import as_texts, hint, supertype
 from headrace.formats.shard import Chunk, Shard
 
 Drift = Literal["error", "widen"]
-_SHOWN_NAMES = 5
+COPY_BYTES = 16 << 20  # copied together
+_ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
 
 
 def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
-    """The files of a source and their names relative to its root, sorted by name, each once.
+    """List the files of a source and their names relative to its root, sorted by name, each once.
 
     Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
     begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
@@ -31,7 +33,7 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
 
 
 def read_signature(path: Path) -> list[str]:
-    """Column names from a file of one comma-separated line."""
+    """Read column names from a file of one comma-separated line."""
     try:
         lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
     except OSError as error:
@@ -48,15 +50,24 @@ def read_signature(path: Path) -> list[str]:
 
 
 def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Shard:
-    """Format, columns and types of one file, without reading its rows (JSON excepted).
+    """Find format, columns and types of one file, without reading its rows (except for JSON).
 
     A file that holds nothing is a shard of content "nothing", unless a signature names its columns.
     """
-    try:
+    with reading(path):
         kind = detect(path)
         named = signature is not None and kind.format in ("csv", "tsv")
         if not named and holds_nothing(path, kind):
-            return Shard.of_nothing(path, name, path.stat(), kind)
+            stat = path.stat()
+            return Shard(
+                path=path,
+                name=name,
+                size=stat.st_size,
+                mtime_ns=stat.st_mtime_ns,
+                kind=kind,
+                schema=pa.schema([]),
+                content="nothing",
+            )
         if kind.format in ("csv", "tsv"):
             return delimited.survey(path, name, kind, signature)
         if kind.format == "parquet":
@@ -64,14 +75,10 @@ def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Sha
         if kind.format == "arrow":
             return arrow.survey(path, name, kind)
         return jsonl.survey(path, name, kind)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: is gone; it was there a moment ago") from error
-    except PermissionError as error:
-        raise InputError(f"{path}: permission denied; make the file readable") from error
 
 
 def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()) -> Iterator[Chunk]:
-    """The rows of a shard in file order, O(chunk) of memory. columns: what Parquet chunks should decode.
+    """Iterate over the rows of a shard in file order, O(chunk) of memory. columns: what Parquet chunks should decode.
 
     coded: text columns that may come as dictionaries instead, where that is cheaper.
     """
@@ -88,6 +95,32 @@ def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Se
     unchanged(shard)
 
 
+def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> Iterator[pa.LargeBinaryArray]:
+    """Iterate over the bytes of each row in file order, in chunks; the last row gets a line end if it has none.
+
+    sizes: bytes of every row, int32 [rows]. Raises `InputError` if the file no longer has these rows.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    newline = shard.dialect.newline.encode() if shard.dialect is not None else b"\n"
+    row = 0
+    with reading(shard.path), open_bytes(shard.path, shard.kind.compression) as stream:
+        if shard.dialect is not None and shard.dialect.header_bytes:
+            stream.read(shard.dialect.header_bytes)
+        while row < len(ends):
+            start = int(ends[row - 1]) if row else 0
+            stop_row = max(row + 1, int(np.searchsorted(ends, start + chunk_bytes, side="right")))
+            size = int(ends[stop_row - 1]) - start
+            data = stream.read_buffer(size)
+            bounds = ends[row:stop_row] - start
+            if len(data) == size and stop_row == len(ends) and data[-1:].to_pybytes() != b"\n":
+                data = pa.py_buffer(data.to_pybytes() + newline)
+                bounds = np.append(bounds[:-1], len(data))
+            if len(data) < size:
+                raise InputError(f"{shard.path}: is shorter than it was; run again once it is complete")
+            yield records.slices(data, bounds)
+            row = stop_row
+
+
 def unchanged(shard: Shard) -> None:
     """Raise `InputError` if the file is not the one that was surveyed."""
     stat = shard.path.stat()
@@ -96,7 +129,7 @@ def unchanged(shard: Shard) -> None:
 
 
 def with_content(shards: Sequence[Shard]) -> list[Shard]:
-    """The shards that say something of columns. Raises `InputError` if none does."""
+    """Select the shards that have columns. Raises `InputError` if there is none."""
     found = [shard for shard in shards if shard.content != "nothing"]
     if not found:
         raise InputError(
@@ -106,14 +139,14 @@ def with_content(shards: Sequence[Shard]) -> list[Shard]:
 
 
 def told_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
-    """A sentence about the files of a source that have no rows."""
-    shown = ", ".join(names[:_SHOWN_NAMES]) + (f", … ({len(names):,} in all)" if len(names) > _SHOWN_NAMES else "")
+    """Write a sentence about the files of a source that have no rows."""
+    shown = ", ".join(names[:5]) + (f", … ({len(names):,} in all)" if len(names) > 5 else "")
     verbs = "has no rows and is" if len(names) == 1 else "have no rows and are"
     return f"{len(names):,} of {files:,} {what} {verbs} skipped: {shown}"
 
 
 def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None) -> pa.Schema:
-    """The one schema of all shards; columns that no shard can hold nulls in are declared so.
+    """Find the one schema of all shards; columns that cannot hold nulls in any shard are declared so.
 
     drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by
     name, absent ones are null, types become the smallest that loses nothing. Whole
@@ -154,7 +187,7 @@ def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None
 
 
 def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A shard's columns in the common schema: reordered, widened, absent ones null."""
+    """Convert a shard's columns to the common schema: reordered, widened, absent ones null."""
     if table.schema.equals(schema):
         return table
     places = {name: place for place, name in enumerate(table.column_names)}  # Arrow would look at all for each
@@ -163,9 +196,6 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
         column = table.column(places[field.name]) if field.name in places else pa.nulls(table.num_rows, field.type)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-_ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
 
 
 def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:

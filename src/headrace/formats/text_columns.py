@@ -1,15 +1,14 @@
-"""Columns as text keys and as numbers. Pure."""
+"""Text columns as keys, as numbers and as declared types: strictly, naming the first value that does not fit. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
-from headrace.formats.typed import first_unreadable, nulled
 
 _SCALAR_TYPES = (
     pa.types.is_integer,
@@ -22,9 +21,17 @@ _SCALAR_TYPES = (
     pa.types.is_fixed_size_binary,
 )
 
+# Texts that pandas reads as missing unless it is told otherwise. Here text stays text, so those that are met are told.
+MEANS_MISSING = frozenset(
+    {
+        *("NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "null", "NULL", "None", "NaT"),
+        *("nan", "-nan", "NaN", "-NaN", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+    }
+)
+
 
 def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> pa.ChunkedArray:
-    """A column as text keys; empty text, NaN and `null_values` are null. Numbers are their decimal text.
+    """Convert a column to text keys; empty text, NaN and `null_values` are null, numbers their decimal text.
 
     Raises `InputError` for types that are no key (lists, structs).
     """
@@ -43,7 +50,7 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
 
 
 def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> pa.ChunkedArray:
-    """A column as float64; text must be a number. Raises `InputError` with the value and its row in the column."""
+    """Convert a column to float64; text must be a number. Raises `InputError` with the value and its row."""
     column = nulled(column, ("", *null_values))
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -54,3 +61,53 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
         raise InputError(
             f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values"
         ) from None
+
+
+def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
+    """Replace the values of a text column that are one of `null_values` by null."""
+    if not null_values or not is_text(column.type):
+        return column
+    absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
+    if not pc.any(absent).as_py():
+        return column
+    return pc.if_else(absent, pa.scalar(None, column.type), column)
+
+
+def typed(
+    table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int
+) -> pa.Table:
+    """Convert text columns to their declared types. Raises `InputError` naming file, row, column and value."""
+    places = {name: place for place, name in enumerate(table.column_names)}
+    columns, fields = list(table.columns), list(table.schema)
+    changed = False
+    for name, kind in types.items():
+        place = places.get(name)
+        if place is None or not is_text(fields[place].type) or is_text(kind):
+            continue
+        column = nulled(columns[place], ("", *null_values))
+        try:
+            columns[place] = column.cast(kind)
+        except pa.ArrowInvalid:
+            row, value = first_unreadable(column, kind)
+            raise InputError(
+                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
+                f"correct the value, name it in null_values, or declare another type"
+            ) from None
+        fields[place] = pa.field(name, kind)
+        changed = True
+    if not changed:
+        return table
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=table.schema.metadata))
+
+
+def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
+    """Find row and text of the first value that is not of a type, by halving; O(rows)."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low, str(column[low].as_py())

@@ -1,4 +1,4 @@
-"""The setting `types`: column → the word of its type, sorted by column. Apart, so that streams load no pydantic."""
+"""The setting `types`: column → the word of its type, sorted by column. Apart, because streams load no pydantic."""
 
 from __future__ import annotations
 

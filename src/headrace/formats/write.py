@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from headrace.digest import FileDigest
 from headrace.formats import delimited, jsonl, records
-from headrace.formats.compress import compress_block
-from headrace.formats.detect import Compression, Kind
-from headrace.formats.parquet import Encoding, ParquetSink, row_group_codec
+from headrace.formats.detect import Compression, Kind, compress_block
+from headrace.formats.parquet import Encoding, ParquetSink
 from headrace.formats.shard import Dialect
 from headrace.storage.local import storing
 
@@ -94,18 +93,12 @@ class HashingFile(io.RawIOBase):
 
     @property
     def digest(self) -> FileDigest:
-        """Of all that was written."""
+        """Return the digest of all that was written."""
         return self._digest
 
     def holding(self, rows: int, blocks: tuple[Block, ...] = ()) -> Written:
-        """The file as what it was written to hold, with the bytes and digests of all that was written so far."""
+        """Describe the file: its rows and blocks, with the bytes and digests of all that was written so far."""
         return Written(rows, self.written, self._digest.sha256, blocks, self._digest.checksum)
-
-
-class _Sink(Protocol):
-    def write(self, piece: Any) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _TextSink:
@@ -146,23 +139,20 @@ class ShardWriter:
     ) -> None:
         self.path = path
         self._file = HashingFile(path)
-        self._sink = self._open_sink(kind, schema, dialect, parquet_compression, encoding)
+        self._sink: ParquetSink | _TextSink
+        if kind.format == "parquet":
+            self._sink = ParquetSink(self._file, schema, parquet_compression, encoding)
+        elif kind.format in ("csv", "tsv"):
+            assert dialect is not None
+            header = delimited.header_bytes(schema.names, dialect)
+            self._sink = _TextSink(self._file, header, lambda table: delimited.render(table, dialect), kind.compression)
+        else:
+            self._sink = _TextSink(self._file, b"", jsonl.render, kind.compression)
         self._pieces: list[tuple[Piece, Keys | None]] = []
         self._pending = 0
         self._block_rows = block_rows or 0
         self._blocks: list[Block] = []
         self._rows = 0
-
-    def _open_sink(
-        self, kind: Kind, schema: pa.Schema, dialect: Dialect | None, parquet_compression: str, encoding: Encoding
-    ) -> _Sink:
-        if kind.format == "parquet":
-            return ParquetSink(self._file, schema, row_group_codec(parquet_compression), encoding)
-        if kind.format in ("csv", "tsv"):
-            assert dialect is not None
-            header = delimited.header_bytes(schema.names, dialect)
-            return _TextSink(self._file, header, lambda table: delimited.render(table, dialect), kind.compression)
-        return _TextSink(self._file, b"", jsonl.render, kind.compression)
 
     def append(self, piece: Piece, keys: Keys | None = None) -> None:
         """Add rows: a table of the writer's columns, or records to be copied. keys: one int64 a row, for statistics."""

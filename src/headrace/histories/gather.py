@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import stem_of_name
-from headrace.formats.headless import hint
-from headrace.formats.schema import few
+from headrace.formats.schema import few, hint
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.write import Written

@@ -19,8 +19,7 @@ from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.schema import is_text
-from headrace.formats.text_columns import as_text
-from headrace.formats.typed import nulled
+from headrace.formats.text_columns import as_text, nulled
 from headrace.histories.codec import addresses, latency
 from headrace.histories.codec.addresses import Addresses, Kind
 from headrace.histories.config import Histories

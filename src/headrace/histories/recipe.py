@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
-from headrace.formats.scan import look
+from headrace.formats.blocks import look
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.config import WORKING_BYTES, Histories

@@ -269,7 +269,14 @@ class _Output:
         if self.format != "arrow":
             return [[rows, 0, stat.st_size]]
         kind = Kind("arrow", "none")
-        shard = Shard.seen(self.temporary, self.target, stat, kind=kind, schema=ROW_SCHEMA, null_columns=())
+        shard = Shard(
+            path=self.temporary,
+            name=self.target,
+            size=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            kind=kind,
+            schema=ROW_SCHEMA,
+        )
         return [list(span) for span in arrow.batch_spans(shard)]
 
 

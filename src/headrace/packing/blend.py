@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
-from headrace.formats.json_keys import loads
+from headrace.formats.json_text import loads
 from headrace.packing.chats.settings import RowForm
 from headrace.settings import Settings
 from headrace.storage.places import expanded, is_address, path_of
@@ -107,7 +107,7 @@ def blend_of(value: object) -> object:
 
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
-    if isinstance(value, str | Path):
+    if isinstance(value, str | PurePath):
         refuse_credentials(value)
         path = path_of(value)
         record = _blend_file(path)
@@ -115,7 +115,7 @@ def blend_of(value: object) -> object:
     if isinstance(value, Mapping):
         return value if _is_blend(value) else {"datasets": [value]}
     if isinstance(value, Sequence) and value:
-        paths = [each for each in value if isinstance(each, str | Path)]
+        paths = [each for each in value if isinstance(each, str | PurePath)]
         return plain(paths) if len(paths) == len(value) else {"datasets": list(value)}
     return value
 
@@ -125,7 +125,7 @@ def is_blend_file(path: Path) -> bool:
     return _blend_file(expanded(path)) is not None
 
 
-def plain(paths: Sequence[str | Path]) -> dict[str, Any]:
+def plain(paths: Sequence[str | PurePath]) -> dict[str, Any]:
     """Make a blend of one dataset, named after its first file or directory."""
     first = path_of(paths[0])
     stem = first.name if kind_of_name(first.name) is None else stem_of_name(first.name)

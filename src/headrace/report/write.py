@@ -12,12 +12,12 @@ from headrace.report.figure import Page
 from headrace.report.page import draw, html_of
 from headrace.report.words import written
 from headrace.storage import local
-from headrace.storage.places import local_path_of
+from headrace.storage.places import local_path_of, place_of
 
 
 def page_of(facts: RunFacts) -> Page:
     """Make the page of any recipe; of one that has no figures of its own, with those that all have."""
-    manifest, run = facts.manifest, facts.run.root.resolve()
+    manifest, run = facts.manifest, place_of(facts.run.root).real()
     output = run.parent.parent.name if run.parent.name == "runs" else run.name
     figures = registration_of_run(manifest.recipe).figures
     by = f"headrace {manifest.libraries.get('headrace', '')}"

@@ -14,7 +14,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.errors import SettingsError
 from headrace.formats.schema import is_text, type_named
 from headrace.formats.source import common_schema, survey
-from headrace.formats.typed import nulled
+from headrace.formats.text_columns import nulled
 from headrace.rewriting.settings import Rewrite
 from headrace.storage.places import path_of
 

@@ -23,7 +23,7 @@ from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
 from headrace.formats.detect import Kind, stem_of_name
-from headrace.formats.opened import opened
+from headrace.formats.open_parquet import key_values
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
 from headrace.rewriting.settings import Rewrite
@@ -269,7 +269,6 @@ def _metadata(path: Path, word: str) -> dict[str, str]:
     kind = kind_of_word(word)
     if kind.format != "parquet":
         return {}
-    with opened(path, kind) as reader:
-        found = reader.file.metadata.metadata or {}
+    found = key_values(path, kind)
     texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in found.items()}
     return {key: value for key, value in texts.items() if key.startswith(_OURS) or key in _ALIGNMENTS}

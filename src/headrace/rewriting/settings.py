@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -99,6 +99,6 @@ def rewrite(
     """
     from headrace.run.prepare import prepare  # settings alone load no data libraries
 
-    sources = [source] if isinstance(source, str | Path) else list(source)
+    sources = [source] if isinstance(source, str | PurePath) else list(source)
     recipe = Rewrite(source=sources, **settings)
     return prepare(recipe, out, workers=workers, engine=engine, address=address, shard_of=shard_of, on_event=on_event)

@@ -95,8 +95,9 @@ def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> I
 
 def _remove(path: Path) -> int | None:
     """Remove a file or directory; its bytes, or None if nothing was there."""
+    place = place_of(path)
     if not path.is_symlink() and (path.is_dir() or not path.exists()):
-        return place_of(path).delete_below()
-    size = path.lstat().st_size
-    path.unlink(missing_ok=True)
+        return place.delete_below()
+    size = path.lstat().st_size if place.has_links else place.stat().size
+    place.delete()
     return size

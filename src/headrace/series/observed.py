@@ -16,13 +16,12 @@ from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name
-from headrace.formats.headless import hint
-from headrace.formats.opened import open_file
-from headrace.formats.schema import is_text
+from headrace.formats.open_parquet import open_file
+from headrace.formats.schema import hint, is_text
+from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.typed import nulled
+from headrace.formats.text_columns import nulled
 from headrace.series.config import Series
 
 

@@ -17,8 +17,7 @@ from headrace.cli.init.times import day_first_doubt
 from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.schema import is_text
-from headrace.formats.text_columns import as_text
-from headrace.formats.typed import nulled
+from headrace.formats.text_columns import as_text, nulled
 from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # of rows, at about which the cutoff is proposed

@@ -14,10 +14,8 @@ import pyarrow as pa
 
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
-from headrace.formats.headless import hint
-from headrace.formats.schema import few, is_text, type_named
-from headrace.formats.separator import SEPARATOR
-from headrace.formats.shard import Shard
+from headrace.formats.schema import few, hint, is_text, type_named
+from headrace.formats.shard import SEPARATOR, Shard
 from headrace.formats.source import common_schema, find_files, read_signature, survey, with_content
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
@@ -43,6 +41,7 @@ from headrace.split.shards import (
     word_of_output,
 )
 from headrace.storage import local
+from headrace.storage.places import place_of
 
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
 _NUMBER = re.compile(r"part-(\d+)")
@@ -74,8 +73,8 @@ def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
     """Find the source's files and their names, sorted by name; the signature file is not one of them."""
     files = find_files(settings.source)
     if settings.signature is not None:
-        signature = settings.signature.resolve()
-        files = [(path, name) for path, name in files if path.resolve() != signature]
+        signature = place_of(settings.signature).real()
+        files = [(path, name) for path, name in files if place_of(path).real() != signature]
     if not files:
         raise InputError(
             f"{settings.source[0]}: holds no data file beside the signature; give the directory of the shards"

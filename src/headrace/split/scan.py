@@ -22,8 +22,7 @@ from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import as_text
-from headrace.formats.typed import MEANS_MISSING, nulled
+from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities

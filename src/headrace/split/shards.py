@@ -20,15 +20,12 @@ from headrace.arrays import I64
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
-from headrace.formats.compress import compress_block
-from headrace.formats.copy import copied_records
 from headrace.formats.dates import INSTANTS, MISSING
-from headrace.formats.detect import Kind
-from headrace.formats.opened import open_file
-from headrace.formats.separator import SEPARATOR, word_of
-from headrace.formats.shard import Dialect, Shard
-from headrace.formats.source import fit, read_chunks, unchanged
-from headrace.formats.typed import typed
+from headrace.formats.detect import Kind, compress_block
+from headrace.formats.open_parquet import open_file
+from headrace.formats.shard import SEPARATOR, Dialect, Shard, word_of
+from headrace.formats.source import copied_records, fit, read_chunks, unchanged
+from headrace.formats.text_columns import typed
 from headrace.formats.write import Piece, ShardWriter, Written
 from headrace.run.context import TaskFiles
 from headrace.run.receipts import FileRecord, Receipt

@@ -14,8 +14,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.text_columns import as_text
-from headrace.formats.typed import nulled
+from headrace.formats.text_columns import as_text, nulled
 from headrace.split.allocate import Allocation, EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import TemporalSplit

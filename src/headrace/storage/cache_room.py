@@ -1,4 +1,4 @@
-"""How much decoded blocks may take on disk, over all streams and processes that share a directory.
+"""Limit the disk space of cached blocks, over all streams and processes that share a directory.
 
 Before a block is stored its bytes are asked for. Over the limit the least recently used blocks go first; those that
 live streams of this process use stay, as an epoch comes back to all of them: what does not fit beside them is decoded
@@ -9,15 +9,14 @@ that much each.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from headrace.storage.local import TEMP_PREFIX
+from headrace.storage.local import TEMP_PREFIX, alone
 
 _PARTS = 16  # what others write is counted anew after each such part of the limit
 _ASK_AGAIN = 64  # refusals before the directory is counted anew
@@ -27,7 +26,7 @@ _in_use: set[Path] = set()  # directories of this process's streams
 
 
 def use(directory: Path) -> None:
-    """Blocks of this directory are wanted again by this process: never sweep them here."""
+    """Protect a directory that this process reads again from being swept by it."""
     _in_use.add(directory)
 
 
@@ -43,7 +42,7 @@ class Room:
         self._refused = 0
 
     def admit(self, size: int) -> bool:
-        """Whether so many bytes may be stored now; room is made where that is possible."""
+        """Return whether `size` bytes may be stored now; make room where that is possible."""
         with self._lock:
             if self._refused % _ASK_AGAIN:
                 self._refused += 1
@@ -59,8 +58,8 @@ class Room:
             return True
 
     def _sweep(self, size: int) -> bool:
-        with _only_sweeper(self._directory) as alone:
-            if not alone:
+        with alone(self._directory / ".lock", others="skip") as held_alone:
+            if not held_alone:  # another process makes room
                 return False
             files = sorted(self._files(), key=lambda each: (each[1].st_mtime_ns, str(each[0])))
             held = sum(stat.st_size for _, stat in files)
@@ -79,19 +78,3 @@ class Room:
                 for entry in entries:
                     with suppress(FileNotFoundError):
                         yield directory / entry.name, entry.stat(follow_symlinks=False)
-
-
-@contextmanager
-def _only_sweeper(directory: Path) -> Iterator[bool]:
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:
-            pass  # a file system without locks: two sweepers delete the same files
-        yield True
-    finally:
-        os.close(descriptor)

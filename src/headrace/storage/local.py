@@ -58,7 +58,7 @@ def storing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def created(path: Path) -> Iterator[BinaryIO]:
-    """A new file, in whose block only what opens and closes it is `storing`: the rest may be about a source.
+    """Create a file; only opening and closing it is `storing`, as errors inside may be about a source.
 
     Closing writes what a buffer still holds, so on a full disk it fails again after a write that failed.
     """
@@ -72,7 +72,7 @@ def created(path: Path) -> Iterator[BinaryIO]:
 
 
 def failed(path: Path, error: Exception) -> StoreError:
-    """What to raise for a write that failed. Some libraries tell an error's words, not its number."""
+    """Build the error for a write that failed. Some libraries tell an error's words, not its number."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None:
         number = next((each for each in _ADVICE if os.strerror(each) in str(error)), 0)
@@ -97,7 +97,7 @@ def make_directory(path: Path) -> Path:
 
 
 def temporary_for(target: Path) -> Path:
-    """A name beside `target` that no other attempt uses. Not created."""
+    """Make a name beside `target` that no other attempt uses. The file is not created."""
     return target.with_name(f"{TEMP_PREFIX}{target.name}-{secrets.token_hex(8)}")
 
 
@@ -183,7 +183,7 @@ def alias(existing: Path, target: Path) -> None:
 
 
 def same_bytes(one: Path, other: Path) -> bool:
-    """Whether two files are one, or have the same bytes."""
+    """Check whether two files are one, or have the same bytes."""
     if one.samefile(other):
         return True
     return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)
@@ -212,12 +212,20 @@ def sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def alone(lock: Path, *, waiting: Callable[[], None] = lambda: None, patience_s: float = 5.0) -> Iterator[None]:
-    """Hold a lock file, which the others that ask for it wait for; the kernel frees it when this process dies.
+def alone(
+    lock: Path,
+    *,
+    others: Literal["wait", "skip"] = "wait",
+    waiting: Callable[[], None] = lambda: None,
+    patience_s: float = 5.0,
+) -> Iterator[bool]:
+    """Hold a lock file; the kernel frees it when this process dies. Yields whether it is held.
 
-    waiting: called once, in another thread, if the wait takes patience_s. A file system without locks makes nobody
-    wait. Raises `StoreError` if the file can be neither made nor opened.
+    others: whether those that ask for it meanwhile wait, or go on without it. waiting: called once, in another thread,
+    if the wait takes patience_s. A file system without locks lets everybody hold it. Raises `StoreError` if the file
+    can be neither made nor opened.
     """
+    held = True
     with storing(lock):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -228,15 +236,17 @@ def alone(lock: Path, *, waiting: Callable[[], None] = lambda: None, patience_s:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                held = others == "wait"
                 timer = Timer(patience_s, waiting)
                 timer.daemon = True
-                timer.start()
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
-                finally:
-                    timer.cancel()
-                    timer.join()
-        yield
+                if held:
+                    timer.start()
+                    try:
+                        fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    finally:
+                        timer.cancel()
+                        timer.join()
+        yield held
     finally:
         with suppress(OSError):  # a child forked meanwhile has the descriptor too
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -244,7 +254,7 @@ def alone(lock: Path, *, waiting: Callable[[], None] = lambda: None, patience_s:
 
 
 def strays(root: Path) -> list[Path]:
-    """Temporary files that unfinished attempts left below `root`, sorted."""
+    """List temporary files that unfinished attempts left below `root`, sorted."""
     return sorted(path for path in root.rglob(f"{TEMP_PREFIX}*") if path.is_file() or path.is_symlink())
 
 
@@ -440,7 +450,7 @@ def _fact(name: str, stat: os.stat_result) -> Fact:
 
 @cache
 def _fuse_devices() -> frozenset[int]:
-    """Devices of FUSE mounts (gcsfuse, sshfs), which may number a file anew whenever the kernel has forgotten it."""
+    """List devices of FUSE mounts (gcsfuse, sshfs), which may renumber a file that the kernel has forgotten."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     except OSError:
@@ -450,7 +460,7 @@ def _fuse_devices() -> frozenset[int]:
 
 
 def _ranges_of(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Bytes of a file. A range may name far more bytes than there are, so the end of the file bounds each read."""
+    """Read ranges. One may name far more bytes than there are, so the end of the file bounds each read."""
     size = os.fstat(file.fileno()).st_size
     pieces = []
     for start, stop in ranges:

@@ -1,11 +1,11 @@
 """Objects in a store: the backend `ObjectPlace` and its paths, `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
-An `ObjectPath` is a `Path` whose reading verbs go to the store: it joins, compares, sorts and pickles as paths do, and
-`stat`, `open("rb")`, `exists`, `iterdir` and `glob` answer for objects. Every other verb of `Path` asks for a name on
-the local file system first (`os.fspath`), and that is refused with an error, so nothing is done to a local file by
-mistake. A directory is a prefix: it is there while an object is below it. There are no links.
+An `ObjectPath` is a pure path: it joins, compares, sorts and pickles as paths do. `stat`, `open("rb")`, `exists`,
+`iterdir` and a few other reading verbs answer for objects. Every other verb of `Path`, and every function that asks for
+a name on the local file system (`os.fspath`), raises `StoreError`, so nothing is done to a local file by mistake. A
+directory is a prefix: it is there while an object is below it. There are no links.
 
-Objects appear whole or not at all. A bucket's own verbs are in `headrace.storage.bucket`.
+Objects appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -14,38 +14,45 @@ import io
 import os
 import stat as modes
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from pathlib import Path, PosixPath, PurePath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
 import xxhash
 
-from headrace.errors import StoreError
-from headrace.storage import bucket
-from headrace.storage.bucket import Bucket
+from headrace.digest import checksum_file
+from headrace.errors import CorruptShard, StoreError
+from headrace.storage.bucket import SCHEMES, Bucket, Torn, bucket
+from headrace.storage.local import storing
 from headrace.storage.place import Fact, Put
 from headrace.storage.remote_file import RemoteFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMES = ("s3", "gs", "az")
 Item = TypeVar("Item")
 
 _SECOND = 1_000_000_000  # nanoseconds
+_JOIN_GAP_BYTES = 512 << 10  # between two ranges that are cheaper to fetch than another request
+_PIECE_BYTES = 8 << 20  # of a large range that is fetched in parallel
+_MOST_PARALLEL = 8  # requests of one call
+_MOST_AHEAD = 4  # pieces, so that a reader holds 32 MiB
+_SINGLE_PUT = 64 << 20  # larger files are uploaded in parts
+_PART = 16 << 20  # bytes of one part of such an upload
 
 
-class ObjectPath(PosixPath):
+class ObjectPath(PurePosixPath):
     """An object, or a prefix of objects. Made by `path_of`."""
 
     # Names
 
     def as_posix(self) -> str:
         parts = self.parts
-        if not parts or not self._is_whole:
+        if not self.is_absolute():
             return "/".join(parts) or "."
         return f"{parts[0]}//{'/'.join(parts[1:])}"
 
@@ -55,103 +62,80 @@ class ObjectPath(PosixPath):
     def __fspath__(self) -> str:
         raise StoreError(f"{self}: is in an object store, and this step needs a local file; copy it to a disk first")
 
+    def __getattr__(self, name: str) -> Any:
+        """Refuse the verbs of local files when they are called, instead of saying that there is no such attribute."""
+        if name.startswith("_") or not hasattr(Path, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return lambda *_, **__: self.__fspath__()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(self.parts)
 
-    @property
-    def _is_whole(self) -> bool:
-        """Whether it has a scheme; what `relative_to` gives has none."""
-        return self.parts[0].removesuffix(":") in SCHEMES and self.parts[0].endswith(":")
-
-    @property
-    def key(self) -> str:
-        """The name inside the bucket; "" for the bucket itself."""
-        return "/".join(self.parts[2:])
-
-    @property
-    def store(self) -> Bucket:
-        """The bucket."""
-        return bucket.bucket(self.parts[0].removesuffix(":"), self.parts[1])
-
     def is_absolute(self) -> bool:
-        return bool(self.parts) and self._is_whole
+        """Return whether it has a scheme; the result of `relative_to` has none."""
+        return bool(self.parts) and self.parts[0].endswith(":") and self.parts[0][:-1] in SCHEMES
 
     def absolute(self) -> ObjectPath:
-        return self
-
-    def resolve(self, strict: bool = False) -> ObjectPath:  # noqa: ARG002 - as in Path
-        return self
-
-    def expanduser(self) -> ObjectPath:
+        """Return the path itself."""
         return self
 
     # What is there
 
-    def fact(self) -> Fact:
-        """Size, time and tag of the object. Raises `FileNotFoundError`."""
-        return self.store.head(self.key)
+    def stat(self) -> os.stat_result:
+        """Return size and time of the object; the inode is a hash of its tag."""
+        return _as_stat(ObjectPlace(self).stat())
 
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as in Path
-        """Size and time of the object; the inode is a hash of its tag, so that another object is another one."""
-        return _as_stat(self.fact())
-
-    def lstat(self) -> os.stat_result:
-        return self.stat()
-
-    def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in Path
+    def exists(self) -> bool:
+        """Return whether there is an object of that name, or one below it."""
         return self.is_file() or self.is_dir()
 
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in Path
+    def is_file(self) -> bool:
+        """Return whether there is an object of that name."""
         try:
-            return bool(self.key) and self.fact() is not None
+            return len(self.parts) > 2 and ObjectPlace(self).stat() is not None
         except FileNotFoundError:
             return False
 
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in Path
-        return self.store.holds_any(self.key)
+    def is_dir(self) -> bool:
+        """Return whether there is an object below it."""
+        return any(ObjectPlace(self).children())
 
     def is_symlink(self) -> bool:
+        """Return False: there are no links."""
         return False
 
-    def iterdir(self) -> Generator[ObjectPath, None, None]:
-        """What lies directly below: objects and prefixes, sorted."""
-        prefixes, facts = self.store.children(self.key)
+    def iterdir(self) -> Iterator[ObjectPath]:
+        """List objects and prefixes directly below, sorted."""
+        prefixes, facts = ObjectPlace(self).children()
         yield from (self / name for name in sorted({*prefixes, *(fact.name for fact in facts)}))
 
-    def glob(self, pattern: str, **_: Any) -> Generator[ObjectPath, None, None]:
-        """Objects whose names below this prefix match, sorted; "**" is any number of parts."""
-        wanted = [*PurePath(pattern).parts]
-        names = (fact.name for fact in self.store.below(self.key))
+    def glob(self, pattern: str) -> Iterator[ObjectPath]:
+        """List objects whose names below this prefix match, sorted; "**" is any number of parts."""
+        wanted = PurePosixPath(pattern).parts
+        names = (fact.name for fact in ObjectPlace(self).files_below())
         yield from (self / name for name in names if matches(name.split("/"), wanted))
 
-    def rglob(self, pattern: str, **_: Any) -> Generator[ObjectPath, None, None]:
+    def rglob(self, pattern: str) -> Iterator[ObjectPath]:
+        """List matching objects at any depth."""
         yield from self.glob(f"**/{pattern}")
-
-    def walk(self, *_: Any, **__: Any) -> Any:
-        """Not here: `glob` and `iterdir` are."""
-        return os.fspath(self)
 
     # Bytes
 
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
-        """The object for reading ("rb" or "r"), with seeking; bytes are fetched as they are asked for."""
+        """Open the object for reading ("rb" or "r"), with seeking; bytes are fetched as they are asked for."""
         if mode not in ("r", "rb", "rt"):
             raise StoreError(f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files")
-        fact = self.fact()
-        raw = RemoteFile(self.store, self.key, fact)
+        place = ObjectPlace(self)
+        raw = place.open(place.stat())
         return raw if mode == "rb" else io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", raw)), "utf-8")
 
     def read_bytes(self) -> bytes:
-        return self.store.read(self.key)
+        """Read the object's bytes."""
+        return ObjectPlace(self).read()
 
-    def read_text(self, encoding: str | None = None, *_: Any, **__: Any) -> str:
+    def read_text(self, encoding: str | None = None) -> str:
+        """Read the object's bytes as text, UTF-8 by default."""
         return self.read_bytes().decode(encoding or "utf-8")
-
-    def unlink(self, missing_ok: bool = False) -> None:
-        """Delete the object. What is not there is not told apart by stores."""
-        if not missing_ok:
-            self.fact()
-        self.store.delete([self.key])
 
 
 class ObjectPlace:
@@ -163,7 +147,11 @@ class ObjectPlace:
     has_links = False
 
     def __init__(self, path: ObjectPath) -> None:
-        self.path = path
+        # Callers hold paths of both backends as `Path`. Its local verbs are refused when they are called.
+        self.path = cast("Path", path)
+        self._key = "/".join(path.parts[2:])
+
+    # Names
 
     def absolute(self) -> Path:
         return self.path
@@ -172,10 +160,13 @@ class ObjectPlace:
         return self.path
 
     def matches(self) -> list[Path]:
-        return list(ObjectPath(*self.path.parts[:2]).glob(self.path.key))
+        return [cast("Path", each) for each in ObjectPath(*self.path.parts[:2]).glob(self._key)]
+
+    # Looking
 
     def stat(self) -> Fact:
-        return self.path.fact()
+        meta = self._do(lambda: self._verbs.head(self._store, self._key))
+        return _fact(meta, self.path.name)
 
     def version(self, fact: Fact) -> int | str:
         return fact.etag
@@ -184,10 +175,16 @@ class ObjectPlace:
         return _as_stat(fact).st_mtime_ns
 
     def children(self) -> tuple[list[str], list[Fact]]:
-        return self.path.store.children(self.path.key)
+        found = self._do(lambda: self._verbs.list_with_delimiter(self._store, self._key or None))
+        prefixes = [self._relative(each) for each in found["common_prefixes"]]
+        return sorted(prefixes), [_fact(each, self._relative(each["path"])) for each in found["objects"]]
 
     def files_below(self) -> list[Fact]:
-        return self.path.store.below(self.path.key)
+        def look() -> list[Fact]:
+            found = self._verbs.list(self._store, self._key or None, chunk_size=1000)
+            return [_fact(each, self._relative(each["path"])) for chunk in found for each in chunk]
+
+        return sorted(self._do(look), key=lambda fact: fact.name)
 
     def holds_any(self, names: Collection[str]) -> bool:
         prefixes, facts = self.children()
@@ -196,35 +193,108 @@ class ObjectPlace:
     def free_bytes(self) -> int | None:
         return None
 
+    # Reading
+
     def read(self) -> bytes:
-        return self.path.store.read(self.path.key)
+        def read() -> bytes:
+            answer = self._verbs.get(self._store, self._key)
+            return bytes(_whole(answer, answer.meta["size"]))
+
+        return self._do(read)
+
+    def read_range(self, start: int, stop: int, etag: str | None = None) -> memoryview:
+        """Read the bytes [start, stop). Raises `CorruptShard` if the object was replaced: its tag is not `etag`."""
+
+        def read() -> memoryview:
+            answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
+            if etag is not None and (answer.meta["e_tag"] or "") != etag:
+                raise CorruptShard(f"{self.path}: was replaced while it was read; restore it or open the dataset again")
+            return _whole(answer, stop - start)
+
+        return self._do(read) if stop > start else memoryview(b"")
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        found = self.path.store.read_ranges(self.path.key, ranges)
-        return [_cut(found, start, stop) for start, stop in ranges]
+        pieces = self._read_joined(ranges, None)
+        return [
+            b"".join(
+                piece[max(0, start - at) : stop - at] for at, piece in pieces if at < stop and start < at + len(piece)
+            )
+            for start, stop in ranges
+        ]
 
     def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
-        return self.path.store.read_ranges(self.path.key, ranges, fact.etag)
+        return self._read_joined(ranges, fact.etag)
+
+    def _read_joined(self, ranges: Sequence[tuple[int, int]], etag: str | None) -> list[tuple[int, memoryview]]:
+        wanted = joined_ranges(ranges)
+        if len(wanted) < 2:
+            return [(start, self.read_range(start, stop, etag)) for start, stop in wanted]
+        with ThreadPoolExecutor(min(_MOST_PARALLEL, len(wanted)), thread_name_prefix="headrace-get") as pool:
+            found = pool.map(lambda each: self.read_range(each[0], each[1], etag), wanted)
+            return [(start, data) for (start, _), data in zip(wanted, found, strict=True)]
 
     def tail(self, size: int) -> tuple[Fact, memoryview]:
-        return self.path.store.tail(self.path.key, size)
+        if self._bucket.scheme == "az":  # knows no ranges from the end
+            fact = self.stat()
+            return fact, self.read_range(max(0, fact.size - size), fact.size, fact.etag)
+
+        def read() -> tuple[Fact, memoryview]:
+            try:
+                answer = self._verbs.get(self._store, self._key, options={"range": {"suffix": size}})
+            except self._verbs.exceptions.BaseError:
+                meta = self._verbs.head(self._store, self._key)
+                if meta["size"]:
+                    raise
+                return _fact(meta, self.path.name), memoryview(b"")  # S3 refuses every range of an empty object
+            fact = _fact(answer.meta, self.path.name)
+            return fact, _whole(answer, min(size, fact.size))
+
+        return self._do(read)
 
     def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:
-        return cast("BinaryIO", RemoteFile(self.path.store, self.path.key, fact, known))
+        return cast("BinaryIO", RemoteFile(self, fact, known))
 
     def arrow_stream(self) -> pa.NativeFile:
         import pyarrow as pa
 
-        return pa.PythonFile(self.path.open("rb"), mode="r")
+        return pa.PythonFile(self.open(self.stat()), mode="r")
 
     def arrow_map(self) -> pa.NativeFile:
         return self.arrow_stream()
 
     def checksum(self) -> str:
-        return self.path.store.checksum(self.path.key)
+        digest = xxhash.xxh3_128()
+        for piece in self._pieces(self.stat()):
+            digest.update(piece)
+        return digest.hexdigest()
 
     def fetch(self, target: Path) -> None:
-        self.path.store.fetch(self.path.key, target)
+        fact = self.stat()
+        with storing(target), target.open("r+b" if target.exists() else "xb", buffering=0) as file:
+            file.truncate(fact.size)
+            for piece in self._pieces(fact):
+                view = piece
+                while len(view):
+                    view = view[file.write(view) :]
+
+    def _pieces(self, fact: Fact) -> Iterator[memoryview]:
+        """Iterate over the bytes, a few pieces of 8 MiB fetched ahead: one that breaks off costs itself only."""
+        if fact.size <= _PIECE_BYTES:
+            yield self.read_range(0, fact.size, fact.etag)
+            return
+        with ThreadPoolExecutor(_MOST_AHEAD, thread_name_prefix="headrace-get") as pool:
+            ahead: deque[Future[memoryview]] = deque()
+            try:
+                for start in range(0, fact.size, _PIECE_BYTES):
+                    stop = min(start + _PIECE_BYTES, fact.size)
+                    ahead.append(pool.submit(self.read_range, start, stop, fact.etag))
+                    if len(ahead) == _MOST_AHEAD:
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                for each in ahead:
+                    each.cancel()
 
     @contextmanager
     def local_copy(self) -> Iterator[Path]:
@@ -240,31 +310,93 @@ class ObjectPlace:
 
             def fetch(name: str) -> None:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
-                ObjectPlace(self.path / name).fetch(root / name)
+                self._below(name).fetch(root / name)
 
             _in_parallel(fetch, [fact.name for fact in self.files_below()])
             yield root
 
+    # Writing
+
     def put_new(self, source: Path | bytes) -> Put:
-        return self.path.store.put_new(self.path.key, source)
+        """Publish as `Place` says. Exactly one of several writers of a small object wins (a conditional put).
+
+        Files above 64 MiB go up in parts, after a look that the key is free: of two that write it at the same instant
+        the last one is kept.
+        """
+        size = source.stat().st_size if isinstance(source, Path) else len(source)
+        own = checksum_file(source) if isinstance(source, Path) else xxhash.xxh3_128_hexdigest(source)
+        how: Put = "put"
+        if size <= _SINGLE_PUT:
+            how = self._create(source.read_bytes() if isinstance(source, Path) else source)
+        elif self.path.is_file():
+            how = "kept"
+        else:
+            in_parts = {"use_multipart": True, "chunk_size": _PART, "max_concurrency": 4}
+            self._do(lambda: self._verbs.put(self._store, self._key, source, **in_parts))
+        there = (
+            xxhash.xxh3_128_hexdigest(self.read()) if size <= _PIECE_BYTES else self.checksum()
+        )  # one request or two
+        if there != own:
+            raise CorruptShard(
+                f"{self.path}: holds other bytes than this run makes; it is damaged or was made by other library"
+                f" versions; delete it (or run `headrace gc --incomplete`) and run again"
+            )
+        return how
+
+    def _create(self, data: bytes) -> Put:
+        def put() -> Put:
+            try:
+                self._verbs.put(self._store, self._key, data, mode="create", use_multipart=False)
+            except self._verbs.exceptions.AlreadyExistsError:
+                return "kept"  # another writer's, or our own whose answer was lost: the bytes are compared
+            return "put"
+
+        return self._do(put)
 
     def replace(self, data: bytes) -> None:
-        self.path.store.replace(self.path.key, data)
+        self._do(lambda: self._verbs.put(self._store, self._key, data, use_multipart=False))
 
     def alias(self, target: Path) -> None:
-        assert isinstance(target, ObjectPath)
-        self.path.store.copy(self.path.key, target.key)
+        key = "/".join(target.parts[2:])
+        self._do(lambda: self._verbs.copy(self._store, self._key, key))
 
     def delete(self) -> None:
-        self.path.store.delete([self.path.key])
+        def drop() -> None:
+            with suppress(FileNotFoundError):
+                self._verbs.delete(self._store, self._key)
+
+        self._do(drop)
 
     def delete_below(self) -> int | None:
         facts = self.files_below()
-        _in_parallel(lambda fact: ObjectPlace(self.path / fact.name).delete(), facts)
+        _in_parallel(lambda fact: self._below(fact.name).delete(), facts)
         return sum(fact.size for fact in facts) if facts else None
 
     def sweep(self, older_than_s: float | None = None) -> None:
-        """Objects have no temporary names."""
+        """Do nothing: objects have no temporary names."""
+
+    # The bucket
+
+    @property
+    def _bucket(self) -> Bucket:
+        return bucket(self.path.parts[0].removesuffix(":"), self.path.parts[1])
+
+    @property
+    def _verbs(self) -> Any:
+        return self._bucket.verbs
+
+    @property
+    def _store(self) -> Any:
+        return self._bucket.store
+
+    def _do(self, act: Callable[[], Item]) -> Item:
+        return self._bucket.do(self._key, act)
+
+    def _below(self, name: str) -> ObjectPlace:
+        return ObjectPlace(cast("ObjectPath", self.path / name))
+
+    def _relative(self, key: str) -> str:
+        return key.removeprefix(self._key).removeprefix("/") if self._key else key
 
 
 _THREADS = 8  # of verbs for many objects
@@ -275,8 +407,21 @@ def _in_parallel(act: Callable[[Item], None], items: Sequence[Item]) -> None:
         list(pool.map(act, items))
 
 
+def _whole(answer: Any, size: int) -> memoryview:
+    data = memoryview(answer.bytes())
+    if len(data) != size:
+        raise Torn(f"{len(data)} of {size} bytes")
+    return data
+
+
+def _fact(meta: Any, name: str) -> Fact:
+    changed = meta["last_modified"]
+    seconds = int(changed.timestamp())
+    return Fact(name, int(meta["size"]), seconds * _SECOND + changed.microsecond * 1000, meta["e_tag"] or "")
+
+
 def _as_stat(fact: Fact) -> os.stat_result:
-    """An object's facts in the form of a file's.
+    """Convert an object's facts to a file's.
 
     Stores tell whole seconds, so the nanoseconds of the time are made of the tag: another object has another time.
     Some stores tell a tag with quotes in one answer and without them in another.
@@ -290,13 +435,19 @@ def _as_stat(fact: Fact) -> os.stat_result:
     )
 
 
-def _cut(pieces: Sequence[tuple[int, memoryview]], start: int, stop: int) -> bytes:
-    held = [piece[max(0, start - at) : stop - at] for at, piece in pieces if at < stop and start < at + len(piece)]
-    return b"".join(held)
+def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Cover ranges [start, stop) by others that are sorted, without overlap, none empty or above 8 MiB."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
+        if joined and start <= joined[-1][1] + _JOIN_GAP_BYTES:
+            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+        else:
+            joined.append((start, stop))
+    return [(at, min(at + _PIECE_BYTES, stop)) for start, stop in joined for at in range(start, stop, _PIECE_BYTES)]
 
 
 def matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether the parts of a name are those of a pattern; "**" stands for any number of parts."""
+    """Match the parts of a name against those of a pattern; "**" stands for any number of parts."""
     if not wanted:
         return not parts
     if wanted[0] == "**":

@@ -53,74 +53,74 @@ class Place(Protocol):
     # Names
 
     def absolute(self) -> Path:
-        """The path from the root, with links as they are."""
+        """Return the path from the root, with links as they are."""
 
     def real(self) -> Path:
-        """The path from the root through all links."""
+        """Return the path from the root through all links."""
 
     def matches(self) -> list[Path]:
-        """The files and directories that the path names when it is read as a pattern."""
+        """List the files and directories that the path matches as a pattern."""
 
     # Looking
 
     def stat(self) -> Fact:
-        """Size, time and tag of a file. A local file's tag is its inode and times."""
+        """Return size, time and tag of a file. A local file's tag is its inode and times."""
 
     def version(self, fact: Fact) -> int | str:
-        """The part of a file's facts that identifies its bytes in a fingerprint: a time or a tag."""
+        """Return the part of a file's facts that identifies its bytes in a fingerprint: a time or a tag."""
 
     def changed_ns(self, fact: Fact) -> int:
-        """A number beside the size that differs between versions of a file, as an index keeps it."""
+        """Return a number that differs between versions of a file of one size, as an index keeps it."""
 
     def children(self) -> tuple[list[str], list[Fact]]:
-        """Names of the directories and facts of the files directly below, sorted; nothing where nothing is."""
+        """List names of directories and facts of files directly below, sorted; nothing if nothing is there."""
 
     def files_below(self) -> list[Fact]:
-        """Every file at any depth, named relative to this directory, sorted; none where there is nothing."""
+        """List every file at any depth, named relative to this directory, sorted; none if nothing is there."""
 
     def holds_any(self, names: Collection[str]) -> bool:
-        """Whether one of these names is directly below."""
+        """Return whether one of these names is directly below."""
 
     def free_bytes(self) -> int | None:
-        """The room that is left, or None where nobody can tell."""
+        """Return the free space, or None where nobody can tell."""
 
     # Reading
 
     def read(self) -> bytes:
-        """All bytes. Raises `CorruptShard` for what is neither a file nor missing, such as a pipe."""
+        """Read all bytes. Raises `CorruptShard` for what is neither a file nor missing, such as a pipe."""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes [start, stop) of each range, in their order. A range ends where the file ends."""
+        """Read the bytes [start, stop) of each range, in their order. A range ends where the file ends."""
 
     def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
-        """(start, bytes) that cover all the ranges, sorted. Raises `CorruptShard` if `fact` is of another version."""
+        """Read (start, bytes) that cover the ranges, sorted. Raises `CorruptShard` if `fact` is of another version."""
 
     def tail(self, size: int) -> tuple[Fact, memoryview]:
-        """The last bytes, at most `size`, and the facts of the file that they are of."""
+        """Read the last bytes, at most `size`, with the facts of the file that they are of."""
 
     def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:
-        """A binary file with seeking. Reading raises `CorruptShard` if `fact` is of another version.
+        """Open a binary file with seeking. Reading raises `CorruptShard` if `fact` is of another version.
 
         known: (start, bytes) that were read before and need no request.
         """
 
     def arrow_stream(self) -> pa.NativeFile:
-        """The bytes for Arrow, read as they are asked for."""
+        """Open the bytes for Arrow, read as they are asked for."""
 
     def arrow_map(self) -> pa.NativeFile:
-        """The bytes for Arrow without a copy where they can be mapped; else `arrow_stream`."""
+        """Map the bytes for Arrow without a copy where that is possible; else `arrow_stream`."""
 
     def checksum(self) -> str:
-        """XXH3-128 of the bytes, read whole; O(1) of memory."""
+        """Compute XXH3-128 of the bytes, read whole; O(1) of memory."""
 
     def fetch(self, target: Path) -> None:
         """Copy the bytes to a local file, whole and not synced."""
 
     def local_copy(self) -> AbstractContextManager[Path]:
-        """The file itself where it is local, or a copy in the directory for temporary files, removed afterwards."""
+        """Give the file itself where it is local, or a temporary copy that is removed afterwards."""
 
     def local_tree(self) -> AbstractContextManager[Path]:
-        """The same of a directory and all files below it."""
+        """Give a directory and all files below it in the same way."""
 
     # Writing
 
@@ -140,7 +140,7 @@ class Place(Protocol):
         """Delete a file; one that is not there is no error."""
 
     def delete_below(self) -> int | None:
-        """Delete a directory and everything below it; how many bytes that were, None if nothing was there."""
+        """Delete a directory and everything below it; return its bytes, None if nothing was there."""
 
     def sweep(self, older_than_s: float | None = None) -> None:
         """Delete the temporary files that killed writers of this name left beside it."""

@@ -5,36 +5,38 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import cast
 from urllib.parse import unquote
 
 from headrace.credentials import refuse_credentials
 from headrace.errors import SettingsError
+from headrace.storage.bucket import SCHEMES
 from headrace.storage.local import LocalPlace
-from headrace.storage.object_store import SCHEMES, ObjectPath, ObjectPlace
+from headrace.storage.object_store import ObjectPath, ObjectPlace
 from headrace.storage.place import Place
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/+|\\)")  # a scheme, or a Windows drive; `Path` merges slashes
 
 
-def place_of(path: Path) -> Place:
-    """The path in the backend that it belongs to."""
-    return ObjectPlace(path) if isinstance(path, ObjectPath) else LocalPlace(path)
+def place_of(path: PurePath) -> Place:
+    """Return the path with the backend that it belongs to."""
+    return ObjectPlace(path) if isinstance(path, ObjectPath) else LocalPlace(cast("Path", path))
 
 
-def parallel_reads(paths: Iterable[Path]) -> int:
-    """How many of these files are worth asking for at a time."""
+def parallel_reads(paths: Iterable[PurePath]) -> int:
+    """Return how many of these files are worth reading at a time."""
     return max((place_of(path).parallel_reads for path in paths), default=1)
 
 
-def path_of(place: str | Path) -> Path:
-    """A local path, or a path in an object store, from a text or from a `Path` that was made of one.
+def path_of(place: str | PurePath) -> Path:
+    """Make a local path, or a path in an object store, of a text or of a `Path` that was made of one.
 
     `~` is the home directory and file:// a local path. Raises `SettingsError` for every other scheme, and for
     addresses with credentials or a query in them, which would end up in logs.
     """
     if isinstance(place, ObjectPath):
-        return place
+        return cast("Path", place)
     refuse_credentials(place)
     text = str(place)
     match = _ADDRESS.match(text)
@@ -56,19 +58,19 @@ def path_of(place: str | Path) -> Path:
         )
     if any(part in (".", "..") for part in key.split("/")):
         raise SettingsError(f"{scheme}://{rest}: has . or .. in it; give the key as it is")
-    return ObjectPath(f"{scheme}:", name, key)
+    return cast("Path", ObjectPath(f"{scheme}:", name, key))
 
 
-def local_path_of(place: str | Path, what: str) -> Path:
-    """The same of a path that must be local. what: the setting or option, for the message. Raises `SettingsError`."""
-    path = path_of(place)
+def local_path_of(place: str | PurePath, what: str) -> Path:
+    """Make a path that must be local. what: the setting or option, for the message. Raises `SettingsError`."""
+    path: PurePath = path_of(place)
     if isinstance(path, ObjectPath):
         raise SettingsError(f"{what} is {path}, in an object store; give a local path")
-    return path
+    return Path(path)
 
 
 def _local_address(text: str, rest: str) -> Path:
-    """The path of file:///path or file://localhost/path. A `Path` has lost what tells a host from a directory."""
+    """Make the path of file:///path or file://localhost/path. A `Path` no longer tells a host from a directory."""
     host, _, below = rest.partition("/")
     if text[5:8] == "///":
         return Path("/" + unquote(rest))
@@ -78,11 +80,11 @@ def _local_address(text: str, rest: str) -> Path:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an address in an object store."""
+    """Check whether a text is an address in an object store."""
     match = _ADDRESS.match(text)
     return match is not None and match[1].lower() in SCHEMES
 
 
-def expanded(path: Path) -> Path:
-    """The path with `~` replaced by the home directory; unchanged where there is no such user, and in a store."""
-    return path if isinstance(path, ObjectPath) else Path(os.path.expanduser(path))
+def expanded(path: PurePath) -> Path:
+    """Replace `~` by the home directory; unchanged if there is no such user, and in a store."""
+    return cast("Path", path) if isinstance(path, ObjectPath) else Path(os.path.expanduser(path))

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.storage.bucket import Bucket
-    from headrace.storage.place import Fact
+    from headrace.storage.place import Fact, Place
 
 _LEAST, _MOST = 64 << 10, 8 << 20
 _KEPT = 4  # pieces: heads, footers and bodies are read in turns
@@ -23,9 +22,9 @@ _KEPT = 4  # pieces: heads, footers and bodies are read in turns
 class RemoteFile(io.RawIOBase):
     """See the module. known: pieces of the object that were fetched before. Not safe for threads, as files are not."""
 
-    def __init__(self, store: Bucket, key: str, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> None:
+    def __init__(self, place: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> None:
         super().__init__()
-        self._store, self._key, self._fact, self._at = store, key, fact, 0
+        self._place, self._fact, self._at = place, fact, 0
         self._known = known
         self._pieces: OrderedDict[int, memoryview] = OrderedDict()
         self._ahead, self._reached = _LEAST, 0
@@ -49,7 +48,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """`size` bytes from here, fewer only at the end of the object."""
+        """Read `size` bytes, fewer only at the end of the object."""
         stop = self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
         if stop <= self._at:
             return b""
@@ -77,7 +76,7 @@ class RemoteFile(io.RawIOBase):
         return None
 
     def _fetched(self, start: int, stop: int) -> memoryview:
-        """The bytes from the store; a piece that holds the beginning of them is made use of."""
+        """Fetch the bytes; a piece that holds the beginning of them is used."""
         for begin, piece in self._pieces.items():
             if begin <= start < begin + len(piece) == self._reached:
                 known = piece[start - begin :]
@@ -88,7 +87,7 @@ class RemoteFile(io.RawIOBase):
     def _ask(self, start: int, stop: int) -> memoryview:
         self._ahead = min(_MOST, 2 * self._ahead) if start == self._reached and start else _LEAST
         end = min(self._fact.size, max(stop, start + self._ahead))
-        parts = self._store.read_ranges(self._key, [(start, end)], self._fact.etag)
+        parts = self._place.read_pieces([(start, end)], self._fact)
         data = parts[0][1] if len(parts) == 1 else memoryview(b"".join(part for _, part in parts))
         self._reached = end
         self._pieces[start] = data

@@ -19,7 +19,7 @@ from headrace.checks import check_word
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
 from headrace.formats.schema import is_text, plain
-from headrace.formats.typed import nulled, typed
+from headrace.formats.text_columns import nulled, typed
 
 BadNumbers = Literal["error", "missing"]
 LabelType = Literal["number", "text"]

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.formats.text_columns import as_text
-from headrace.formats.typed import first_unreadable, nulled, typed
+from headrace.formats.text_columns import as_text, first_unreadable, nulled, typed
 from headrace.split import columns
 
 

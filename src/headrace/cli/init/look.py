@@ -21,7 +21,7 @@ from headrace.errors import SettingsError
 from headrace.formats.listing import list_files
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.typed import nulled
+from headrace.formats.text_columns import nulled
 
 Kind = Literal["number", "time", "text", "other"]
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.schema import is_text
-from headrace.formats.typed import nulled
+from headrace.formats.text_columns import nulled
 
 _YEARS = 1600, 2400  # numbers that would be times of other years are numbers
 _EPOCHS = {"epoch_s": 1e8, "epoch_ms": 1e11}  # in 1973: smaller numbers are rather counts

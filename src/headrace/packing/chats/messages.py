@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.formats.json_keys import loads
+from headrace.formats.json_text import loads
 from headrace.packing.chats.words import RowRejected, shown
 
 Message = dict[str, Any]

@@ -21,7 +21,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
-from headrace.formats.opened import opened
+from headrace.formats.open_parquet import key_values
 from headrace.stream.read.columns import whole_array
 
 MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
@@ -155,8 +155,7 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
     kind = kind_of_word(word)
     if kind.format != "parquet":
         return None
-    with opened(path, kind) as reader:
-        metadata = reader.file.metadata.metadata or {}
+    metadata = key_values(path, kind)
     found = next((metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None)
     if found is None:
         return None

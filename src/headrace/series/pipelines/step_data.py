@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
@@ -46,7 +46,7 @@ def as_steps(value: Any) -> list[StepData]:
 
 def refuse_fitted(value: Any) -> None:
     """Raise `SettingsError` for a pipeline, or a step anywhere in it, that is fitted already, and for a file of one."""
-    if isinstance(value, Path) or (isinstance(value, str) and value.lower().endswith(_FILES)):
+    if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
             f"pipeline {str(value)!r} is a file: what it holds is fitted already, and would be fitted anew on this "
             f"run's train rows; give steps, e.g. [StandardScaler]"

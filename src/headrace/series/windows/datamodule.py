@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -314,7 +314,7 @@ def choose_pool(
 
 def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Recipe | None, Path]:
     """The settings that were given, directly or in a file, and the dataset directory."""
-    if isinstance(source, str | Path):
+    if isinstance(source, str | PurePath):
         path = Path(source)
         if path.suffix not in (".yaml", ".yml"):
             return None, path if out is None else Path(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.checks import check_integer
@@ -257,7 +257,7 @@ def open_dataset(
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
-    if isinstance(path, str | Path):
+    if isinstance(path, str | PurePath):
         root = path_of(path)
         local = place_of(root).reads == "calls"
         empty = local and root.is_dir() and not holds_data(str(root))

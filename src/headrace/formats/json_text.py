@@ -1,9 +1,10 @@
-"""Keys of JSON objects that stand twice: some readers take the first value and some the last, so neither is safe.
+"""The structure of JSON text, over whole buffers at once: keys that stand twice, arrays as lines. Pure.
 
-`loads` reads one document strictly. `first_repeated` checks the objects of a whole buffer at once: keys are the strings
-before colons, the brackets say which object each belongs to, and equal keys of one object are found by sorting numbers.
-It costs about as much as parsing the buffer. `key_bound` is a cheap upper bound on how many keys there are: where the
-values that a parser found are as many, no key was lost, and the exact check is not needed. Pure.
+Some readers take the first value of a repeated key and some the last, so neither is safe. `loads` reads one document
+strictly. `first_repeated` checks the objects of a whole buffer: keys are the strings before colons, the brackets say
+which object each belongs to, and equal keys of one object are found by sorting numbers. It costs about as much as
+parsing the buffer. `key_bound` is a cheap upper bound on how many keys there are: where the values that a parser found
+are as many, no key was lost, and the exact check is not needed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U8
+from headrace.arrays import I64, U8, Bools
 from headrace.formats import records
 
 _COLON, _BACKSLASH, _OPEN, _WINDOW = 58, 92, 123, 1 << 20
 _STEP = np.zeros(256, np.int8)
 _STEP[[ord("{"), ord("[")]], _STEP[[ord("}"), ord("]")]] = 1, -1
+_WHITE = np.isin(np.arange(256), [9, 10, 13, 32])
 _WHITE_OR_COLON = np.isin(np.arange(256), [9, 10, 13, 32, _COLON])
 
 
@@ -33,7 +35,7 @@ class RepeatedKey(ValueError):
 
 
 def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An `object_pairs_hook` for `json`. Raises `RepeatedKey`."""
+    """Serve as `object_pairs_hook` of `json`. Raises `RepeatedKey`."""
     record = dict(pairs)
     if len(record) != len(pairs):
         names = [key for key, _ in pairs]
@@ -49,12 +51,12 @@ DECODER = json.JSONDecoder(object_pairs_hook=no_repeats, parse_constant=_refuse)
 
 
 def loads(text: str | bytes) -> Any:
-    """A JSON document whose objects hold each key once, without NaN and Infinity. Raises `ValueError`."""
+    """Parse JSON whose objects hold each key once, without NaN and Infinity. Raises `ValueError`."""
     return json.loads(text, object_pairs_hook=no_repeats, parse_constant=_refuse)
 
 
 def string_quotes(data: U8) -> I64:
-    """Where the quotes of strings are: those that no backslash escapes."""
+    """Find the quotes of strings: those that no backslash escapes."""
     quotes = records.quote_positions(data)
     escaped = np.zeros(len(quotes), np.bool_)
     run, back = np.arange(len(quotes)), 1
@@ -66,7 +68,7 @@ def string_quotes(data: U8) -> I64:
 
 
 def key_bound(data: U8) -> int:
-    """At least how many keys the buffer holds: quotes before a colon or white space, wherever they stand."""
+    """Bound the number of keys from above: count quotes before a colon or white space, in strings too."""
     count = 0
     for start in range(0, len(data), _WINDOW):
         window = data[start : start + _WINDOW + 1]
@@ -75,7 +77,7 @@ def key_bound(data: U8) -> int:
 
 
 def values_found(table: pa.Table) -> int:
-    """How many values that are not null a parser found for keys, inside structs and lists too."""
+    """Count the values other than null that a parser found for keys, inside structs and lists too."""
     return sum(_found(column.combine_chunks()) for column in table.columns)
 
 
@@ -92,7 +94,7 @@ def _found_inside(column: pa.Array) -> int:
 
 
 def first_repeated(data: bytes) -> tuple[int, str] | None:
-    """Where a key stands for the second time in its object, and the key; None if each stands once.
+    """Find the position of the first key that repeats in its object, and the key; None if there is none.
 
     data: valid JSON, one document or many. Of several the first is given. Keys that are escaped differently are equal.
     """
@@ -115,7 +117,7 @@ def first_repeated(data: bytes) -> tuple[int, str] | None:
 
 
 def _numbered(keys: pa.LargeBinaryArray) -> tuple[I64, list[str]]:
-    """A number for each key, equal for equal keys, and the key of each number."""
+    """Number the keys, equal numbers for equal keys; also return the key of each number."""
     encoded = keys.dictionary_encode()
     texts: list[str] = []
     number: dict[str, int] = {}
@@ -131,7 +133,7 @@ def _numbered(keys: pa.LargeBinaryArray) -> tuple[I64, list[str]]:
 
 
 def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
-    """A number for the object of each key, ascending, and which key it is: keys are ordered by depth, then place."""
+    """Number the object of each key, ascending; keys are ordered by depth, then position."""
     brackets = np.flatnonzero(_STEP[array])
     brackets = brackets[np.searchsorted(quotes, brackets) & 1 == 0]
     depth = np.cumsum(_STEP[array[brackets]], dtype=np.int32)
@@ -142,3 +144,50 @@ def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
     is_key = order >= int(opens.sum())
     owner: I64 = np.cumsum(~is_key)
     return owner[is_key], order[is_key] - int(opens.sum())
+
+
+def array_as_lines(text: bytes) -> bytes:
+    """Rewrite a JSON array of objects as one object a line; values keep their bytes, so nothing is re-typed.
+
+    Only brackets and commas outside strings are read. Raises `ValueError` if the text is no array of objects; objects
+    are not checked inside.
+    """
+    text = text.strip(b" \t\r\n")
+    if not text.endswith(b"]") or not text.startswith(b"["):
+        raise ValueError("it does not begin with [ and end with ]")
+    data = records.as_bytes(text)
+    quotes = string_quotes(data)
+    breaks = np.flatnonzero((data == records.NEWLINE) | (data == records.RETURN))
+    if (np.searchsorted(quotes, breaks) & 1).any():
+        raise ValueError("a string in it holds a line end that is not escaped")
+    text = text.translate(bytes.maketrans(b"\r\n", b"  "))
+    data = records.as_bytes(text)
+    at = np.flatnonzero(_STEP[data])
+    at = at[np.searchsorted(quotes, at) & 1 == 0]
+    depth = np.cumsum(_STEP[data[at]], dtype=np.int64)
+    if not len(depth) or depth[-1] != 0 or depth[:-1].min(initial=1) < 1:
+        raise ValueError("its brackets do not pair up")
+    starts = at[(data[at] == ord("{")) & (depth == 2)]
+    ends = at[(data[at] == ord("}")) & (depth == 1)] + 1
+    if len(starts) != len(ends):
+        raise ValueError("its brackets do not pair up")
+    _check_gaps(data, starts, ends)
+    if not len(starts):
+        return b""
+    # Each object and the byte behind it, a comma, blank or bracket.
+    lines = np.frombuffer(records.joined(records.cut(text, starts, ends + 1)), np.uint8).copy()
+    lines[np.cumsum(ends + 1 - starts) - 1] = records.NEWLINE
+    return lines.tobytes()
+
+
+def _check_gaps(data: U8, starts: I64, ends: I64) -> None:
+    """Check that an array holds nothing but objects, one comma between two of them, and white space."""
+    inside = np.zeros(len(data) + 1, np.int8)
+    inside[starts] += 1
+    inside[ends] -= 1
+    outside: Bools = np.cumsum(inside[:-1], dtype=np.int8) == 0
+    outside[[0, -1]] = False
+    marks = np.flatnonzero(outside & ~_WHITE[data])
+    between = np.searchsorted(ends, marks, side="right")  # how many objects stand before the mark
+    if not np.array_equal(between, np.arange(1, max(len(starts), 1))) or (data[marks] != ord(",")).any():
+        raise ValueError("it holds something else than objects with a comma between")

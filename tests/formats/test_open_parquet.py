@@ -1,4 +1,4 @@
-"""Parquet readers that stay open give what a fresh one gives, to every thread, whatever happens to the file."""
+"""Kept footers give what fresh ones give, to every thread, whatever happens to the file."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats import opened, parquet
+from headrace.formats import open_parquet, parquet
 from headrace.formats.detect import Kind
 
 PARQUET = Kind("parquet", "none")
@@ -17,7 +17,7 @@ PARQUET = Kind("parquet", "none")
 
 @pytest.fixture(autouse=True)
 def nothing_open() -> None:
-    opened._forget()
+    open_parquet.forget()
 
 
 def write(path: Path, first: int = 0, rows: int = 400) -> pa.Table:
@@ -27,7 +27,7 @@ def write(path: Path, first: int = 0, rows: int = 400) -> pa.Table:
 
 
 def read(path: Path, block: int, columns: list[str], schema: pa.Schema, **options) -> pa.Table:
-    return parquet.read_block(path, PARQUET, block, columns, schema, **options)
+    return parquet.read_block(path, PARQUET, block, pa.schema([schema.field(name) for name in columns]), **options)
 
 
 @pytest.mark.parametrize("columns", [["a", "b"], ["b", "a"], ["b"]])
@@ -70,20 +70,19 @@ def test_a_file_that_changed_is_opened_again(how: str, tmp_path: Path) -> None:
     assert other.slice(0, 40).select(["a"]).equals(read(path, 0, ["a"], table.schema))
 
 
-def test_more_files_than_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened, "_MOST_IDLE", 3)
-    monkeypatch.setattr(opened, "_MOST_FOOTER_BYTES", 20_000)
+def test_more_files_than_footers_are_kept_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_parquet, "_MOST_FOOTER_BYTES", 20_000)
     tables = [write(tmp_path / f"{n}.parquet", n * 1000) for n in range(9)]
     for turn in range(3):
         for n, table in enumerate(tables):
             part = read(tmp_path / f"{n}.parquet", turn, ["a"], table.schema)
             assert table.slice(turn * 40, 40).select(["a"]).equals(part)
 
-    assert len(opened._idle.readers) <= 3
-    assert opened._idle.footer_bytes <= 20_000
+    assert 0 < len(open_parquet._kept.footers) < 9
+    assert open_parquet._kept.bytes <= 20_000
 
 
-def test_a_reader_that_failed_is_not_used_again(tmp_path: Path) -> None:
+def test_a_file_that_failed_is_looked_at_anew(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     table = write(path)
     clean = path.read_bytes()
@@ -101,13 +100,13 @@ def test_a_reader_that_failed_is_not_used_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_opens_its_own_files(tmp_path: Path) -> None:
+def test_a_forked_child_reads_its_own_footers(tmp_path: Path) -> None:
     table = write(tmp_path / "p.parquet")
     read(tmp_path / "p.parquet", 0, ["a"], table.schema)
-    assert opened._idle.readers
+    assert open_parquet._kept.footers
     child = os.fork()
     if not child:
-        empty = not opened._idle.readers
+        empty = not open_parquet._kept.footers
         part = read(tmp_path / "p.parquet", 1, ["a"], table.schema)
         os._exit(0 if empty and part.equals(table.slice(40, 40).select(["a"])) else 1)
 
@@ -117,5 +116,8 @@ def test_a_forked_child_opens_its_own_files(tmp_path: Path) -> None:
 def test_what_is_no_parquet_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "p.parquet").write_bytes(b"PAR1 and then nothing of the kind")
 
-    with pytest.raises(InputError, match="is no whole Parquet file"), opened.opened(tmp_path / "p.parquet", PARQUET):
+    with (
+        pytest.raises(InputError, match="is no whole Parquet file"),
+        open_parquet.open_file(tmp_path / "p.parquet", PARQUET),
+    ):
         pass

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import HeadraceError
 from headrace.formats.delimited import parse_block
-from headrace.formats.delimited_numbers import parse_numbers
+from headrace.formats.delimited_rows import parse_numbers
 from headrace.formats.detect import kind_of_name
 from headrace.formats.shard import Dialect, Shard
-from headrace.formats.typed import typed
+from headrace.formats.text_columns import typed
 from laws import examples
 
 INTEGERS = [
@@ -312,8 +312,7 @@ def test_a_row_longer_than_what_is_parsed_at_once_is_left_to_the_other_path():
 SIGNALLED = """
 import os, queue, signal, threading
 import pyarrow as pa
-from headrace.formats.delimited_numbers import parse_numbers
-from headrace.formats.forked import parse_delimited
+from headrace.formats.delimited_rows import parse, parse_numbers
 
 seen = []
 signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
@@ -328,7 +327,7 @@ for _ in range(40):
     table = parse_numbers(data, separator=",", names=["a", "b"], wanted=schema, null_values=())
     assert table is None or table.num_rows == 20_000
     reads.put("begins")
-    assert parse_delimited(data, separator=",", width=2, columns=[0]).num_rows == 20_000
+    assert parse(data, ",", 2, {0: pa.large_string()}).num_rows == 20_000
 reads.put("end")
 sender.join()
 print("signals were handled" if seen else "no signal")

@@ -1,0 +1,284 @@
+"""Rows of CSV and TSV as columns: a few cut from the bytes, the others parsed by Arrow on the calling thread.
+
+Text stays text: nothing is inferred, an empty field is null, a quoted empty field is empty text. A few columns are cut
+at the separators, found for all rows at once; quoted columns and whole tables are parsed. A streamed block's declared
+numbers are parsed into numbers without text in between (`parse_numbers`). Memory is O(block).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from headrace.arrays import I32, I64, U8, Bools
+from headrace.errors import InputError
+from headrace.formats import records
+from headrace.formats.shard import BOM, Shard
+
+FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
+_AT_ONCE = 1 << 20  # bytes parsed together: more do not stay in the processor's cache
+_FIELD = 256  # bytes a field of a very wide row may have on average
+_SPACE, _TAB = 32, 9
+
+
+@dataclass
+class DelimitedChunk:
+    """Whole records of a CSV or TSV file. `first_row` counts data rows from 0."""
+
+    shard: Shard
+    data: records.Data
+    first_row: int
+    quotes: I64
+    ends: I64
+    blank_lines: bool = False
+    _checked: bool = False
+    _parsed: dict[str, pa.ChunkedArray] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Number of records."""
+        return len(self.ends)
+
+    def sizes(self) -> I32 | None:
+        """Return the bytes of every row, line end included; None if there are blank lines between rows."""
+        return None if self.blank_lines else np.diff(self.ends, prepend=0).astype(np.int32)
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return columns as text. Raises `InputError` naming the row that has too few or too many fields."""
+        names = self.shard.schema.names
+        wanted = list(names if columns is None else columns)
+        missing = [name for name in wanted if name not in self._parsed]
+        if missing and not self._checked:
+            self._check_text()
+            self._checked = True
+        places = {name: place for place, name in enumerate(names)}
+        if missing and len(missing) <= FEW_COLUMNS < len(names):
+            self._parsed |= self._cut([places[name] for name in missing])
+            missing = [name for name in missing if name not in self._parsed]
+        if missing:
+            self._parsed.update(zip(missing, self._parse([places[name] for name in missing]).columns, strict=True))
+        return pa.table({name: self._parsed[name] for name in wanted})
+
+    @property
+    def _separator(self) -> str:
+        assert self.shard.dialect is not None
+        return self.shard.dialect.separator
+
+    def _check_text(self) -> None:
+        """Check that everything is UTF-8 and that all readers understand every quote alike."""
+        if not records.is_utf8(self.data):
+            try:
+                bytes(self.data).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{self._row_at(error.start)}: byte {error.object[error.start]:#04x} is not UTF-8; convert the "
+                    f"file to UTF-8"
+                ) from error
+        at = records.first_stray_quote(records.as_bytes(self.data), self.quotes, ord(self._separator))
+        if at is not None:
+            near = bytes(self.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
+            raise InputError(
+                f"{self._row_at(at)}: a quote stands inside a field, near {near!r}; quote fields that hold quotes, "
+                f"double the quotes inside"
+            )
+
+    def _row_at(self, position: int) -> str:
+        row = int(np.searchsorted(self.ends, position, side="right"))
+        return f"{self.shard.path}: row {self.first_row + row + 1}"
+
+    def _stops(self, places: Sequence[int]) -> records.Stops:
+        """Find where fields stop, row by row. Raises `InputError` if a row is not complete."""
+        width, data = len(self.shard.schema), records.as_bytes(self.data)
+        separator = ord(self._separator)
+        stops = records.field_stops(data, self.quotes, rows=self.rows, separator=separator, width=width, wanted=places)
+        if stops is not None:
+            return stops
+        fields = records.fields_per_record(records.outside_quotes(data, self.quotes, separator), self.ends)
+        row = int(np.flatnonzero(fields != width)[0])
+        start = int(self.ends[row - 1]) if row else 0
+        line = bytes(self.data[start : int(self.ends[row])]).decode("utf-8", "replace").strip()
+        raise InputError(
+            f"{self._row_at(start)} has {int(fields[row])} fields, the header {width}: {line[:120]!r}; complete or "
+            f"remove that row"
+        )
+
+    def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
+        """Cut columns from the bytes, by name; those with quoted fields are left out, they must be parsed."""
+        last = len(self.shard.schema) - 1
+        stops = self._stops(sorted({near for place in places for near in (place - 1, place) if 0 <= near < last}))
+        data = records.as_bytes(self.data)
+        row_starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+        columns = {}
+        for place in places:
+            starts = stops[place - 1] + 1 if place else row_starts
+            if place < last:
+                ends = stops[place]
+            else:  # without the line end
+                ends = self.ends - (data[self.ends - 1] == records.NEWLINE)
+                ends -= (ends > row_starts) & (data[np.maximum(ends - 1, 0)] == records.RETURN)
+            if (data[starts[starts < ends]] == records.QUOTE).any():
+                continue
+            text = records.cut(self.data, starts, ends).cast(pa.large_string())
+            if (starts == ends).any():
+                text = pc.if_else(pa.array(starts == ends), pa.scalar(None, pa.large_string()), text)
+            columns[self.shard.schema.names[place]] = pa.chunked_array([text])
+        return columns
+
+    def _parse(self, places: list[int]) -> pa.Table:
+        types = dict.fromkeys(places, pa.large_string())
+        if not len(self.data):
+            return pa.schema([(str(place), kind) for place, kind in types.items()]).empty_table()
+        longest = int(np.diff(self.ends, prepend=0).max()) + 1
+        try:
+            table = parse(self.data, self._separator, len(self.shard.schema), types, longest=longest)
+        except pa.ArrowInvalid as error:
+            self._stops([])  # says which row has too few or too many fields
+            raise InputError(
+                f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
+                f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"
+            ) from error
+        if table.num_rows != self.rows:
+            raise InputError(
+                f"{self.shard.path}: rows {self.first_row + 1} to {self.first_row + self.rows}: quotes do not pair up; "
+                f"quote fields that hold quotes, double the quotes inside"
+            )
+        return table
+
+
+def parse(
+    data: records.Data,
+    separator: str,
+    width: int,
+    types: Mapping[int, pa.DataType],
+    *,
+    absent: Sequence[str] = ("",),
+    quoted_absent: str = "text",
+    longest: int = 0,
+) -> pa.Table:
+    """Parse the columns at some places of whole records, each as its type, in the order of `types`.
+
+    data: records of `width` fields, without a header. absent: what means null; quoted_absent: "text" where it does not
+    in quotes, else "null". longest: bytes of the longest record, if it is known. Raises `pa.ArrowInvalid` for a record
+    of another width, a value that does not fit, and a record of more than a MiB that `longest` did not announce.
+    """
+    array = records.as_bytes(data)
+    quoted = bool((array == records.QUOTE).any())
+    if array[:3].tobytes() == BOM:  # a value; the parser takes away one mark, wherever in the file the data come from
+        data = BOM + bytes(data)
+    if array[-1] != records.NEWLINE:  # else Arrow takes an empty field at the end for one in quotes if that before was
+        data = bytes(data) + b"\n"
+    names = [str(place) for place in range(width)]
+    wanted = [names[place] for place in types]
+    read = pacsv.ReadOptions(
+        use_threads=False, column_names=names, block_size=max(_AT_ONCE, _FIELD * width, longest + len(BOM))
+    )
+    split = pacsv.ParseOptions(
+        delimiter=separator,
+        quote_char='"' if quoted else False,
+        newlines_in_values=quoted,
+        ignore_empty_lines=width > 1,
+    )
+    convert = pacsv.ConvertOptions(
+        column_types=dict(zip(wanted, types.values(), strict=True)),
+        include_columns=wanted,
+        null_values=list(absent),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=quoted_absent == "null",
+    )
+    while True:
+        with suppress(pa.ArrowCancelled):  # a signal came in the main thread; Python's handler has had it, and goes on
+            return pacsv.read_csv(pa.BufferReader(data), read, split, convert).combine_chunks()
+
+
+def parse_numbers(
+    data: bytes, *, separator: str, names: Sequence[str], wanted: pa.Schema, null_values: Sequence[str]
+) -> pa.Table | None:
+    """Parse the wanted columns: integers and floats as declared, the others as large strings.
+
+    Arrow's parser and its cast from text read numbers by the same rule, but for space around one, which the parser
+    drops. So this is taken where nothing is odd: strict quotes, line ends of one kind, no field with space at an edge,
+    all of it UTF-8. What it then delivers is what parsing to text and casting deliver.
+    names: of all fields of a record, in order. null_values: texts that mean a missing number, beside the empty one.
+    None where it is no faster, something is odd, or a value does not fit: the path by way of text has the rows, or the
+    error that names them.
+    """
+    numbers = [field.name for field in wanted if _is_number(field.type)]
+    texts = [field.name for field in wanted if not _is_number(field.type)]
+    if not data or len(names) < 2 or not numbers or any('"' in each for each in null_values):
+        return None
+    quoted = b'"' in data
+    if len(wanted) <= FEW_COLUMNS < len(names) and not quoted:  # these are cut from the bytes
+        return None
+    if not _is_plain(data, ord(separator), quoted=quoted):
+        return None
+    places = {name: place for place, name in enumerate(names)}
+
+    def read(columns: Sequence[str], absent: Sequence[str], quoted_absent: str) -> pa.Table:
+        kinds = [wanted.field(name).type for name in columns]
+        types = [kind if _is_number(kind) else pa.large_string() for kind in kinds]
+        at = dict(zip([places[name] for name in columns], types, strict=True))
+        table = parse(data, separator, len(names), at, absent=absent, quoted_absent=quoted_absent)
+        return table.rename_columns(list(columns))
+
+    absent = ("", *null_values)
+    try:
+        if not texts:
+            return read(numbers, absent, "null")
+        if not null_values and not (quoted and b'""' in data):
+            return read(wanted.names, absent, "text")
+        found = read(numbers, absent, "null"), read(texts, ("",), "text")
+    except pa.ArrowInvalid:
+        return None
+    columns = {name: part[name] for part in found for name in part.column_names}
+    return pa.table({name: columns[name] for name in wanted.names})
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
+    """Check that all readers agree on the fields, and that unquoted fields have no space at an edge."""
+    if data.startswith(BOM) or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
+        return False
+    if not (data.isascii() or records.is_utf8(data)):
+        return False
+    array = records.as_bytes(data)
+    edge = np.zeros(256, np.bool_)
+    edge[[separator, records.NEWLINE, records.RETURN]] = True
+    quotes = records.quote_positions(array) if quoted else np.empty(0, np.int64)
+    if quoted and not _are_strict(array, quotes, edge):
+        return False
+    for byte in (_SPACE, _TAB):
+        if byte != separator and bytes([byte]) in data:
+            at = records.outside_quotes(array, quotes, byte)
+            if (_begins(array, at, edge) | _ends(array, at, edge)).any():
+                return False
+    return True
+
+
+def _are_strict(array: U8, quotes: I64, edge: Bools) -> bool:
+    """Check that quoted fields are quoted from end to end, with quotes doubled and no space at an edge."""
+    if len(quotes) & 1:
+        return False
+    opening, closing = quotes[0::2], quotes[1::2]
+    apart = opening[1:] != closing[:-1] + 1  # else a doubled quote inside a field
+    first, last = opening[np.append(True, apart)], closing[np.append(apart, True)]
+    within = np.concatenate([array[first + 1], array[last - 1]])
+    strict = _begins(array, first, edge).all() and _ends(array, last, edge).all()
+    return bool(strict) and not ((within == _SPACE) | (within == _TAB)).any()
+
+
+def _begins(array: U8, at: I64, edge: Bools) -> Bools:
+    """Mask the positions that begin a field."""
+    return np.asarray((at == 0) | edge[array[np.maximum(at - 1, 0)]])
+
+
+def _ends(array: U8, at: I64, edge: Bools) -> Bools:
+    return np.asarray((at == len(array) - 1) | edge[array[np.minimum(at + 1, len(array) - 1)]])

@@ -1,0 +1,261 @@
+"""Parquet files opened for reading; their footers are kept between blocks.
+
+Reading and parsing a footer costs up to half of reading a narrow row group; opening a file whose footer is known costs
+less than a hundredth of decoding a row group of all columns. A local file that was replaced or changed has its footer
+read again: device, inode, size and times must be those it was read with.
+
+In a store the footer is one request, for the last 64 KiB of the object. The byte ranges of a row group's columns are
+known from it, near ones are joined, and several are fetched at a time, so a block costs one request or a few. Arrow
+then decodes from memory, on the calling thread. Every answer must have the footer's tag: an object that was replaced is
+an error.
+
+Footers of a process take 64 MiB at most, least recently used first out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.errors import InputError
+from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.shard import column_name
+from headrace.storage.place import Fact
+from headrace.storage.places import place_of
+
+Pages = Literal["check", "trust"]  # trust: of a shard whose own checksum was found right
+Stamp = tuple[int, int, int, int, int]
+
+_TAIL = 64 << 10
+_MOST_FOOTER_BYTES = 64 << 20
+_FOOTER_GROWTH = 4  # a parsed footer takes a few times its bytes
+_SLACK = 100  # bytes that some old writers left out of a column's length
+
+
+@dataclass(frozen=True, eq=False)
+class Footer:
+    """The footer of one version of a file. raw: headrace's column names → the file's own."""
+
+    version: Stamp | Fact
+    metadata: pq.FileMetaData
+    raw: dict[str, str]
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, roughly."""
+        return int(self.metadata.serialized_size) * _FOOTER_GROWTH
+
+
+class _Kept:
+    """Footers of one process, by path. Safe for threads."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.footers: OrderedDict[str, Footer] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, path: str) -> Footer | None:
+        with self.lock:
+            if path in self.footers:
+                self.footers.move_to_end(path)
+            return self.footers.get(path)
+
+    def keep(self, path: str, footer: Footer) -> None:
+        self.drop(path)
+        with self.lock:
+            self.footers[path] = footer
+            self.bytes += footer.size
+            while self.bytes > _MOST_FOOTER_BYTES and len(self.footers) > 1:
+                self.bytes -= self.footers.popitem(last=False)[1].size
+
+    def drop(self, path: str) -> None:
+        with self.lock:
+            before = self.footers.pop(path, None)
+            self.bytes -= 0 if before is None else before.size
+
+
+_kept = _Kept()
+
+
+def forget() -> None:
+    """Read every footer anew. A forked child does so: the parent's lock may be held there."""
+    global _kept
+    _kept = _Kept()
+
+
+os.register_at_fork(after_in_child=forget)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Identify the version of a local file. Raises `FileNotFoundError`."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def fact_of(path: Path) -> Fact:
+    """Return the facts of an object as of its footer, which is fetched when this process first asks."""
+    version = (_kept.get(str(path)) or _fetched_footer(path)).version
+    assert isinstance(version, Fact)
+    return version
+
+
+def key_values(path: Path, kind: Kind) -> dict[bytes, bytes]:
+    """Read the key-value metadata of a file."""
+    with open_file(path, kind) as file:
+        return dict(file.metadata.metadata or {})
+
+
+def open_file(
+    path: Path,
+    kind: Kind,
+    pages: Pages = "check",
+    *,
+    footer: pq.FileMetaData | None = None,
+    coded: Sequence[str] = (),
+) -> pq.ParquetFile:
+    """Open a Parquet file, local or in a store, maybe compressed as a whole. Raises `InputError` if it is not one.
+
+    pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were verified otherwise.
+    footer: of a local file, where it is known. coded: columns of text to be read as dictionaries, by the file's names.
+    """
+    with _parquet_errors(path):
+        if kind.compression != "none":
+            with open_bytes(path, kind.compression) as stream:
+                return _file(pa.BufferReader(stream.read()), None, pages, coded)
+        if place_of(path).reads == "calls":
+            return _file(str(path), footer, pages, coded)
+    fetched = _fetched_footer(path)
+    assert isinstance(fetched.version, Fact)
+    source = pa.PythonFile(place_of(path).open(fetched.version), mode="r")
+    return _file(source, fetched.metadata, pages, coded, pre_buffer=True)  # a row group's columns come together
+
+
+def read_group(path: Path, kind: Kind, group: int, columns: Sequence[str], pages: Pages) -> pa.Table:
+    """Read columns of one row group, named as asked, in their order; decoded on the calling thread.
+
+    Raises what a damaged file raises in Arrow, and `InputError` if it is no Parquet file.
+    """
+    if kind.compression != "none":
+        with open_file(path, kind, pages) as file:
+            raw = _raw_names(file.schema_arrow)
+            return _group(file, group, [raw[name] for name in columns], columns)
+    footer = _footer(path)
+    try:
+        own = [footer.raw[name] for name in columns]
+        with _file(_source(path, footer, group, own), footer.metadata, pages) as file:
+            return _group(file, group, own, columns)
+    except BaseException:
+        _kept.drop(str(path))  # whatever was wrong with the file, it is looked at anew
+        raise
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    """Turn errors of Arrow and the system about this file into `InputError`, except `FileNotFoundError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(
+            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
+        ) from error
+
+
+def _file(
+    source: Any, footer: pq.FileMetaData | None, pages: Pages, coded: Sequence[str] = (), *, pre_buffer: bool = False
+) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        source,
+        metadata=footer,
+        page_checksum_verification=pages == "check",
+        pre_buffer=pre_buffer,
+        read_dictionary=list(coded),
+        # Spark writes times as INT96. Arrow would make nanoseconds of them, which wrap around: 9999-12-31 becomes
+        # 1816-03-29.
+        coerce_int96_timestamp_unit="us",
+    )
+
+
+def _raw_names(schema: pa.Schema) -> dict[str, str]:
+    return {column_name(each): each for each in schema.names}
+
+
+def _group(file: pq.ParquetFile, group: int, own: list[str], columns: Sequence[str]) -> pa.Table:
+    table = file.read_row_group(group, columns=own, use_threads=False)
+    if table.column_names != own:  # the file's order
+        table = table.select(own)
+    return table if own == list(columns) else table.rename_columns(list(columns))
+
+
+def _footer(path: Path) -> Footer:
+    known = _kept.get(str(path))
+    if place_of(path).reads == "requests":
+        return known or _fetched_footer(path)
+    stamp = stamp_of(path)
+    if known is not None and known.version == stamp:
+        return known
+    with open_file(path, Kind("parquet", "none")) as file:
+        footer = Footer(stamp, file.metadata, _raw_names(file.schema_arrow))
+    _kept.keep(str(path), footer)
+    return footer
+
+
+def _fetched_footer(path: Path) -> Footer:
+    fact, tail = place_of(path).tail(_TAIL)
+    with _parquet_errors(path):
+        metadata = pq.read_metadata(
+            pa.PythonFile(place_of(path).open(fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
+        )
+    footer = Footer(fact, metadata, _raw_names(metadata.schema.to_arrow_schema()))
+    _kept.keep(str(path), footer)
+    return footer
+
+
+def _source(path: Path, footer: Footer, group: int, own: Sequence[str]) -> Any:
+    """Return what to read a row group from: a local file's name, or the needed bytes of an object."""
+    fact = footer.version
+    if not isinstance(fact, Fact):
+        return str(path)
+    if group >= footer.metadata.num_row_groups:
+        raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
+    pieces = place_of(path).read_pieces(_column_ranges(footer.metadata, fact.size, group, own), fact)
+    return pa.PythonFile(place_of(path).open(fact, _joined(pieces)), mode="r")
+
+
+def _column_ranges(metadata: pq.FileMetaData, size: int, group: int, own: Sequence[str]) -> list[tuple[int, int]]:
+    """List [start, stop) of every chunk of the named columns in a row group."""
+    row_group = metadata.row_group(group)
+    ranges = []
+    for place in range(row_group.num_columns):
+        chunk = row_group.column(place)
+        name = chunk.path_in_schema
+        if not any(name == each or name.startswith(f"{each}.") for each in own):
+            continue
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        ranges.append((start, min(size, start + chunk.total_compressed_size + _SLACK)))
+    return ranges
+
+
+def _joined(pieces: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
+    """Join pieces that touch, so that a column chunk is in one of them."""
+    joined: list[tuple[int, list[memoryview]]] = []
+    end = -1
+    for start, piece in pieces:
+        if start == end:
+            joined[-1][1].append(piece)
+        else:
+            joined.append((start, [piece]))
+        end = start + len(piece)
+    return [(start, parts[0] if len(parts) == 1 else memoryview(b"".join(parts))) for start, parts in joined]
