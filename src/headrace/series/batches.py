@@ -41,11 +41,11 @@ from headrace.series.store import (
     STATICS,
     SUMMARY,
     Entity,
-    entities_table,
     file_name,
     publishing,
     readable_schema,
     rows_table,
+    shard_name,
     split_directory,
     stacked,
     train_rows,
@@ -172,10 +172,10 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
     """Scale and write the retained entities of a batch, and the quality reports of all."""
     entities, values = spool.entities(), spool.values()
     columns, pipelines = settings.columns(), settings.resolved.time_series
-    masked = [columns.index(name) for name in settings.filled_columns()] if settings.mask_columns() else []
+    masks = len(settings.mask_columns())
     unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())
-    matrix = np.empty((len(values), len(columns) + len(masked)), np.float32)
-    filled = spool.filled() if masked else None
+    matrix = np.empty((len(values), len(columns) + masks), np.float32)
+    filled = spool.filled() if masks else None
     fits, tallies = [], []
     cells = np.cumsum([each.rows for each in entities]) * len(columns)
     for _, placed in groupby(zip(entities, cells.tolist(), strict=True), lambda each: each[1] // _SLAB_CELLS):
@@ -194,7 +194,7 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
         scaled = join([unified, own]).transform(columns, values[start:stop], offsets, [entity for entity, _ in parts])
         matrix[start:stop, : len(columns)] = scaled
         if filled is not None:
-            matrix[start:stop, len(columns) :] = filled[start:stop, masked]
+            matrix[start:stop, len(columns) :] = filled[start:stop, -masks:]
     save_part(files, _part_stem(spool.number), merge(fits))
     if entities:
         write_store(files, spool.number, matrix, settings)
@@ -231,12 +231,14 @@ def finish(
 
     def entities() -> Iterator[pa.Table]:
         for spool in spools:
-            own = spool.entities()
-            if own:
-                rows = range(len(names), len(names) + len(own)) if statics is not None else [-1] * len(own)
-                yield entities_table(own, spool.number, schema, rows)
-                names.extend(each.entity for each in own)
+            rows = []
+            for each in spool.entities():
+                static_row = -1 if statics is None else len(names)
+                rows.append({**vars(each), "shard": shard_name(spool.number), "static_row": static_row})
+                names.append(each.entity)
+            if rows:
                 full.append(spool.number)
+                yield pa.Table.from_pylist(rows, schema=schema)
 
     write_tables(files, ENTITIES, schema, entities())
     unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())

@@ -85,7 +85,7 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
             f"are required by min_train_years {settings.min_train_years:g}"
         )
     found = gaps.find(missing)
-    may = np.array([name in settings.filled_columns() for name in columns])
+    may = np.isin(columns, settings.filled_columns())
     short = (found.length <= settings.max_imputation_gap_size) & may[found.column]
     whole = found.inside([start + parts.val_row, start + parts.test_row])
     filled = gaps.fill(values, found.take(short & whole))[start:stop]
@@ -188,11 +188,7 @@ def _iso(micros: np.int64) -> str:
 
 
 def quality_report(
-    settings: Series,
-    entity: str,
-    source: str,
-    rows: Mapping[str, int],
-    cleaned: Cleaned | str,
+    settings: Series, entity: str, source: str, rows: Mapping[str, int], cleaned: Cleaned | str
 ) -> dict[str, Any]:
     """Make the `BasinQualityReport` of an entity, as JSON. cleaned: a reason if it does not pass.
 

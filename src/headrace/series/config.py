@@ -249,11 +249,11 @@ class Series(RecipeSettings):
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
-        """List the columns that may be filled."""
-        return self.columns() if self.impute_target == "forward" else sorted(self.features)
+        """List the columns that may be filled: all, or all but the target."""
+        return self.columns()[0 if self.impute_target == "forward" else 1 :]
 
     def mask_columns(self) -> list[str]:
-        """List the mask columns, which stand behind the others; none unless asked for."""
+        """List the mask columns, which stand behind the others, of the last of these; none unless asked for."""
         return [f"{each}{FILLED}" for each in self.filled_columns()] if self.filled_mask == "columns" else []
 
     def listed(self) -> list[str] | None:

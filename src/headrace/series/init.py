@@ -118,17 +118,41 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
 
 def _tables(asked: AskedSeries) -> _Draft:
     found = look(asked.source)
-    time = _time_column(found, asked.time)
+    lower = {name.lower(): name for name in found.columns}
+    time, entity = asked.time, asked.entity
+
+    def parts(name: str) -> list[pa.ChunkedArray]:
+        return [table[name] for _, table in found.tables if name in table.column_names]
+
+    if time is None:
+        times = found.everywhere("time")
+        named = [lower[name] for name in _TIME_NAMES if name in lower]
+        likely = [name for name in named if name in times or time_format(parts(name)) is not None] or times
+        if not likely:
+            raise SettingsError(
+                f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
+            )
+        time = likely[0]
+    time = known(time, found.columns, "time")
     numbers = [name for name in found.everywhere("number") if name != time]
     if asked.target is None:
         raise SettingsError(
             f"target is not given; add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
         )
     target = known(asked.target, found.columns, "target")
-    entity = _entity_column(found, asked.entity, time)
+    if entity is None:
+        repeated = max(1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables)
+        named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
+        if repeated >= _FEW and not named:
+            raise SettingsError(
+                f"{found.names[0]}: {time} repeats, and no column is called as entities are; give --entity COLUMN, or "
+                f"--entity {FILE_NAME} if a file is one entity"
+            )
+        entity = FILE_NAME if repeated < _FEW else named[0]
+    entity = known(entity, (*found.columns, FILE_NAME), "entity")
     features = [known(name, found.columns, "feature") for name in asked.feature_names]
     draft = _Draft({"source": asked.source, "entity": entity, "time": time})
-    form = found.columns[time].time_format or time_format(_parts(found, time))
+    form = found.columns[time].time_format or time_format(parts(time))
     if form not in (None, "iso"):
         draft.settings["time_format"] = form
     notes = []
@@ -143,40 +167,6 @@ def _tables(asked: AskedSeries) -> _Draft:
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
     _look_at_rows(draft, found)
     return draft
-
-
-def _parts(found: Look, name: str) -> list[pa.ChunkedArray]:
-    return [table[name] for _, table in found.tables if name in table.column_names]
-
-
-def _time_column(found: Look, asked: str | None) -> str:
-    if asked is not None:
-        return known(asked, found.columns, "time")
-    times = found.everywhere("time")
-    lower = {name.lower(): name for name in found.columns}
-    named = [lower[name] for name in _TIME_NAMES if name in lower]
-    likely = [name for name in named if name in times or time_format(_parts(found, name)) is not None]
-    if not likely and not times:
-        raise SettingsError(
-            f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
-        )
-    return (likely or times)[0]
-
-
-def _entity_column(found: Look, asked: str | None, time: str) -> str:
-    if asked is not None:
-        return asked if asked == FILE_NAME else known(asked, found.columns, "entity")
-    repeated = max(1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables)
-    if repeated < _FEW:
-        return FILE_NAME
-    lower = {name.lower(): name for name in found.columns}
-    named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
-    if not named:
-        raise SettingsError(
-            f"{found.names[0]}: {time} repeats, and no column is called as entities are; give --entity COLUMN, or "
-            f"--entity {FILE_NAME} if a file is one entity"
-        )
-    return named[0]
 
 
 def _look_at_rows(draft: _Draft, found: Look) -> None:

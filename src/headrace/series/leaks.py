@@ -54,57 +54,143 @@ _TOLERANCE = 1e-3  # what float32 in the store leaves of a refit, in scaled unit
 
 def leak_checks(run: FinishedRun) -> list[Check]:
     """Run the three checks. A feature that looks like the target is a warning in its check's detail."""
-    settings = stored_settings(run)
-    pipelines = load_pipelines(run.root, run.manifest.facts[FACT])
-    shards = stored_entities(run.root)
+    settings, shards = stored_settings(run), stored_entities(run.root)
     names = [each.entity for entities in shards.values() for each in entities]
     once = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
-    refit, near_target = _of_train_rows(run, settings, pipelines, shards, once)
-    sample = chosen_entities(names, _SAMPLE, settings.seed + 1)
-    return [refit, _later_rows(run, settings, pipelines, shards, once, sample), near_target]
+    proof = _Proof(run, settings, load_pipelines(run.root, run.manifest.facts[FACT]), shards, once)
+    refit, near_target = proof.of_train_rows()
+    return [refit, proof.of_later_rows(chosen_entities(names, _SAMPLE, settings.seed + 1)), near_target]
 
 
-def _of_train_rows(
-    run: FinishedRun,
-    settings: Series,
-    pipelines: Pipelines,
-    shards: Mapping[str, Sequence[Entity]],
-    once: Sequence[str],
-) -> tuple[Check, Check]:
-    """The checks that need the train rows in their own units: the refit, and the target among the features."""
-    columns, asked = settings.columns(), settings.resolved
-    kept: dict[str, Any] = dict.fromkeys(once)
-    refit, tallies = _Refit(), []
-    for shard, entities in shards.items():
-        scaled, offsets = train_rows(entities, map_store(run.root / shard)[0])
-        own = [each.entity for each in entities]
-        rows = refit.compare(asked.time_series, pipelines.time_series, columns, scaled, offsets, own, "per_group")
-        tallies.append(tally(columns[1:], correlations(rows, offsets, 0)[:, 1:]))
-        for at, entity in enumerate(own):
-            if entity in kept:
-                kept[entity] = scaled[offsets[at] : offsets[at + 1]]
-    if once:
-        scaled, offsets = stacked(list(kept.values()))
-        refit.compare(asked.time_series, pipelines.time_series, columns, scaled, offsets, once, "unified")
-    if settings.static_features:
-        table = pq.read_table(run.root / STATICS)
-        entities_ = table[settings.entity_column].to_pylist()
+@dataclass(frozen=True)
+class _Proof:
+    """The checks of a run. shards: entities of each; once: entities that unified pipelines were fitted on."""
+
+    run: FinishedRun
+    settings: Series
+    pipelines: Pipelines
+    shards: Mapping[str, Sequence[Entity]]
+    once: Sequence[str]
+
+    def of_train_rows(self) -> tuple[Check, Check]:
+        """Do what needs the train rows in their own units: the refit, and the target among the features."""
+        columns, asked, fitted = self.settings.columns(), self.settings.resolved, self.pipelines.time_series
+        kept: dict[str, Any] = dict.fromkeys(self.once)
+        refit, tallies = _Refit(), []
+        for shard, entities in self.shards.items():
+            scaled, offsets = train_rows(entities, map_store(self.run.root / shard)[0])
+            own = [each.entity for each in entities]
+            rows = refit.compare(asked.time_series, fitted, columns, scaled, offsets, own, "per_group")
+            tallies.append(tally(columns[1:], correlations(rows, offsets, 0)[:, 1:]))
+            for at, entity in enumerate(own):
+                if entity in kept:
+                    kept[entity] = scaled[offsets[at] : offsets[at + 1]]
+        if kept:
+            scaled, offsets = stacked(list(kept.values()))
+            refit.compare(asked.time_series, fitted, columns, scaled, offsets, self.once, "unified")
+        if self.settings.static_features:
+            self._refit_statics(refit)
+        left = f"; not {', '.join(sorted(refit.skipped))}, which rounding does not let back" if refit.skipped else ""
+        count = sum(map(len, self.shards.values()))
+        told = f"fitted again on the train rows of {count:,} entities: {refit.worst:.1e} apart at most{left}"
+        found = warning(self.settings.target, suspects(tallies))
+        return (
+            Check("scalers are of train rows", told, refit.problem),
+            Check("no feature is the target", "none is" if found is None else f"warning: {found}"),
+        )
+
+    def _refit_statics(self, refit: _Refit) -> None:
+        asked, table = self.settings.resolved, pq.read_table(self.run.root / STATICS)
         stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
-        for encoder in pipelines.static_encoders:
+        for encoder in self.pipelines.static_encoders:
             refit.problem = refit.problem or _encoded_again(encoder, stored)
-        numeric = sorted(set(settings.static_features) - asked.encoded)
-        if numeric:
-            scaled, offsets = np.column_stack([stored[name] for name in numeric]), np.arange(len(table) + 1)
-            fitted = pipelines.static_features
-            refit.compare(asked.static_scaling, fitted, numeric, scaled, offsets, entities_, "unified")
-    left = f"; not {', '.join(sorted(refit.skipped))}, which rounding does not let back" if refit.skipped else ""
-    count = sum(map(len, shards.values()))
-    told = f"fitted again on the train rows of {count:,} entities: {refit.worst:.1e} apart at most{left}"
-    found = warning(settings.target, suspects(tallies))
-    return (
-        Check("scalers are of train rows", told, refit.problem),
-        Check("no feature is the target", "none is" if found is None else f"warning: {found}"),
-    )
+        names = sorted(set(self.settings.static_features) - asked.encoded)
+        if names:
+            scaled, offsets = np.column_stack([stored[name] for name in names]), np.arange(len(table) + 1)
+            entities = table[self.settings.entity_column].to_pylist()
+            fitted = self.pipelines.static_features
+            refit.compare(asked.static_scaling, fitted, names, scaled, offsets, entities, "unified")
+
+    def of_later_rows(self, sample: Sequence[str]) -> Check:
+        """Prepare entities again with other later rows; passed with a remark where the source is gone or another."""
+        settings = self.settings
+        try:
+            files = settings.source_files()
+            known = (fingerprint(files, "stat"), fingerprint(files, "content"))
+        except (HeadraceError, OSError) as error:
+            return Check(_LATER, f"not checked, the source cannot be read: {error}")
+        if self.run.manifest.source["fingerprint"] not in known:
+            return Check(_LATER, "not checked, the source is another by now")
+        detail = (
+            f"{len(sample):,} entities prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, "
+            f"masks and scalers"
+        )
+        found: dict[str, Cleaned] = {}
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
+                wanted = {*sample, *self.once}
+                for number, entity in enumerate(source.names):
+                    if entity in wanted:
+                        ways = _WAYS if entity in sample else _WAYS[:1]
+                        try:
+                            found[entity] = _again(settings, source.read(number, settings.columns()), ways)
+                        except InputError as error:
+                            raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
+                        except _Differs as error:
+                            raise _Differs(f"entity {entity!r}: {error}") from error
+            for entity in sorted(wanted - found.keys()):
+                raise _Differs(f"entity {entity!r}: is no longer in the source")
+            unified = self._fitted(found, self.once, "unified")
+            for part in unified.parts:
+                if to_bytes(part) != to_bytes(self.pipelines.time_series.part(part.columns[0])):
+                    raise _Differs(f"columns {', '.join(part.columns)}: the scaler for all entities changed")
+            for shard, entities in self.shards.items():
+                own = [each for each in entities if each.entity in sample]
+                if own:
+                    self._compare(map_store(self.run.root / shard)[0], own, found, unified)
+        except _Differs as error:
+            return Check(_LATER, detail, str(error))
+        return Check(_LATER, detail)
+
+    def _fitted(self, found: Mapping[str, Cleaned], entities: Sequence[str], strategy: Strategy) -> Fitted:
+        """Fit the pipelines of this strategy on the train rows of entities that were prepared again."""
+        if not entities:
+            return Fitted(())
+        matrix, offsets = stacked([found[each].values[: found[each].cut.val_row] for each in entities])
+        pipelines, columns = self.settings.resolved.time_series, self.settings.columns()
+        return fit(pipelines, columns, matrix, offsets, entities, strategy=strategy)
+
+    def _compare(self, stored: F32, own: Sequence[Entity], found: Mapping[str, Cleaned], unified: Fitted) -> None:
+        """Raise `_Differs` where a shard's scalers or rows are not those of entities that were prepared again."""
+        columns, names = self.settings.columns(), [each.entity for each in own]
+        fitted = self._fitted(found, names, "per_group")
+        for part in fitted.parts:
+            kept = self.pipelines.time_series.part(part.columns[0])
+            if isinstance(part, Scalers) and isinstance(
+                kept, Scalers
+            ):  # objects are compared by what they make of rows
+                one, other = (canonical_json(each.select(names).to_json()) for each in (part, kept))
+                if one != other:
+                    raise _Differs(
+                        f"columns {', '.join(part.columns)}: scalers of {', '.join(names[:3])} changed with later rows"
+                    )
+        scalers = join([unified, fitted])
+        unmasked = len(columns) - len(self.settings.mask_columns())
+        for each in own:
+            again, val, test = found[each.entity], each.val_row, each.test_row
+            told = f"entity {each.entity!r}:"
+            if (val, test) != (again.cut.val_row, again.cut.test_row):
+                raise _Differs(f"{told} {val} rows train, and {again.cut.val_row} with other later rows")
+            rows = stored[each.first_row : each.first_row + test]
+            for split, start, stop in (("train", 0, val), ("val", val, test)):
+                if start < stop:
+                    edges = np.array([0, stop - start], np.int64)
+                    scaled = scalers.transform(columns, again.values[start:stop], edges, [each.entity])
+                    if not _same_bytes(rows[start:stop, : len(columns)], scaled):
+                        raise _Differs(f"{told} its {split} rows changed with later rows")
+            if not np.array_equal(rows[:, len(columns) :], again.filled[:test, unmasked:]):
+                raise _Differs(f"{told} its masks of filled values changed with later rows")
 
 
 @dataclass
@@ -190,64 +276,6 @@ class _Differs(Exception):
     """An entity or a scaler differs when later rows are others."""
 
 
-def _later_rows(
-    run: FinishedRun,
-    settings: Series,
-    pipelines: Pipelines,
-    shards: Mapping[str, Sequence[Entity]],
-    once: Sequence[str],
-    sample: Sequence[str],
-) -> Check:
-    """The check; passed with a remark where the source is gone or is another by now."""
-    try:
-        files = settings.source_files()
-        same = run.manifest.source["fingerprint"] in (fingerprint(files, "stat"), fingerprint(files, "content"))
-    except (HeadraceError, OSError) as error:
-        return Check(_LATER, f"not checked, the source cannot be read: {error}")
-    if not same:
-        return Check(_LATER, "not checked, the source is another by now")
-    detail = (
-        f"{len(sample):,} entities prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, masks "
-        f"and scalers"
-    )
-    found: dict[str, Cleaned] = {}
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
-            wanted = {*sample, *once}
-            for number, entity in enumerate(source.names):
-                if entity in wanted:
-                    try:
-                        observed = source.read(number, settings.columns())
-                    except InputError as error:
-                        raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
-                    try:
-                        found[entity] = _again(settings, observed, _WAYS if entity in sample else _WAYS[:1])
-                    except _Differs as error:
-                        raise _Differs(f"entity {entity!r}: {error}") from error
-        for entity in sorted(wanted - found.keys()):
-            raise _Differs(f"entity {entity!r}: is no longer in the source")
-        unified = _fitted(settings, found, once, "unified")
-        for part in unified.parts:
-            if to_bytes(part) != to_bytes(pipelines.time_series.part(part.columns[0])):
-                raise _Differs(f"columns {', '.join(part.columns)}: the scaler for all entities changed")
-        for shard, entities in shards.items():
-            own = [each for each in entities if each.entity in sample]
-            if own:
-                _compare(map_store(run.root / shard)[0], settings, pipelines, own, found, unified)
-    except _Differs as error:
-        return Check(_LATER, detail, str(error))
-    return Check(_LATER, detail)
-
-
-def _fitted(settings: Series, found: Mapping[str, Cleaned], entities: Sequence[str], strategy: Strategy) -> Fitted:
-    """The pipelines of this strategy, fitted on the train rows of entities that were prepared again."""
-    if not entities:
-        return Fitted(())
-    matrix, offsets = stacked([found[each].values[: found[each].cut.val_row] for each in entities])
-    return fit(settings.resolved.time_series, settings.columns(), matrix, offsets, entities, strategy=strategy)
-
-
 def _again(settings: Series, observed: Observed, ways: Sequence[str]) -> Cleaned:
     """The entity with other rows behind its cuts, in all these ways; returned with other values behind the last cut."""
     try:
@@ -298,39 +326,3 @@ def _others(observed: Observed, later: Bools, times: I64) -> Iterator[Observed]:
     # Every step has a row with all values, and there are more steps.
     dense = np.full((len(times), values.shape[1]), 2.0) + np.arange(len(times))[:, None]
     yield Observed(np.concatenate([before, times]), np.concatenate([values[~later], dense]))
-
-
-def _compare(
-    stored: F32,
-    settings: Series,
-    pipelines: Pipelines,
-    own: Sequence[Entity],
-    found: Mapping[str, Cleaned],
-    unified: Fitted,
-) -> None:
-    """Raise `_Differs` where a shard's scalers or rows are not those of entities that were prepared again."""
-    columns, names = settings.columns(), [each.entity for each in own]
-    fitted = _fitted(settings, found, names, "per_group")
-    for part in fitted.parts:
-        kept = pipelines.time_series.part(part.columns[0])
-        if isinstance(part, Scalers) and isinstance(kept, Scalers):  # objects are compared by what they make of rows
-            one, other = (canonical_json(each.select(names).to_json()) for each in (part, kept))
-            if one != other:
-                raise _Differs(
-                    f"columns {', '.join(part.columns)}: scalers of {', '.join(names[:3])} changed with later rows"
-                )
-    scalers = join([unified, fitted])
-    masked = [columns.index(name) for name in settings.filled_columns()] if settings.mask_columns() else []
-    for each in own:
-        again, val, test = found[each.entity], each.val_row, each.test_row
-        if (val, test) != (again.cut.val_row, again.cut.test_row):
-            raise _Differs(f"entity {each.entity!r}: {val} rows train, and {again.cut.val_row} with other later rows")
-        rows = stored[each.first_row : each.first_row + test]
-        for split, start, stop in (("train", 0, val), ("val", val, test)):
-            if start < stop:
-                edges = np.array([0, stop - start], np.int64)
-                scaled = scalers.transform(columns, again.values[start:stop], edges, [each.entity])
-                if not _same_bytes(rows[start:stop, : len(columns)], scaled):
-                    raise _Differs(f"entity {each.entity!r}: its {split} rows changed with later rows")
-        if not np.array_equal(rows[:, len(columns) :], again.filled[:test, masked]):
-            raise _Differs(f"entity {each.entity!r}: its masks of filled values changed with later rows")

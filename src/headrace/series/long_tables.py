@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import F64, I64, Bools
+from headrace.arrays import F64, I64
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
@@ -72,7 +72,19 @@ def spread(settings: Series, path: Path, name: str, number: int, files: TaskFile
         for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
             entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
-            keep = _kept(settings, path, table, entities, wanted, dropped, read)
+            keep = np.asarray(entities.is_valid())
+            if settings.null_entity == "error" and not keep.all():
+                row = int(np.argmin(keep))
+                value = table[settings.entity][row].as_py()
+                why = (
+                    f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
+                )
+                raise InputError(f"{path}: row {read + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
+            dropped["null_entity"] += int((~keep).sum())
+            if wanted is not None:
+                known = np.asarray(pc.is_in(entities, value_set=wanted))
+                dropped["not_listed"] += int((keep & ~known).sum())
+                keep = keep & known
             times, values, unread = parse(settings, settings.columns(), table, read)
             for row in sorted(unread):
                 if keep[row]:
@@ -94,31 +106,6 @@ def spread(settings: Series, path: Path, name: str, number: int, files: TaskFile
         pq.write_table(pa.concat_tables(runs), file, compression="zstd")
     files.write(_name(number, "json"), canonical_json(bad))
     return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
-
-
-def _kept(
-    settings: Series,
-    path: Path,
-    table: pa.Table,
-    entities: pa.Array,
-    wanted: pa.Array | None,
-    dropped: Counter[str],
-    first_row: int,
-) -> Bools:
-    """Select the rows of wanted entities, and count the others. Raises `InputError` as `spread`."""
-    absent = np.asarray(pc.is_null(entities).to_numpy(zero_copy_only=False), np.bool_)
-    if absent.any() and settings.null_entity == "error":
-        row = int(np.argmax(absent))
-        value = table[settings.entity][row].as_py()
-        why = f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
-        raise InputError(f"{path}: row {first_row + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
-    keep = ~absent
-    dropped["null_entity"] += int(absent.sum())
-    if wanted is not None:
-        known = np.asarray(pc.is_in(entities, value_set=wanted).to_numpy(zero_copy_only=False), np.bool_)
-        dropped["not_listed"] += int((keep & ~known).sum())
-        keep &= known
-    return keep
 
 
 def spread_source(settings: Series, run: Path, parts: int) -> EntitySource:

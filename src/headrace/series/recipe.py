@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace.digest import derive_key, permutation
 from headrace.errors import InputError
+from headrace.formats.dates import MISSING
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.tally import ShardRecord, tally
@@ -25,7 +26,7 @@ from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
 from headrace.series.pipelines.settings import chosen_entities
 from headrace.series.sources import SERIES, STATIC, EntitySource, entity_source, files_of, passed_over
-from headrace.series.statics import is_empty, read_statics
+from headrace.series.statics import read_statics
 from headrace.series.store import (
     STORE,
     SUMMARY,
@@ -85,7 +86,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         counts += Counter(receipt.result["rows"])
         unusable += Counter(receipt.result["unusable"])
         empty += receipt.result["empty_shards"]
-    empty += [f"{STATIC}/{name}" for path, name in static if is_empty(path)]
+    empty += [f"{STATIC}/{name}" for path, name in static if not path.stat().st_size]
     original, passed = len(source.names), len(names)
     facts = finished.result
     if passed < original:
@@ -163,9 +164,10 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
         words: list[str] = []
         for number in permutation(derive_key(settings.seed, "series.frequency"), len(source.names)).tolist():
             try:
-                found = infer(source.read(number, []).known_times())
+                times = source.read(number, []).times
             except InputError:
                 continue  # the entity fails when it is cleaned
+            found = infer(times[times != MISSING])
             words += [] if found is None else [found.word]
             if len(words) == _FREQUENCY_ENTITIES:
                 break

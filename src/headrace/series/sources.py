@@ -53,10 +53,6 @@ class Observed:
     values: F64
     bad_time: str | None = None
 
-    def known_times(self) -> I64:
-        """Select the times that could be read."""
-        return np.asarray(self.times[self.times != MISSING], np.int64)
-
 
 @dataclass(frozen=True)
 class EntitySource:
@@ -291,7 +287,9 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
             raise InputError(f"column {name!r} is {kind}, which is no number; name a column of numbers") from None
     for number in settings.missing_numbers:
         values[values == number] = np.nan
-    unread += [(int(row), columns[place]) for row, place in np.argwhere(np.isinf(values))]
+    infinite = np.isinf(values)
+    if infinite.any():
+        unread += [(int(row), columns[place]) for row, place in np.argwhere(infinite)]
     bad: dict[int, str] = {}
     for row, name in unread:
         bad.setdefault(

@@ -54,7 +54,7 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
     said: dict[str, list[pl.DataFrame]] = {name: [] for name in sorted(settings.static_features)}
     strangers: set[str] = set()
     for path, name in files:
-        if is_empty(path):
+        if not path.stat().st_size:
             continue
         table = static_table(path, name, key, said)
         # a key may be called NA: null_values are of values
@@ -78,11 +78,6 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
         whole = names.join(own.unique("entity"), on="entity", how="left", maintain_order="left")
         columns.append(whole["value"].alias(feature))
     return Statics(names["entity"].to_list(), pl.DataFrame(columns), len(strangers))
-
-
-def is_empty(path: Path) -> bool:
-    """Tell whether a static file holds nothing."""
-    return path.stat().st_size == 0
 
 
 def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:

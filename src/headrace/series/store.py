@@ -209,13 +209,6 @@ def write_tables(
             writer.write_table(pa.concat_tables(held))
 
 
-def entities_table(entities: Sequence[Entity], number: int, schema: pa.Schema, static_rows: Sequence[int]) -> pa.Table:
-    """Make the rows of entities.parquet of batch `number`."""
-    shard = shard_name(number)
-    rows = [{**vars(each), "shard": shard, "static_row": row} for each, row in zip(entities, static_rows, strict=True)]
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
 def published_digest(files: Iterable[tuple[str, str]]) -> str:
     """Digest the paths and SHA-256 of all files that stay in a run: not those of the stage directory."""
     return sha256_hex(
