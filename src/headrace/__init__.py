@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
-    from headrace.series.builder import SeriesBuilder
-    from headrace.series.config import Series
+    from headrace.series.config import Series, SeriesBuilder
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
@@ -73,8 +72,7 @@ _NAMES = {
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
     "run.prepare": "Prepared prepare",
-    "series.builder": "SeriesBuilder",
-    "series.config": "Series",
+    "series.config": "Series SeriesBuilder",
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",

@@ -1,16 +1,25 @@
-"""`headrace series`: time series of many entities, from a configuration file and flags."""
+"""`headrace series`: time series of many entities, from a configuration file and flags; and what is printed of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.commands import Settings, about_the_run, execute, read_config, with_settings
 from headrace.cli.derived import PartlyGiven
 from headrace.cli.flags import RunOptions
+from headrace.cli.output import cell
 from headrace.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headrace.cli.tables import Detail
+    from headrace.dataset.manifest import Manifest
+
+_SHOWN = 5  # entities that are left out
 
 
 def series(
@@ -42,3 +51,31 @@ def series(
     record = with_settings(record, settings or ())
     target, about = about_the_run(config, record, out=out, flags=about)
     execute(given.model(**record), target, about)
+
+
+def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
+    """Print rows, entities and the frequency, and why the first of the entities that are left out are."""
+    from rich.table import Table
+
+    from headrace.cli.tables import print_manifest
+    from headrace.report.words import listed
+    from headrace.series.store import SUMMARY, read_summary
+
+    print_manifest(console, manifest, run, detail)
+    entities = manifest.facts["entities"]
+    console.print(
+        f"{entities['passed']:,} of {entities['original']:,} entities on steps of {manifest.facts['frequency']}, "
+        f"columns {listed(manifest.facts['columns'], 8)}",
+        highlight=False,
+    )
+    if not entities["failed"]:
+        return
+    excluded = read_summary(run)["excluded_basins"]
+    table = Table(title="left out", title_justify="left", header_style="bold")
+    table.add_column("entity")
+    table.add_column("why", overflow="fold")
+    for name in list(excluded)[:_SHOWN]:
+        table.add_row(cell(name), cell(excluded[name]))
+    if len(excluded) > _SHOWN:
+        table.add_row("…", f"and {len(excluded) - _SHOWN:,} more in {run / SUMMARY}")
+    console.print(table)

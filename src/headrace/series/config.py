@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -26,20 +27,25 @@ SPLITS = ("train", "val", "test")
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
 _RATIOS_SUM = 1e-9
-_SOURCE: dict[str, Any] = {"panel": "Source"}
-_COLUMNS: dict[str, Any] = {"panel": "Columns and times"}
-_STATIC: dict[str, Any] = {"panel": "Static features"}
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
-_REPEATED: dict[str, Any] = {"flag": "repeated"}
+_source = partial(Field, json_schema_extra={"panel": "Source"})
+_column = partial(Field, json_schema_extra={"panel": "Columns and times"})
+_static = partial(Field, json_schema_extra={"panel": "Static features"})
+_rows = partial(Field, json_schema_extra=_ROWS)
+
+
+def _repeated(*default: str, panel: str, description: str) -> Any:
+    return Field(default, json_schema_extra={"panel": panel, "flag": "repeated"}, description=description)
+
+
+def _ratio(default: float, former: str, **bounds: Any) -> Any:
+    return Field(default, json_schema_extra={"former": [former]}, **bounds)
 
 
 def _numbers(value: object) -> object:
     if isinstance(value, int | float):
         return (float(value),)
     return tuple(value) if isinstance(value, list) else value
-
-
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
 
 
 class Series(RecipeSettings):
@@ -51,114 +57,86 @@ class Series(RecipeSettings):
     recipe_name: ClassVar[str] = "series"
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
-    region_time_series_base_dirs: Mapping[str, Path] = Field(
+    region_time_series_base_dirs: Mapping[str, Path] = _source(
         default_factory=dict,
-        json_schema_extra=_SOURCE,
         description="Directories of series by region, instead of source; an entity's region is its name up to the "
         "first _.",
     )
-    reader: Literal["table", "camels_us"] = Field(
-        "table",
-        json_schema_extra=_SOURCE,
-        description="What the source is; camels_us: the root of that data set's text files.",
+    reader: Literal["table", "camels_us"] = _source(
+        "table", description="What the source is; camels_us: the root of that data set's text files."
     )
-    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = Field(
-        "daymet", json_schema_extra=_SOURCE, description="Forcing product of camels_us."
+    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
+        "daymet", description="Forcing product of camels_us."
     )
-    entities: Names | None = Field(
-        None, json_schema_extra=_SOURCE, description="Only these entities; one without data fails."
-    )
-    entities_file: LocalPath | None = Field(
-        None, json_schema_extra=_SOURCE, description="File of the entities to prepare, a name per line."
-    )
-    entity: str = Field(
+    entities: Names | None = _source(None, description="Only these entities; one without data fails.")
+    entities_file: LocalPath | None = _source(None, description="File of the entities to prepare, a name per line.")
+    entity: str = _column(
         FILE_NAME,
         min_length=1,
-        json_schema_extra=_COLUMNS,
         description="Column of the entity in long tables; file_name: a file is an entity, named as the file without "
         "its extension.",
     )
-    time: str = Field("date", min_length=1, json_schema_extra=_COLUMNS, description="Column of the time.")
-    time_format: Names = Field(
-        ("iso",),
-        json_schema_extra=_COLUMNS | _REPEATED,
+    time: str = _column("date", min_length=1, description="Column of the time.")
+    time_format: Names = _repeated(
+        "iso",
+        panel="Columns and times",
         description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
         "turn. Times without offset are UTC.",
     )
-    frequency: str = Field(
-        "infer",
-        json_schema_extra=_COLUMNS,
-        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have.",
+    frequency: str = _column(
+        "infer", description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have."
     )
-    target: str = Field(min_length=1, json_schema_extra=_COLUMNS, description="Column to be predicted.")
-    features: Names = Field((), json_schema_extra=_COLUMNS, description="Forcing columns.")
-    null_values: Names = Field(("NA",), json_schema_extra=_COLUMNS, description="Texts that mean missing.")
-    missing_numbers: Numbers = Field(
-        (), json_schema_extra=_COLUMNS, description="Numbers that mean missing, e.g. -999."
+    target: str = _column(min_length=1, description="Column to be predicted.")
+    features: Names = _column((), description="Forcing columns.")
+    null_values: Names = _column(("NA",), description="Texts that mean missing.")
+    missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = _column(
+        (), description="Numbers that mean missing, e.g. -999."
     )
-    static: Places = Field(
-        (), json_schema_extra=_STATIC | _REPEATED, description="Files of static attributes, joined on static_entity."
+    static: Places = _repeated(
+        panel="Static features", description="Files of static attributes, joined on static_entity."
     )
-    region_static_attributes_base_dirs: Mapping[str, Path] = Field(
-        default_factory=dict,
-        json_schema_extra=_STATIC,
-        description="Directories of static attributes by region, instead of static.",
+    region_static_attributes_base_dirs: Mapping[str, Path] = _static(
+        default_factory=dict, description="Directories of static attributes by region, instead of static."
     )
-    static_entity: str | None = Field(
-        None, json_schema_extra=_STATIC, description="Column of the static files that holds the entity."
-    )
-    static_features: Names = Field(
+    static_entity: str | None = _static(None, description="Column of the static files that holds the entity.")
+    static_features: Names = _static(
         (),
-        json_schema_extra=_STATIC,
         description="Columns of the static files: numbers, or texts that a pipeline of preprocessing_configs encodes.",
     )
-    missing_static: Literal["error", "drop_entity", "mean", "median"] = Field(
+    missing_static: Literal["error", "drop_entity", "mean", "median"] = _static(
         "error",
-        json_schema_extra=_STATIC,
         description="What to do with an entity that lacks a static feature; mean and median are of the retained "
         "entities.",
     )
-    train_ratio: float = Field(
+    train_ratio: float = _ratio(
         0.6,
+        "train_prop",
         gt=0,
         le=1,
-        json_schema_extra={"former": ["train_prop"]},
         description="Share of each entity's observed targets that train; the three ratios sum to 1.",
     )
-    val_ratio: float = Field(
-        0.2,
-        ge=0,
-        lt=1,
-        json_schema_extra={"former": ["val_prop"]},
-        description="Share of each entity's observed targets that validate.",
+    val_ratio: float = _ratio(
+        0.2, "val_prop", ge=0, lt=1, description="Share of each entity's observed targets that validate."
     )
-    test_ratio: float = Field(
-        0.2,
-        ge=0,
-        lt=1,
-        json_schema_extra={"former": ["test_prop"]},
-        description="Share of each entity's observed targets that test.",
+    test_ratio: float = _ratio(
+        0.2, "test_prop", ge=0, lt=1, description="Share of each entity's observed targets that test."
     )
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
     )
-    duplicate_times: Literal["error", "first", "last"] = Field(
-        "error",
-        json_schema_extra=_ROWS,
-        description="What to do with rows of one time: leave out their entity with an error, or keep one row.",
+    duplicate_times: Literal["error", "first", "last"] = _rows(
+        "error", description="What to do with rows of one time: leave out their entity with an error, or keep one row."
     )
-    off_grid: Literal["error", "drop"] = Field(
-        "error",
-        json_schema_extra=_ROWS,
-        description="What to do with rows between two steps; error: leave out their entity.",
+    off_grid: Literal["error", "drop"] = _rows(
+        "error", description="What to do with rows between two steps; error: leave out their entity."
     )
     bad_rows: Literal["error", "drop"] = Field(
         "error",
         json_schema_extra=_ROWS | {"former": ["bad_times"]},
         description="What to do with rows without a readable time; error: leave out their entity.",
     )
-    null_entity: Literal["error", "drop"] = Field(
-        "error", json_schema_extra=_ROWS, description="What to do with rows of long tables that have no entity."
+    null_entity: Literal["error", "drop"] = _rows(
+        "error", description="What to do with rows of long tables that have no entity."
     )
     max_imputation_gap_size: int = Field(
         5, ge=0, description="Longest gap, in steps, that is filled with the value before it; longer ones are left."
@@ -183,8 +161,6 @@ class Series(RecipeSettings):
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for each in value:
             date_word(each, "time_format")
-        if not value:
-            raise ValueError("time_format is empty; give at least one")
         return value
 
     @field_validator("frequency")
@@ -194,69 +170,78 @@ class Series(RecipeSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Series:
+        """Raise `ValueError` for the first of these that holds."""
         ratios = self.train_ratio + self.val_ratio + self.test_ratio
-        if abs(ratios - 1) > _RATIOS_SUM:
-            raise ValueError(
+        names = self.columns()
+        file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
+        roles = [self.time, *names, *([] if file_is_entity else [self.entity])]
+        repeated = min((each for each in roles if roles.count(each) > 1), default=None)
+        static = bool(self.static) + bool(self.region_static_attributes_base_dirs)
+        for wrong, told in (
+            (not self.time_format, "time_format is empty; give at least one"),
+            (
+                abs(ratios - 1) > _RATIOS_SUM,
                 f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
-                f"{ratios:g}; make them sum to 1"
-            )
-        self._check_columns()
-        self._check_sources()
-        self._check_static()
+                f"{ratios:g}; make them sum to 1",
+            ),
+            (
+                self.target in self.features,
+                f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
+                f"that read its past ask for that when they read windows",
+            ),
+            (repeated, f"column {repeated!r} has more than one role; time, entity, target and features differ"),
+            (
+                self.filled_mask == "columns" and any(f"{each}{FILLED}" in names for each in names),
+                f"a column's name ends with {FILLED!r}, which masks end with; rename it",
+            ),
+            (
+                bool(self.source) == bool(regions),
+                "give either source or region_time_series_base_dirs, and not both",
+            ),
+            (
+                self.reader == "camels_us" and (len(self.source) != 1 or not file_is_entity),
+                f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}",
+            ),
+            (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
+            (self.entities is not None and self.entities_file, "give entities or entities_file, not both"),
+            (self.entities == (), "entities is empty; give at least one, or leave it out for all"),
+            (static > 1, "give static or region_static_attributes_base_dirs, not both"),
+            (
+                bool(static) != bool(self.static_features),
+                "static files and static_features go together; give both or neither",
+            ),
+            (
+                static and file_is_entity and self.static_entity is None,
+                "static_entity is missing; name the column of the static files that holds the entity",
+            ),
+            (
+                len(set(self.static_features)) < len(self.static_features),
+                "static_features names a column twice; name each once",
+            ),
+        ):
+            if wrong:
+                raise ValueError(told)
         try:
-            self.resolved()
+            _ = self.resolved
         except SettingsError as error:
             raise ValueError(str(error)) from None
         return self
-
-    def _check_columns(self) -> None:
-        if self.target in self.features:
-            raise ValueError(
-                f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
-                f"that read its past ask for that when they read windows"
-            )
-        names = self.columns()
-        roles = [self.time, *names, *([] if self.entity == FILE_NAME else [self.entity])]
-        repeated = sorted({each for each in roles if roles.count(each) > 1})
-        if repeated:
-            raise ValueError(f"column {repeated[0]!r} has more than one role; time, entity, target and features differ")
-        if self.filled_mask == "columns" and any(f"{each}{FILLED}" in names for each in names):
-            raise ValueError(f"a column's name ends with {FILLED!r}, which masks end with; rename it")
-
-    def _check_sources(self) -> None:
-        if bool(self.source) == bool(self.region_time_series_base_dirs):
-            raise ValueError("give either source or region_time_series_base_dirs, and not both")
-        if self.reader == "camels_us" and (len(self.source) != 1 or self.entity != FILE_NAME):
-            raise ValueError(
-                f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}"
-            )
-        if self.region_time_series_base_dirs and self.entity != FILE_NAME:
-            raise ValueError(f"regions have a file per entity; leave entity as {FILE_NAME!r}")
-        if self.entities is not None and self.entities_file is not None:
-            raise ValueError("give entities or entities_file, not both")
-        if self.entities is not None and not self.entities:
-            raise ValueError("entities is empty; give at least one, or leave it out for all")
-
-    def _check_static(self) -> None:
-        given = bool(self.static) + bool(self.region_static_attributes_base_dirs)
-        if given > 1:
-            raise ValueError("give static or region_static_attributes_base_dirs, not both")
-        if bool(given) != bool(self.static_features):
-            raise ValueError("static files and static_features go together; give both or neither")
-        if given and self.entity == FILE_NAME and self.static_entity is None:
-            raise ValueError("static_entity is missing; name the column of the static files that holds the entity")
-        if len(set(self.static_features)) < len(self.static_features):
-            raise ValueError("static_features names a column twice; name each once")
 
     def columns(self) -> list[str]:
         """List the columns of values: the target, then the features sorted by name."""
         return [self.target, *sorted(self.features)]
 
+    @cached_property
     def resolved(self) -> Resolved:
-        """Assign columns to the pipelines."""
+        """The pipelines with their columns."""
         return self.preprocessing_configs.resolved(
             target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
         )
+
+    @cached_property
+    def step(self) -> Frequency:
+        """The frequency. Raises `ValueError` while it is to be inferred."""
+        return Frequency.parse(self.frequency)
 
     @property
     def entity_column(self) -> str:
@@ -264,11 +249,11 @@ class Series(RecipeSettings):
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
-        """List the columns that may be filled."""
-        return self.columns() if self.impute_target == "forward" else sorted(self.features)
+        """List the columns that may be filled: all, or all but the target."""
+        return self.columns()[0 if self.impute_target == "forward" else 1 :]
 
     def mask_columns(self) -> list[str]:
-        """List the mask columns, which stand behind the others; none unless asked for."""
+        """List the mask columns, which stand behind the others, of the last of these; none unless asked for."""
         return [f"{each}{FILLED}" for each in self.filled_columns()] if self.filled_mask == "columns" else []
 
     def listed(self) -> list[str] | None:
@@ -286,15 +271,8 @@ class Series(RecipeSettings):
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output: of files their names and contents, not their places."""
-        places = {
-            "source",
-            "static",
-            "region_time_series_base_dirs",
-            "region_static_attributes_base_dirs",
-            "entities",
-            "entities_file",
-        }
-        settings = self.model_dump(mode="json", exclude=places)
+        regions = {"region_time_series_base_dirs", "region_static_attributes_base_dirs"}
+        settings = self.model_dump(mode="json", exclude={"source", "static", "entities", "entities_file", *regions})
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
         settings["regions"] = sorted(self.region_time_series_base_dirs)
@@ -302,7 +280,7 @@ class Series(RecipeSettings):
 
     def source_files(self) -> list[tuple[Path, str]]:
         """Find the files of series and static attributes, with names below `series/` and `static/`, sorted by name."""
-        from headrace.series.files import source_files  # files are found by what settings say
+        from headrace.series.sources import source_files  # files are found by what settings say
 
         return source_files(self)
 
@@ -316,3 +294,90 @@ class Series(RecipeSettings):
         from headrace.series.recipe import execute  # the recipe imports its settings
 
         return execute(self, context, files)
+
+
+class SeriesBuilder:
+    """Build the settings of `Series` step by step; `build` checks them all.
+
+        series = (
+            headrace.SeriesBuilder("timeseries")
+            .target("streamflow")
+            .features("precipitation", "temperature")
+            .scale("features", StandardScaler(), strategy="unified", fit_on_n_basins=100)
+            .split(train=0.6, val=0.2, test=0.2)
+            .build()
+        )
+
+    Every method returns the builder. A setting that is given again replaces the earlier one, but `scale` adds a
+    pipeline to its role. `where` takes any setting of `Series` by name.
+    """
+
+    def __init__(self, *source: str | Path) -> None:
+        self._settings: dict[str, Any] = {"source": source} if source else {}
+        self._pipelines: dict[str, list[dict[str, Any]]] = {}
+
+    def regions(self, time_series: dict[str, str | Path], static: dict[str, str | Path] | None = None) -> SeriesBuilder:
+        """Read directories by region, instead of sources."""
+        found = {"region_time_series_base_dirs": time_series, "region_static_attributes_base_dirs": static or {}}
+        return self.where(**found)
+
+    def entity(self, column: str) -> SeriesBuilder:
+        """Name the column of long tables that holds the entity."""
+        return self.where(entity=column)
+
+    def time(self, column: str, *formats: str) -> SeriesBuilder:
+        """Name the column of the time, and the formats it is written in."""
+        return self.where(time=column, **({"time_format": formats} if formats else {}))
+
+    def frequency(self, word: str) -> SeriesBuilder:
+        """Set the step of all series, e.g. "1d"."""
+        return self.where(frequency=word)
+
+    def target(self, column: str) -> SeriesBuilder:
+        """Name the column to be predicted."""
+        return self.where(target=column)
+
+    def features(self, *columns: str) -> SeriesBuilder:
+        """Name the forcing columns."""
+        return self.where(features=columns)
+
+    def static(self, *files: str | Path, entity: str, features: Sequence[str], missing: str = "error") -> SeriesBuilder:
+        """Join columns of static files (none: those of the regions) on the column `entity`."""
+        return self.where(
+            **({"static": files} if files else {}),
+            static_entity=entity,
+            static_features=tuple(features),
+            missing_static=missing,
+        )
+
+    def split(self, *, train: float, val: float, test: float) -> SeriesBuilder:
+        """Set the shares of each entity's observed targets."""
+        return self.where(train_ratio=train, val_ratio=val, test_ratio=test)
+
+    def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
+        """Set the years that an entity needs to train on, and the longest gap that is filled."""
+        return self.where(min_train_years=min_train_years, max_imputation_gap_size=max_imputation_gap_size)
+
+    def scale(self, role: str, *pipeline: Any, strategy: str, **more: Any) -> SeriesBuilder:
+        """Add a pipeline for "features", "target" or "static_features": steps as in `PipelineSettings`, or objects.
+
+        more: columns, fit_on_n_basins.
+        """
+        if role not in (roles := ("features", "target", "static_features")):
+            raise SettingsError(f"scale is given role {role!r}; give one of {', '.join(roles)}")
+        steps = pipeline[0] if len(pipeline) == 1 else list(pipeline)
+        self._pipelines.setdefault(role, []).append({"strategy": strategy, "pipeline": steps, **more})
+        return self
+
+    def where(self, **settings: Any) -> SeriesBuilder:
+        """Set any settings of `Series` by name."""
+        self._settings.update(settings)
+        return self
+
+    def build(self) -> Series:
+        """Return the settings. Raises `SettingsError` where they cannot work."""
+        settings = dict(self._settings)
+        if self._pipelines:
+            given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}
+            settings["preprocessing_configs"] = {**settings.get("preprocessing_configs", {}), **given}
+        return Series(**settings)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from headrace.arrays import F64
-from headrace.errors import CorruptShard
 from headrace.report import charts, common
 from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
@@ -21,6 +19,7 @@ from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share
 from headrace.series.arrays.axis import Frequency
 from headrace.series.config import SPLITS
+from headrace.series.store import ENTITIES, REPORTS, REPORTS_TABLE, read_summary, read_table
 
 _MOST_LINES = 40  # more entities are counted over time instead of drawn one by one
 _MOST_REPORTS = 4_000
@@ -31,12 +30,12 @@ _CELLS = {"trained": "observed", "context": "filled", "empty": "still missing"}
 
 def figures(facts: RunFacts) -> list[Figure]:
     """Make the figures, in the order of the page."""
-    entities = _entities(facts)
+    parts = _parts(facts)
     return [
-        _availability_figure(facts, entities),
+        _availability_figure(facts, parts),
         _quality_figure(facts),
         *_filled_figures(facts),
-        *_target_figures(entities),
+        *_target_figures(parts),
         *_disguise_figures(facts),
         common.rows_figure(facts),
         common.shards_figure(facts),
@@ -44,76 +43,66 @@ def figures(facts: RunFacts) -> list[Figure]:
     ]
 
 
-def _entities(facts: RunFacts) -> pl.DataFrame:
-    """entities.parquet, with the microseconds SPLIT_from at which each part begins, and the last one ends."""
-    path = facts.run.root / "entities.parquet"
+def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
+    """Of each split a row for each entity: its steps, observed targets, and microseconds from `begin` to `end`."""
     names = ["entity", "rows", "first_time", "val_row", "test_row", *(f"{split}_targets" for split in SPLITS)]
-    try:
-        frame = pl.from_arrow(pq.read_table(path, columns=names))
-    except (OSError, ValueError) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
-    assert isinstance(frame, pl.DataFrame)
+    entities = pl.DataFrame(read_table(facts.run.root / ENTITIES, names))
     frequency = Frequency.parse(str(facts.manifest.facts["frequency"]))
     step = frequency.micros or frequency.months * _MONTH_US  # months are drawn as if they were equally long
     first = pl.col("first_time").dt.epoch("us").cast(pl.Float64)
-    edges = [pl.lit(0), pl.col("val_row"), pl.col("test_row"), pl.col("rows")]
-    return frame.with_columns(
-        *((stop - start).alias(f"{split}_rows") for split, start, stop in zip(SPLITS, edges, edges[1:], strict=False)),
-        *((first + start * step).alias(f"{split}_from") for split, start in zip(SPLITS, edges, strict=False)),
-        *((first + stop * step).alias(f"{split}_until") for split, stop in zip(SPLITS, edges[1:], strict=True)),
-    )
-
-
-def _availability_figure(facts: RunFacts, entities: pl.DataFrame) -> Figure:
-    question = "When does each entity have data?"
-    parts: dict[str, tuple[F64, F64]] = {
-        split: (entities[f"{split}_from"].to_numpy(), entities[f"{split}_until"].to_numpy()) for split in SPLITS
+    rows = (pl.lit(0), pl.col("val_row"), pl.col("test_row"), pl.col("rows"))
+    return {
+        split: entities.select(
+            "entity",
+            steps=stop - start,
+            targets=f"{split}_targets",
+            begin=first + start * step,
+            end=first + stop * step,
+        )
+        for split, (start, stop) in zip(SPLITS, pairwise(rows), strict=True)
     }
-    low, high = float(parts["train"][0].min()), float(parts["test"][1].max())
+
+
+def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> Figure:
+    question = "When does each entity have data?"
+    ends = {split: (part["begin"].to_numpy(), part["end"].to_numpy()) for split, part in parts.items()}
+    low, high, count = float(ends["train"][0].min()), float(ends["test"][1].max()), len(ends["train"][0])
+    val, test = (f"between {moment(ends[each][0].min())} and {moment(ends[each][0].max())}" for each in SPLITS[1:])
     answer = (
-        f"{many(len(entities), 'entity', 'entities')} from {moment(low)} to "
-        f"{moment(high)}, a step of {facts.manifest.facts['frequency']}. Every entity is cut at "
-        f"its own observed targets: val begins between {moment(parts['val'][0].min())} and "
-        f"{moment(parts['val'][0].max())}, test between {moment(parts['test'][0].min())} and "
-        f"{moment(parts['test'][0].max())}."
+        f"{many(count, 'entity', 'entities')} from {moment(low)} to {moment(high)}, a step of "
+        f"{facts.manifest.facts['frequency']}. Every entity is cut at its own observed targets: val begins {val}, test "
+        f"{test}."
     )
-    if len(entities) <= _MOST_LINES:
+    if count <= _MOST_LINES:
         answer += " The paler a part, the less of its target was observed."
         lines = [
-            _line(row, split) for row in entities.iter_rows(named=True) for split in SPLITS if row[f"{split}_rows"]
+            {
+                "label": row["entity"],
+                "from": row["begin"] / 1e3,
+                "to": row["end"] / 1e3,
+                "role": split,
+                "weight": 0.25 + 0.75 * row["targets"] / row["steps"],
+                "hint": f"{row['entity']}, {split}: {moment(row['begin'])} to {moment(row['end'])}, target observed in "
+                f"{row['targets']:,} of {many(row['steps'], 'step')}",
+            }
+            for place in range(count)
+            for split, part in parts.items()
+            if (row := part.row(place, named=True))["steps"]
         ]
-        chart = charts.spans(lines, unit="", along="time", row_height=20 if len(entities) <= 25 else 14)
+        chart = charts.spans(lines, unit="", along="time", row_height=20 if count <= 25 else 14)
         return Figure("availability", question, answer, chart, "plain", "full")
     edges = time_edges(low, high)
     width = float(edges[1] - edges[0])
-    columns = {
-        split: spread(begins, ends, (ends - begins) / width, edges) for split, (begins, ends) in parts.items()
-    }  # as many entities as are there on average
+    # as many entities as are there on average
+    columns = {split: spread(begin, end, (end - begin) / width, edges) for split, (begin, end) in ends.items()}
     chart = charts.over_time(edges, columns, of="entities on average", texts=[moment(edge) for edge in edges])
     return Figure("availability", question, answer, chart, "plain", "full")
 
 
-def _line(row: dict[str, Any], split: str) -> dict[str, Any]:
-    """The stretch of a part of an entity."""
-    steps, targets = row[f"{split}_rows"], row[f"{split}_targets"]
-    begin, end = row[f"{split}_from"], row[f"{split}_until"]
-    hint = (
-        f"{row['entity']}, {split}: {moment(begin)} to {moment(end)}, target observed in {targets:,} of "
-        f"{many(steps, 'step')}"
-    )
-    weight = 0.25 + 0.75 * targets / steps
-    stretch = {"label": row["entity"], "from": begin / 1e3, "to": end / 1e3, "role": split}
-    return stretch | {"weight": weight, "hint": hint}
-
-
 def _quality_figure(facts: RunFacts) -> Figure:
-    path = facts.run.root / "quality_summary.json"
     question = "Which entities did not pass?"
-    try:
-        summary = json.loads(path.read_bytes())
-        failed, there = dict(summary["excluded_basins"]), int(summary["original_basins"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
+    summary = read_summary(facts.run.root)
+    failed, there = dict(summary["excluded_basins"]), int(summary["original_basins"])
     if not failed:
         return Figure("quality", question, f"All {many(there, 'entity', 'entities')} passed.", None, "good")
     # without its numbers, so that entities that failed alike are counted together
@@ -131,28 +120,25 @@ def _quality_figure(facts: RunFacts) -> Figure:
 
 def _filled_figures(facts: RunFacts) -> list[Figure]:
     question = "How much was filled in?"
-    reports = _reports(facts.run.root)
-    if reports is None:
+    root = facts.run.root
+    paths = sorted((root / REPORTS).glob("*.json"))
+    count = pq.read_metadata(root / REPORTS_TABLE).num_rows / 5 if (root / REPORTS_TABLE).exists() else len(paths)
+    if count > _MOST_REPORTS:
         answer = f"There are more than {_MOST_REPORTS:,} quality reports, too many to read for a picture."
         return [Figure("filled", question, answer)]
+    texts = [path.read_bytes() for path in paths] or read_table(root / REPORTS_TABLE, ["report"])["report"].to_pylist()
     told = [
-        (
-            column,
-            report["period"]["steps"],
-            info["imputed_values_count"],
-            info["missing_values_count"],
-            info["longest_gap"],
-        )
-        for report in reports
+        {"column": column, "steps": report["period"]["steps"], **info}
+        for report in map(json.loads, texts)
         for column, info in report.get("imputation_info", {}).items()
     ]
     if not told:
         return []
-    sums = pl.sum("steps", "filled", "missing")
+    filled_, missing_ = pl.col("imputed_values_count"), pl.col("missing_values_count")
     columns = (
-        pl.DataFrame(told, ["column", "steps", "filled", "missing", "longest"], orient="row")
+        pl.DataFrame(told)
         .group_by("column")
-        .agg(sums, pl.max("longest"))
+        .agg(pl.sum("steps"), filled=filled_.sum(), missing=missing_.sum(), longest=pl.max("longest_gap"))
         .with_columns(gaps=pl.col("filled") + pl.col("missing"))
         .sort("gaps", "column", descending=[True, False])
     )
@@ -177,15 +163,15 @@ def _filled_figures(facts: RunFacts) -> list[Figure]:
     return [Figure("filled", question, answer, chart)]
 
 
-def _target_figures(entities: pl.DataFrame) -> list[Figure]:
-    shares = {}
-    for split in SPLITS:
-        rows = entities.filter(pl.col(f"{split}_rows") > 0)
-        shares[split] = (100 * rows[f"{split}_targets"] / rows[f"{split}_rows"]).to_numpy().astype(np.float64)
+def _target_figures(parts: Mapping[str, pl.DataFrame]) -> list[Figure]:
+    share_of = (100 * pl.col("targets") / pl.col("steps")).alias("share")
+    shares = {
+        split: part.filter(pl.col("steps") > 0).select(share_of)["share"].to_numpy() for split, part in parts.items()
+    }
     every = np.concatenate(list(shares.values()))
     if not len(every):
         return []
-    totals = {split: int(entities[f"{split}_targets"].sum()) for split in SPLITS}
+    totals = {split: int(part["targets"].sum()) for split, part in parts.items()}
     told = ", ".join(f"{split} {share(count, sum(totals.values()))}" for split, count in totals.items())
     sparse = int((every < 50).sum())
     answer = (
@@ -195,8 +181,8 @@ def _target_figures(entities: pl.DataFrame) -> list[Figure]:
     if sparse:
         answer += f" {many(sparse, 'part is', 'parts are')} less than half observed."
     edges = even_edges(min(float(every.min()), 99.0), 100.0, whole=False)
-    parts = {split: counted(values, edges) for split, values in shares.items()}
-    chart = charts.histogram(edges, parts, of="parts of entities", title="% of steps with a target", grows=False)
+    counts = {split: counted(values, edges) for split, values in shares.items()}
+    chart = charts.histogram(edges, counts, of="parts of entities", title="% of steps with a target", grows=False)
     return [Figure("targets", "How complete is the target?", answer, chart, "warning" if sparse else "plain")]
 
 
@@ -210,14 +196,3 @@ def _disguise_figures(facts: RunFacts) -> list[Figure]:
         "reads what it must predict scores well and learns nothing: leave them out unless that is meant."
     )
     return [Figure("disguise", "Is a feature the target in disguise?", answer, None, "warning")]
-
-
-def _reports(root: Path) -> list[dict[str, Any]] | None:
-    """All quality reports, from one table or a file each; None where there are very many."""
-    table = root / "quality_reports.parquet"
-    if table.exists():
-        if pq.read_metadata(table).num_rows > _MOST_REPORTS * 5:
-            return None
-        return [json.loads(text) for text in pq.read_table(table, columns=["report"])["report"].to_pylist()]
-    paths = sorted((root / "quality_reports").glob("*.json"))
-    return None if len(paths) > _MOST_REPORTS else [json.loads(path.read_bytes()) for path in paths]

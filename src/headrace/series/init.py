@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64
+from headrace.arrays import F64
 from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
@@ -28,8 +28,7 @@ from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.series.arrays.axis import Frequency, infer
 from headrace.series.config import FILE_NAME, Series
-from headrace.series.files import static_files
-from headrace.series.observed import parse
+from headrace.series.sources import STATIC, files_of, parse
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
@@ -119,17 +118,41 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
 
 def _tables(asked: AskedSeries) -> _Draft:
     found = look(asked.source)
-    time = _time_column(found, asked.time)
+    lower = {name.lower(): name for name in found.columns}
+    time, entity = asked.time, asked.entity
+
+    def parts(name: str) -> list[pa.ChunkedArray]:
+        return [table[name] for _, table in found.tables if name in table.column_names]
+
+    if time is None:
+        times = found.everywhere("time")
+        named = [lower[name] for name in _TIME_NAMES if name in lower]
+        likely = [name for name in named if name in times or time_format(parts(name)) is not None] or times
+        if not likely:
+            raise SettingsError(
+                f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
+            )
+        time = likely[0]
+    time = known(time, found.columns, "time")
     numbers = [name for name in found.everywhere("number") if name != time]
     if asked.target is None:
         raise SettingsError(
             f"target is not given; add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
         )
     target = known(asked.target, found.columns, "target")
-    entity = _entity_column(found, asked.entity, time)
+    if entity is None:
+        repeated = max(1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables)
+        named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
+        if repeated >= _FEW and not named:
+            raise SettingsError(
+                f"{found.names[0]}: {time} repeats, and no column is called as entities are; give --entity COLUMN, or "
+                f"--entity {FILE_NAME} if a file is one entity"
+            )
+        entity = FILE_NAME if repeated < _FEW else named[0]
+    entity = known(entity, (*found.columns, FILE_NAME), "entity")
     features = [known(name, found.columns, "feature") for name in asked.feature_names]
     draft = _Draft({"source": asked.source, "entity": entity, "time": time})
-    form = found.columns[time].time_format or time_format(_parts(found, time))
+    form = found.columns[time].time_format or time_format(parts(time))
     if form not in (None, "iso"):
         draft.settings["time_format"] = form
     notes = []
@@ -146,49 +169,20 @@ def _tables(asked: AskedSeries) -> _Draft:
     return draft
 
 
-def _parts(found: Look, name: str) -> list[pa.ChunkedArray]:
-    return [table[name] for _, table in found.tables if name in table.column_names]
-
-
-def _time_column(found: Look, asked: str | None) -> str:
-    if asked is not None:
-        return known(asked, found.columns, "time")
-    times = found.everywhere("time")
-    lower = {name.lower(): name for name in found.columns}
-    named = [lower[name] for name in _TIME_NAMES if name in lower]
-    likely = [name for name in named if name in times or time_format(_parts(found, name)) is not None]
-    if not likely and not times:
-        raise SettingsError(
-            f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
-        )
-    return (likely or times)[0]
-
-
-def _entity_column(found: Look, asked: str | None, time: str) -> str:
-    if asked is not None:
-        return asked if asked == FILE_NAME else known(asked, found.columns, "entity")
-    repeated = max(1 - len(table[time].unique()) / max(1, len(table)) for _, table in found.tables)
-    if repeated < _FEW:
-        return FILE_NAME
-    lower = {name.lower(): name for name in found.columns}
-    named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
-    if not named:
-        raise SettingsError(
-            f"{found.names[0]}: {time} repeats, and no column is called as entities are; give --entity COLUMN, or "
-            f"--entity {FILE_NAME} if a file is one entity"
-        )
-    return named[0]
-
-
 def _look_at_rows(draft: _Draft, found: Look) -> None:
     """Complete the draft by what the first rows of some files say, read as the run reads them."""
     settings, seen = draft.settings, draft.seen
-    samples = _samples(settings, found)
+    asked = Series(**settings, min_train_years=0)
+    rows = _rows(asked, found)
+    looked_at = rows["entity"].unique(maintain_order=True).to_list()
     to_their_end = all(len(table) < ROWS for _, table in found.tables)
-    whole = settings["entity"] == FILE_NAME or (to_their_end and len(found.tables) == len(found.names))
-    draft.entities = [_file_entity(name) for name in found.names] if settings["entity"] == FILE_NAME else [*samples]
-    times = np.concatenate([times for times, _ in samples.values()])
-    steps = Counter(each.word for each in (infer(times) for times, _ in samples.values()) if each is not None)
+    files = asked.entity == FILE_NAME
+    draft.entities = [_file_entity(name) for name in found.names] if files else looked_at
+    times = rows["time"].to_numpy()
+    steps = Counter[str]()
+    for _, part in rows.group_by("entity", maintain_order=True):
+        step = infer(part["time"].to_numpy())
+        steps.update([] if step is None else [step.word])
     if not steps:
         raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
     settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
@@ -196,13 +190,12 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
     sentinels: dict[float, list[str]] = {}
     missing = []
-    columns = Series(**settings, min_train_years=0).columns()
-    for at, name in enumerate(columns):
-        values = np.concatenate([values[:, at] for _, values in samples.values()])
-        own = sentinels_of(np.unique(values[~np.isnan(values)]))
+    for at, name in enumerate(asked.columns()):
+        values = rows[str(at)]
+        own = sentinels_of(values.drop_nans().unique().sort().to_numpy())
         for number in own:
             sentinels.setdefault(number, []).append(name)
-        share = float(np.mean(np.isnan(values) | np.isin(values, own)))
+        share = (values.is_nan() | values.is_in(own)).sum() / len(values)
         missing += [f"{name} {share:.1%}"] if share else []
     if sentinels:
         settings["missing_numbers"] = sorted(sentinels, reverse=True)
@@ -210,45 +203,40 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         seen["missing_numbers"] = f"Seen: {'; '.join(told)}."
     seen["max_imputation_gap_size"] = f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
     if to_their_end:
-        targets = [values[:, 0] for _, values in samples.values()]
-        observed = [np.count_nonzero(~np.isnan(each) & ~np.isin(each, [*sentinels])) for each in targets]
+        observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
+        targets = rows.group_by("entity").agg(observed.sum())["0"].to_numpy()
         train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
-        years = train_ratio * np.array(observed) / Frequency.parse(settings["frequency"]).steps_per_year
+        years = train_ratio * targets / Frequency.parse(settings["frequency"]).steps_per_year
         settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
         seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
     else:
         seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
+    whole = files or (to_their_end and len(found.tables) == len(found.names))
     count = f"{len(draft.entities):,} entities{'' if whole else ' in the first rows'}"
-    seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(samples)} were looked at."
+    seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
 
 
-def _samples(asked: dict[str, Any], found: Look) -> dict[str, tuple[I64, F64]]:
-    """Times that can be read and values of each entity, sorted by name, in the rows that were looked at."""
-    settings = Series(**asked, min_train_years=0)
-    parts: dict[str, list[tuple[I64, F64]]] = {}
+def _rows(settings: Series, found: Look) -> pl.DataFrame:
+    """The rows looked at that have an entity and a time, sorted by entity; values are called by their number."""
+    names, parts = settings.columns(), []
     for name, table in found.tables:
-        if not len(table) or any(each not in table.column_names for each in (settings.time, *settings.columns())):
-            continue
-        parsed = parse(settings, settings.columns(), table, 0)
-        if settings.entity == FILE_NAME:
-            entities = pl.Series([_file_entity(name)]).extend_constant(_file_entity(name), len(table) - 1)
-        else:
-            entities = pl.Series(as_text(table[settings.entity], settings.null_values, settings.entity))
-        rows = pl.DataFrame({"entity": entities, "time": parsed.times}).with_row_index("row")
-        rows = rows.filter(pl.col("entity").is_not_null() & (pl.col("time") != MISSING))
-        for (entity,), own in rows.group_by("entity"):
-            at = np.sort(own["row"].to_numpy())
-            parts.setdefault(str(entity), []).append((parsed.times[at], parsed.values[at]))
-    if not parts:
+        if len(table) and {settings.time, *names} <= set(table.column_names):
+            times, values, _ = parse(settings, names, table, 0)
+            entity: Any = pl.lit(_file_entity(name))
+            if settings.entity != FILE_NAME:
+                texts = as_text(table[settings.entity], settings.null_values, settings.entity)
+                entity = pl.Series(texts, dtype=pl.String)
+            frame = pl.DataFrame(values, [str(at) for at in range(len(names))])
+            parts.append(frame.with_columns(time=times, entity=entity))
+    rows = pl.concat(parts) if parts else pl.DataFrame(schema={"entity": pl.String, "time": pl.Int64})
+    rows = rows.filter(pl.col("entity").is_not_null() & (pl.col("time") != MISSING)).sort("entity")
+    if not len(rows):
         raise InputError(
             f"{found.names[0]}: no row has a time and all columns; correct the source, --time or --features"
         )
-    return {
-        entity: (np.concatenate([times for times, _ in parts[entity]]), np.concatenate([v for _, v in parts[entity]]))
-        for entity in sorted(parts)
-    }
+    return rows
 
 
 def _file_entity(name: str) -> str:
@@ -267,7 +255,7 @@ def sentinels_of(values: F64) -> list[float]:
 def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
     """Complete the draft by the static features; the names of those that are texts."""
     shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
-    files = static_files(Series(**shape).source_files())
+    files = files_of(STATIC, Series(**shape).source_files())
     tables = [(path, static_table(path, name)) for path, name in files]
     shared = Counter[str]()  # how many entities a column names
     for _, table in tables:

@@ -13,8 +13,8 @@ Three checks. Memory is O(shard), O(an entity's rows) and O(what unified pipelin
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,93 +30,229 @@ from headrace.formats.dates import MISSING
 from headrace.run.context import RunContext
 from headrace.run.events import silent
 from headrace.run.identity import fingerprint
-from headrace.series.arrays.axis import Axis, Frequency, place
+from headrace.series.arrays.axis import Axis, place
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.arrays.near_target import correlations, suspects, tally, warning
 from headrace.series.arrays.scalers import Scalers
 from headrace.series.clean import Cleaned, LeftOut, clean
 from headrace.series.config import Series
-from headrace.series.observed import Observed
-from headrace.series.pipelines.fitted import Fitted, Part, fit, join, to_bytes
+from headrace.series.pipelines.fitted import Fitted, fit, join, to_bytes
 from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
-from headrace.series.pipelines.settings import PipelineSettings, Resolved, Strategy, chosen_entities
+from headrace.series.pipelines.settings import PipelineSettings, Strategy, chosen_entities
 from headrace.series.recipe import open_source
+from headrace.series.sources import Observed
 from headrace.series.store import STATICS, Entity, map_store, stacked, stored_entities, stored_settings, train_rows
 
 _LATER = "later rows change nothing"
 _SAMPLE = 32  # entities whose later rows are changed in every way
-
+_WAYS = ("changed", "deleted", "thinned", "removed", "added")
 _ADDED_STEPS = 50  # behind the last row
 _TOLERANCE = 1e-3  # what float32 in the store leaves of a refit, in scaled units
 
 
 def leak_checks(run: FinishedRun) -> list[Check]:
     """Run the three checks. A feature that looks like the target is a warning in its check's detail."""
-    settings = stored_settings(run.root)
-    pipelines = load_pipelines(run.root, run.manifest.facts[FACT])
-    shards = stored_entities(run.root)
-    refit, near_target = _of_train_rows(run, settings, pipelines, shards)
-    return [refit, _later_rows(run, settings, pipelines, shards), near_target]
-
-
-def _of_train_rows(
-    run: FinishedRun, settings: Series, pipelines: Pipelines, shards: Mapping[str, Sequence[Entity]]
-) -> tuple[Check, Check]:
-    """The checks that need the train rows in their own units: the refit, and the target among the features."""
-    columns, resolved = settings.columns(), settings.resolved()
+    settings, shards = stored_settings(run), stored_entities(run.root)
     names = [each.entity for entities in shards.values() for each in entities]
-    chosen = chosen_entities(names, resolved.unified_entities, settings.seed)
-    wanted, kept = set(chosen), dict[str, F64]()
-    tallies = []
-    worst, problem, skipped = 0.0, None, set[str]()
-    for shard, entities in shards.items():
-        scaled, offsets = train_rows(entities, map_store(run.root / shard)[0])
-        own = [each.entity for each in entities]
-        rows, gone = _brought_back(pipelines.time_series, columns, scaled, offsets, own)
-        tallies.append(tally(columns[1:], correlations(rows, offsets, 0)[:, 1:]))
-        for at, entity in enumerate(own):
-            if entity in wanted:
-                kept[entity] = rows[offsets[at] : offsets[at + 1]]
-        again, unfit = _fitted_again(resolved.time_series, columns, rows, offsets, own, "per_group", gone)
-        skipped |= gone | unfit
-        far, told = _distance(again, columns, rows, offsets, own, scaled)
-        worst, problem = max(worst, far), problem or told
-    if chosen and problem is None:
-        matrix, edges = stacked([kept[entity] for entity in chosen])
-        again, unfit = _fitted_again(resolved.time_series, columns, matrix, edges, chosen, "unified", skipped)
-        skipped |= unfit
-        scaled = pipelines.time_series.transform(columns, matrix, edges, chosen)
-        far, problem = _distance(again, columns, matrix, edges, chosen, scaled)
-        worst = max(worst, far)
-    if settings.static_features and problem is None:
-        far, problem = _refit_statics(run, settings, pipelines)
-        worst = max(worst, far)
-    left = f"; not {', '.join(sorted(skipped))}, which rounding does not let back" if skipped else ""
-    refit = Check(
-        "scalers are of train rows",
-        f"fitted again on the train rows of {len(names):,} entities: {worst:.1e} apart at most{left}",
-        problem,
-    )
-    found = warning(settings.target, suspects(tallies))
-    return refit, Check("no feature is the target", "none is" if found is None else f"warning: {found}")
+    once = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
+    proof = _Proof(run, settings, load_pipelines(run.root, run.manifest.facts[FACT]), shards, once)
+    refit, near_target = proof.of_train_rows()
+    return [refit, proof.of_later_rows(chosen_entities(names, _SAMPLE, settings.seed + 1)), near_target]
 
 
-def _refit_statics(run: FinishedRun, settings: Series, pipelines: Pipelines) -> tuple[float, str | None]:
-    """Compare static features with a refit on what is stored: the largest distance, and the first that is too far."""
-    table = pq.read_table(run.root / STATICS)
-    entities = table[settings.entity_column].to_pylist()
-    stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
-    told = next((each for each in (_encoded_again(each, stored) for each in pipelines.static_encoders) if each), None)
-    resolved = settings.resolved()
-    names = sorted(set(settings.static_features) - resolved.encoded)
-    if told is not None or not names:
-        return 0.0, told
-    scaled = np.column_stack([stored[name] for name in names])
-    offsets = np.arange(len(entities) + 1, dtype=np.int64)
-    rows, gone = _brought_back(pipelines.static_features, names, scaled, offsets, entities)
-    again, _ = _fitted_again(resolved.static_scaling, names, rows, offsets, entities, "unified", gone)
-    return _distance(again, names, rows, offsets, entities, scaled)
+@dataclass(frozen=True)
+class _Proof:
+    """The checks of a run. shards: entities of each; once: entities that unified pipelines were fitted on."""
+
+    run: FinishedRun
+    settings: Series
+    pipelines: Pipelines
+    shards: Mapping[str, Sequence[Entity]]
+    once: Sequence[str]
+
+    def of_train_rows(self) -> tuple[Check, Check]:
+        """Do what needs the train rows in their own units: the refit, and the target among the features."""
+        columns, asked, fitted = self.settings.columns(), self.settings.resolved, self.pipelines.time_series
+        kept: dict[str, Any] = dict.fromkeys(self.once)
+        refit, tallies = _Refit(), []
+        for shard, entities in self.shards.items():
+            scaled, offsets = train_rows(entities, map_store(self.run.root / shard)[0])
+            own = [each.entity for each in entities]
+            rows = refit.compare(asked.time_series, fitted, columns, scaled, offsets, own, "per_group")
+            tallies.append(tally(columns[1:], correlations(rows, offsets, 0)[:, 1:]))
+            for at, entity in enumerate(own):
+                if entity in kept:
+                    kept[entity] = scaled[offsets[at] : offsets[at + 1]]
+        if kept:
+            scaled, offsets = stacked(list(kept.values()))
+            refit.compare(asked.time_series, fitted, columns, scaled, offsets, self.once, "unified")
+        if self.settings.static_features:
+            self._refit_statics(refit)
+        left = f"; not {', '.join(sorted(refit.skipped))}, which rounding does not let back" if refit.skipped else ""
+        count = sum(map(len, self.shards.values()))
+        told = f"fitted again on the train rows of {count:,} entities: {refit.worst:.1e} apart at most{left}"
+        found = warning(self.settings.target, suspects(tallies))
+        return (
+            Check("scalers are of train rows", told, refit.problem),
+            Check("no feature is the target", "none is" if found is None else f"warning: {found}"),
+        )
+
+    def _refit_statics(self, refit: _Refit) -> None:
+        asked, table = self.settings.resolved, pq.read_table(self.run.root / STATICS)
+        stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
+        for encoder in self.pipelines.static_encoders:
+            refit.problem = refit.problem or _encoded_again(encoder, stored)
+        names = sorted(set(self.settings.static_features) - asked.encoded)
+        if names:
+            scaled, offsets = np.column_stack([stored[name] for name in names]), np.arange(len(table) + 1)
+            entities = table[self.settings.entity_column].to_pylist()
+            fitted = self.pipelines.static_features
+            refit.compare(asked.static_scaling, fitted, names, scaled, offsets, entities, "unified")
+
+    def of_later_rows(self, sample: Sequence[str]) -> Check:
+        """Prepare entities again with other later rows; passed with a remark where the source is gone or another."""
+        settings = self.settings
+        try:
+            files = settings.source_files()
+            known = (fingerprint(files, "stat"), fingerprint(files, "content"))
+        except (HeadraceError, OSError) as error:
+            return Check(_LATER, f"not checked, the source cannot be read: {error}")
+        if self.run.manifest.source["fingerprint"] not in known:
+            return Check(_LATER, "not checked, the source is another by now")
+        detail = (
+            f"{len(sample):,} entities prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, "
+            f"masks and scalers"
+        )
+        found: dict[str, Cleaned] = {}
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
+                wanted = {*sample, *self.once}
+                for number, entity in enumerate(source.names):
+                    if entity in wanted:
+                        ways = _WAYS if entity in sample else _WAYS[:1]
+                        try:
+                            found[entity] = _again(settings, source.read(number, settings.columns()), ways)
+                        except InputError as error:
+                            raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
+                        except _Differs as error:
+                            raise _Differs(f"entity {entity!r}: {error}") from error
+            for entity in sorted(wanted - found.keys()):
+                raise _Differs(f"entity {entity!r}: is no longer in the source")
+            unified = self._fitted(found, self.once, "unified")
+            for part in unified.parts:
+                if to_bytes(part) != to_bytes(self.pipelines.time_series.part(part.columns[0])):
+                    raise _Differs(f"columns {', '.join(part.columns)}: the scaler for all entities changed")
+            for shard, entities in self.shards.items():
+                own = [each for each in entities if each.entity in sample]
+                if own:
+                    self._compare(map_store(self.run.root / shard)[0], own, found, unified)
+        except _Differs as error:
+            return Check(_LATER, detail, str(error))
+        return Check(_LATER, detail)
+
+    def _fitted(self, found: Mapping[str, Cleaned], entities: Sequence[str], strategy: Strategy) -> Fitted:
+        """Fit the pipelines of this strategy on the train rows of entities that were prepared again."""
+        if not entities:
+            return Fitted(())
+        matrix, offsets = stacked([found[each].values[: found[each].cut.val_row] for each in entities])
+        pipelines, columns = self.settings.resolved.time_series, self.settings.columns()
+        return fit(pipelines, columns, matrix, offsets, entities, strategy=strategy)
+
+    def _compare(self, stored: F32, own: Sequence[Entity], found: Mapping[str, Cleaned], unified: Fitted) -> None:
+        """Raise `_Differs` where a shard's scalers or rows are not those of entities that were prepared again."""
+        columns, names = self.settings.columns(), [each.entity for each in own]
+        fitted = self._fitted(found, names, "per_group")
+        for part in fitted.parts:
+            kept = self.pipelines.time_series.part(part.columns[0])
+            if isinstance(part, Scalers) and isinstance(
+                kept, Scalers
+            ):  # objects are compared by what they make of rows
+                one, other = (canonical_json(each.select(names).to_json()) for each in (part, kept))
+                if one != other:
+                    raise _Differs(
+                        f"columns {', '.join(part.columns)}: scalers of {', '.join(names[:3])} changed with later rows"
+                    )
+        scalers = join([unified, fitted])
+        unmasked = len(columns) - len(self.settings.mask_columns())
+        for each in own:
+            again, val, test = found[each.entity], each.val_row, each.test_row
+            told = f"entity {each.entity!r}:"
+            if (val, test) != (again.cut.val_row, again.cut.test_row):
+                raise _Differs(f"{told} {val} rows train, and {again.cut.val_row} with other later rows")
+            rows = stored[each.first_row : each.first_row + test]
+            for split, start, stop in (("train", 0, val), ("val", val, test)):
+                if start < stop:
+                    edges = np.array([0, stop - start], np.int64)
+                    scaled = scalers.transform(columns, again.values[start:stop], edges, [each.entity])
+                    if not _same_bytes(rows[start:stop, : len(columns)], scaled):
+                        raise _Differs(f"{told} its {split} rows changed with later rows")
+            if not np.array_equal(rows[:, len(columns) :], again.filled[:test, unmasked:]):
+                raise _Differs(f"{told} its masks of filled values changed with later rows")
+
+
+@dataclass
+class _Refit:
+    """Stored rows against pipelines that are fitted on them anew.
+
+    worst: the largest distance; problem: the first that is too far; skipped: columns that rounding does not let back.
+    """
+
+    worst: float = 0.0
+    problem: str | None = None
+    skipped: set[str] = field(default_factory=set)
+
+    def compare(
+        self,
+        asked: Sequence[PipelineSettings],
+        fitted: Fitted,
+        columns: Sequence[str],
+        scaled: Any,
+        offsets: I64,
+        entities: Sequence[str],
+        strategy: Strategy,
+    ) -> F64:
+        """Compare the columns of the pipelines of this strategy; return all rows in their own units, NaN: no way back.
+
+        scaled: stored rows that train, as floats [R, C].
+        """
+        place_of = {name: at for at, name in enumerate(columns)}
+        rows, gone = np.full(scaled.shape, np.nan), set[str]()
+        for part in fitted.parts:
+            at = [place_of[name] for name in part.columns]
+            try:
+                rows[:, at] = part.invert(scaled[:, at], offsets, entities)
+            except SettingsError:
+                gone |= set(part.columns)
+            # a step of ranks leaps where float32 rounds a tie apart, and a root may get something below 0
+            if not isinstance(part, Scalers) or np.any(np.isnan(rows[:, at]) & ~np.isnan(scaled[:, at])):
+                gone |= set(part.columns)
+        self.skipped |= gone
+        for each in asked:
+            names = each.columns or ()
+            if each.strategy != strategy or self.skipped.intersection(names):
+                continue
+            try:
+                (part,) = fit([each], columns, rows, offsets, entities, strategy=strategy).parts
+            except InputError:  # rounding has made it unfit for a step
+                self.skipped |= set(names)
+                continue
+            at = [place_of[name] for name in names]
+            made = part.apply(rows[:, at], offsets, entities, np.float64)
+            stored = np.asarray(scaled[:, at], np.float64)
+            apart = np.where(np.isnan(stored), 0, np.abs(made - stored) / (1 + np.abs(stored)))
+            if not apart.size:
+                continue
+            row, column = np.unravel_index(int(np.argmax(apart)), apart.shape)
+            self.worst = max(self.worst, float(apart[row, column]))
+            if self.problem is None and not apart[row, column] <= _TOLERANCE:
+                entity = entities[int(np.searchsorted(offsets, row, "right")) - 1]
+                self.problem = (
+                    f"entity {entity!r}, column {names[int(column)]!r}: a scaler fitted on train rows gives "
+                    f"{made[row, column]:.6g} where {stored[row, column]:.6g} is stored; other rows reached its fit"
+                )
+        return rows
 
 
 def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
@@ -135,257 +271,57 @@ def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
     return None if same else f"static features {', '.join(encoder.columns)}: are encoded otherwise than by their fit"
 
 
-def _fitted_again(
-    pipelines: Sequence[PipelineSettings],
-    columns: Sequence[str],
-    rows: F64,
-    offsets: I64,
-    entities: Sequence[str],
-    strategy: Strategy,
-    gone: set[str],
-) -> tuple[Fitted, set[str]]:
-    """The pipelines without columns that are gone, fitted anew; and columns that rounding has made unfit for it."""
-    fits, unfit = [], set[str]()
-    for each in pipelines:
-        if not set(each.columns or ()) & gone:
-            try:
-                fits.append(fit([each], columns, rows, offsets, entities, strategy=strategy))
-            except InputError:
-                unfit |= set(each.columns or ())
-    return join(fits), unfit
-
-
-def _brought_back(
-    fitted: Fitted, columns: Sequence[str], scaled: Any, offsets: I64, entities: Sequence[str]
-) -> tuple[F64, set[str]]:
-    """Rows in their own units (NaN: no way back), and the columns that cannot be fitted on them again."""
-    rows, gone = np.full(scaled.shape, np.nan), set[str]()
-    for part in fitted.parts:
-        at = [list(columns).index(name) for name in part.columns]
-        try:
-            rows[:, at] = part.invert(scaled[:, at], offsets, entities)
-        except SettingsError:
-            gone |= set(part.columns)
-        # a step of ranks leaps where float32 rounds a tie apart, and a root may get something below 0
-        if not isinstance(part, Scalers) or np.any(np.isnan(rows[:, at]) & ~np.isnan(scaled[:, at])):
-            gone |= set(part.columns)
-    return rows, gone
-
-
-def _distance(
-    again: Fitted, columns: Sequence[str], rows: F64, offsets: I64, entities: Sequence[str], scaled: Any
-) -> tuple[float, str | None]:
-    """Compare rows scaled by a refit with what is stored: the largest distance, and the first that is too far."""
-    worst = 0.0
-    for part in again.parts:
-        at = [list(columns).index(name) for name in part.columns]
-        made = part.apply(rows[:, at], offsets, entities, np.float64)
-        stored = np.asarray(scaled[:, at], np.float64)
-        apart = np.abs(made - stored) / (1 + np.abs(stored))
-        apart[np.isnan(stored)] = 0
-        if not apart.size:
-            continue
-        row, column = np.unravel_index(int(np.argmax(apart)), apart.shape)
-        worst = max(worst, float(apart[row, column]))
-        if not apart[row, column] <= _TOLERANCE:
-            entity = entities[int(np.searchsorted(offsets, row, "right")) - 1]
-            return worst, (
-                f"entity {entity!r}, column {part.columns[int(column)]!r}: a scaler fitted on train rows gives "
-                f"{made[row, column]:.6g} where {stored[row, column]:.6g} is stored; other rows reached its fit"
-            )
-    return worst, None
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """An entity prepared with other rows behind its cuts: float64 and bool [rows, C].
-
-    trains: rows before val, others changed; known, filled: rows before test, others changed.
-    """
-
-    trains: F64
-    known: F64
-    filled: Bools
-
-
 class _Differs(Exception):
     """An entity or a scaler differs when later rows are others."""
 
 
-def _later_rows(
-    run: FinishedRun, settings: Series, pipelines: Pipelines, shards: Mapping[str, Sequence[Entity]]
-) -> Check:
-    """The check; passed with a remark where the source is gone or is another by now."""
+def _again(settings: Series, observed: Observed, ways: Sequence[str]) -> Cleaned:
+    """The entity with other rows behind its cuts, in all these ways; returned with other values behind the last cut."""
     try:
-        files = settings.source_files()
-        same = run.manifest.source["fingerprint"] in (fingerprint(files, "stat"), fingerprint(files, "content"))
-    except (HeadraceError, OSError) as error:
-        return Check(_LATER, f"not checked, the source cannot be read: {error}")
-    if not same:
-        return Check(_LATER, "not checked, the source is another by now")
-    resolved = settings.resolved()
-    names = [each.entity for entities in shards.values() for each in entities]
-    once = chosen_entities(names, resolved.unified_entities, settings.seed)
-    sample = set(chosen_entities(names, _SAMPLE, settings.seed + 1))
-    ways = ", ".join(word for word, _ in _WAYS)
-    detail = (
-        f"{len(sample):,} entities prepared again with what is behind each cut {ways}: same rows, masks and scalers"
-    )
-    try:
-        found = _prepared_again(
-            settings, resolved, Frequency.parse(run.manifest.facts["frequency"]), files, sample, once
-        )
-        unified = Fitted(())
-        if once:
-            matrix, offsets = stacked([found[entity].trains for entity in once])
-            unified = fit(resolved.time_series, settings.columns(), matrix, offsets, once, strategy="unified")
-            for part in unified.parts:
-                if to_bytes(part) != to_bytes(pipelines.time_series.part(part.columns[0])):
-                    raise _Differs(f"columns {', '.join(part.columns)}: the scaler for all entities changed")
-        for shard, entities in shards.items():
-            own = {each.entity: each for each in entities if each.entity in sample}
-            if own:
-                _compare(map_store(run.root / shard)[0], settings, pipelines, own, found, unified)
-    except _Differs as error:
-        return Check(_LATER, detail, str(error))
-    return Check(_LATER, detail)
-
-
-def _prepared_again(
-    settings: Series,
-    resolved: Resolved,
-    frequency: Frequency,
-    files: Sequence[tuple[Path, str]],
-    sample: Set[str],
-    once: Sequence[str],
-) -> dict[str, _Prepared]:
-    """Entities with other rows behind their cuts: `sample` in every way, `once` with other values."""
-    found = {}
-    with tempfile.TemporaryDirectory() as directory:
-        source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
-        wanted = sample | set(once)
-        for number, entity in enumerate(source.names):
-            if entity not in wanted:
-                continue
-            try:
-                observed = source.read(number, settings.columns())
-                found[entity] = _again(settings, resolved, frequency, observed, every=entity in sample)
-            except InputError as error:
-                raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
-            except _Differs as error:
-                raise _Differs(f"entity {entity!r}: {error}") from error
-    unread = sorted(wanted - found.keys())
-    if unread:
-        raise _Differs(f"entity {unread[0]!r}: is no longer in the source")
-    return found
-
-
-def _again(settings: Series, resolved: Resolved, frequency: Frequency, observed: Observed, *, every: bool) -> _Prepared:
-    """The entity with other rows behind its cuts."""
-    try:
-        honest = clean(settings, resolved, frequency, observed)
+        honest = clean(settings, observed)
     except LeftOut as error:
         raise _Differs(f"does not pass again: {error}") from error
     # The axis is that of most rows, later ones included, so rows beside it are left out before others are changed.
     known = observed.times != MISSING
-    on_axis = place(observed.times[known], frequency).rows
+    on_axis = place(observed.times[known], settings.step).rows
     observed = Observed(observed.times[known][on_axis], observed.values[known][on_axis])
     val, test = honest.cut.val_row, honest.cut.test_row
-    beyond = Axis(frequency, honest.axis.first, honest.axis.rows + _ADDED_STEPS, honest.axis.anchor).times()
-    made: dict[int, Cleaned] = {}
+    beyond = Axis(settings.step, honest.axis.first, honest.axis.rows + _ADDED_STEPS, honest.axis.anchor).times()
     for cut, at in ((val, (val, val)), (test, (val, test))):
-        for word, change in _WAYS if every else _WAYS[:1]:
-            changed = change(observed, observed.times >= beyond[cut], beyond[cut:])
+        for word, changed in zip(ways, _others(observed, observed.times >= beyond[cut], beyond[cut:]), strict=False):
             behind = f"with the rows from its step {cut + 1} on {word}"
             try:
                 # values alone move no cut, so it is computed anew
-                again = clean(settings, resolved, frequency, changed, at=None if word == _VALUES else at)
+                again = clean(settings, changed, at=None if word == "changed" else at)
             except LeftOut as error:
                 raise _Differs(f"does not pass ({error}) {behind}") from error
-            if again.axis.first != honest.axis.first or again.cut.val_row != honest.cut.val_row:
+            if again.axis.first != honest.axis.first or again.cut.val_row != val:
                 raise _Differs(f"begins or is cut elsewhere {behind}")
             for one, other in ((honest.values, again.values), (honest.filled, again.filled)):
                 if not _same_bytes(one[:cut], other[:cut]):
                     raise _Differs(f"has other rows before a cut {behind}")
-            if word == _VALUES:
-                made[cut] = again
-    return _Prepared(made[val].values[:val], made[test].values[:test], made[test].filled[:test])
+            if word == "changed":
+                returned = again
+    return returned
 
 
 def _same_bytes(one: Any, other: Any) -> bool:
     return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
 
 
-def _changed(observed: Observed, later: Bools, _: I64) -> Observed:
-    return Observed(observed.times, np.where(later[:, None], 17.0 - 3.0 * observed.values, observed.values))
+def _others(observed: Observed, later: Bools, times: I64) -> Iterator[Observed]:
+    """The rows with others behind a cut, in all `_WAYS`. later: rows behind it; times: of all steps behind it."""
+    before, values = observed.times[~later], observed.values
 
+    def with_later(others: Any) -> Observed:
+        return Observed(observed.times, np.where(later[:, None], others, values))
 
-def _deleted(observed: Observed, later: Bools, _: I64) -> Observed:
-    return Observed(observed.times, np.where(later[:, None], np.nan, observed.values))
-
-
-def _thinned(observed: Observed, later: Bools, times: I64) -> Observed:
-    """Other values are there in each column, in runs of one to a few steps."""
-    step = np.searchsorted(times, observed.times)
-    column = np.arange(observed.values.shape[1])
-    there = (step[:, None] + column) % (column + 3) == column % 2 + 1
-    return Observed(observed.times, np.where(later[:, None], np.where(there, 1.0 + column, np.nan), observed.values))
-
-
-def _removed(observed: Observed, later: Bools, _: I64) -> Observed:
-    return Observed(observed.times[~later], observed.values[~later])
-
-
-def _added(observed: Observed, later: Bools, times: I64) -> Observed:
-    """Every step has a row with all values, and there are more steps."""
-    values = np.full((len(times), observed.values.shape[1]), 2.0) + np.arange(len(times))[:, None]
-    return Observed(np.concatenate([observed.times[~later], times]), np.concatenate([observed.values[~later], values]))
-
-
-_Change = Callable[[Observed, Bools, I64], Observed]  # the rows, which of them are later, the times of all later steps
-_VALUES = "changed"
-_WAYS: tuple[tuple[str, _Change], ...] = (
-    (_VALUES, _changed),
-    ("deleted", _deleted),
-    ("thinned", _thinned),
-    ("removed", _removed),
-    ("added", _added),
-)
-
-
-def _compare(
-    values: F32,
-    settings: Series,
-    pipelines: Pipelines,
-    own: Mapping[str, Entity],
-    found: Mapping[str, _Prepared],
-    unified: Fitted,
-) -> None:
-    """Raise `_Differs` where a shard's scalers or rows are not those of entities that were prepared again."""
-    columns, names = settings.columns(), list(own)
-    matrix, offsets = stacked([found[entity].trains for entity in names])
-    fitted = fit(settings.resolved().time_series, columns, matrix, offsets, names, strategy="per_group")
-    for part in fitted.parts:
-        if _bytes_of(part, names) != _bytes_of(pipelines.time_series.part(part.columns[0]), names):
-            raise _Differs(
-                f"columns {', '.join(part.columns)}: scalers of {', '.join(names[:3])} changed with later rows"
-            )
-    scalers = join([unified, fitted])
-    masked = [columns.index(name) for name in settings.filled_columns()] if settings.mask_columns() else []
-    for entity, place_ in own.items():
-        again, first, val, test = found[entity], place_.first_row, place_.val_row, place_.test_row
-        if (val, test) != (len(again.trains), len(again.known)):
-            raise _Differs(f"entity {entity!r}: {val} rows train, and {len(again.trains)} with other later rows")
-        for split, rows, start, stop in (("train", again.trains, 0, val), ("val", again.known, val, test)):
-            if start < stop:
-                scaled = scalers.transform(columns, rows[start:stop], np.array([0, stop - start], np.int64), [entity])
-                if not _same_bytes(values[first + start : first + stop, : len(columns)], scaled):
-                    raise _Differs(f"entity {entity!r}: its {split} rows changed with later rows")
-        if not np.array_equal(values[first : first + test, len(columns) :], again.filled[:, masked]):
-            raise _Differs(f"entity {entity!r}: its masks of filled values changed with later rows")
-
-
-def _bytes_of(part: Part, entities: Sequence[str]) -> bytes:
-    if isinstance(part, Scalers):
-        return canonical_json(part.select(entities).to_json())
-    return b""  # scikit-learn's objects are compared by what they make of the rows
+    yield with_later(17.0 - 3.0 * values)
+    yield with_later(np.nan)
+    # In each column other values are there, in runs of one to a few steps.
+    step, column = np.searchsorted(times, observed.times)[:, None], np.arange(values.shape[1])
+    yield with_later(np.where((step + column) % (column + 3) == column % 2 + 1, 1.0 + column, np.nan))
+    yield Observed(before, values[~later])
+    # Every step has a row with all values, and there are more steps.
+    dense = np.full((len(times), values.shape[1]), 2.0) + np.arange(len(times))[:, None]
+    yield Observed(np.concatenate([before, times]), np.concatenate([values[~later], dense]))

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import F64, I64, Bools
+from headrace.arrays import F64, I64
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.config import Series
-from headrace.series.files import EntitySource
-from headrace.series.observed import Observed, parse, tables, tell_time
+from headrace.series.sources import EntitySource, Observed, parse, tables, tell_time
 from headrace.series.store import publishing
 
 _PIECE_ROWS = 1 << 19
@@ -37,7 +37,7 @@ def _name(number: int, what: str) -> str:
     return f"{STAGE_DIRECTORY}/spread/part-{number:05d}.{what}"
 
 
-def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: int) -> dict[str, Any]:
+def spread(settings: Series, path: Path, name: str, number: int, files: TaskFiles) -> dict[str, Any]:
     """Spread one source file. Rows whose time or values cannot be read blame their entity, not the file.
 
     Raises `InputError` if the file cannot be read as a whole, or a row has no entity and that is an error.
@@ -56,38 +56,50 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
 
         def flush() -> None:
             """Write the rows of a piece sorted by entity, rows of one in source order."""
-            encoded = pa.chunked_array([each for each, _, _ in piece], pa.large_string()).combine_chunks()
-            encoded = encoded.dictionary_encode()
+            nonlocal held, written
+            entities, times, values = zip(*piece, strict=True)
+            encoded = pa.concat_arrays(entities).dictionary_encode()
             codes = encoded.indices.to_numpy()
             order = np.argsort(codes, kind="stable")
-            times_file.write(np.concatenate([times for _, times, _ in piece])[order].data)
-            values_file.write(np.concatenate([values for _, _, values in piece])[order].data)
+            times_file.write(np.concatenate(times)[order].data)
+            values_file.write(np.concatenate(values)[order].data)
             counts = np.bincount(codes, minlength=len(encoded.dictionary))
-            starts = np.cumsum(counts) - counts + written
-            columns = [encoded.dictionary.cast(pa.string()), pa.array(starts), pa.array(counts)]
+            columns = [encoded.dictionary.cast(pa.string()), np.cumsum(counts) - counts + written, counts]
             runs.append(pa.table(columns, schema=_RUNS))
             piece.clear()
+            held, written = 0, written + held
 
         for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
             entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
-            keep = _kept(settings, path, table, entities, wanted, dropped, read)
-            parsed = parse(settings, settings.columns(), table, read)
-            for row, told in sorted(parsed.bad.items()):
+            keep = np.asarray(entities.is_valid())
+            if settings.null_entity == "error" and not keep.all():
+                row = int(np.argmin(keep))
+                value = table[settings.entity][row].as_py()
+                why = (
+                    f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
+                )
+                raise InputError(f"{path}: row {read + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
+            dropped["null_entity"] += int((~keep).sum())
+            if wanted is not None:
+                known = np.asarray(pc.is_in(entities, value_set=wanted))
+                dropped["not_listed"] += int((keep & ~known).sum())
+                keep = keep & known
+            times, values, unread = parse(settings, settings.columns(), table, read)
+            for row in sorted(unread):
                 if keep[row]:
-                    bad["values"].setdefault(entities[row].as_py(), f"{path}: {told}")
-            for row in np.flatnonzero(keep & (parsed.times == MISSING)).tolist():
+                    bad["values"].setdefault(entities[row].as_py(), f"{path}: {unread[row]}")
+            for row in np.flatnonzero(keep & (times == MISSING)).tolist():
                 if entities[row].as_py() not in bad["time"]:
                     bad["time"][entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
-            if keep.all():
-                piece.append((entities, parsed.times, parsed.values))
-            else:
-                piece.append((entities.filter(pa.array(keep)), parsed.times[keep], parsed.values[keep]))
+            whole = keep.all()  # then nothing is copied
+            piece.append(
+                (entities, times, values) if whole else (entities.filter(pa.array(keep)), times[keep], values[keep])
+            )
             read += len(keep)
             held += int(keep.sum())
             if held >= _PIECE_ROWS:
                 flush()
-                written, held = written + held, 0
         if held:
             flush()
     with publishing(files, _name(number, "parquet")) as file:
@@ -96,45 +108,15 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
     return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
 
 
-def _kept(
-    settings: Series,
-    path: Path,
-    table: pa.Table,
-    entities: pa.Array,
-    wanted: pa.Array | None,
-    dropped: Counter[str],
-    first_row: int,
-) -> Bools:
-    """Select the rows of wanted entities, and count the others. Raises `InputError` as `spread`."""
-    absent = np.asarray(pc.is_null(entities).to_numpy(zero_copy_only=False), np.bool_)
-    if absent.any() and settings.null_entity == "error":
-        row = int(np.argmax(absent))
-        value = table[settings.entity][row].as_py()
-        why = f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
-        raise InputError(f"{path}: row {first_row + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
-    keep = ~absent
-    dropped["null_entity"] += int(absent.sum())
-    if wanted is not None:
-        known = np.asarray(pc.is_in(entities, value_set=wanted).to_numpy(zero_copy_only=False), np.bool_)
-        dropped["not_listed"] += int((keep & ~known).sum())
-        keep &= known
-    return keep
-
-
 def spread_source(settings: Series, run: Path, parts: int) -> EntitySource:
     """Open `parts` spread files; entities that were asked for and have no row are in it too."""
-    tables_ = [pq.read_table(run / _name(number, "parquet")) for number in range(parts)]
-    whole = pa.concat_tables(tables_)
-    encoded = whole["entity"].combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    present = encoded.dictionary.to_pylist()
-    names = sorted({*present, *(settings.listed() or ())})
-    number_of = {name: number for number, name in enumerate(names)}
-    entities = np.array([number_of[name] for name in present], np.int64)[encoded.indices.to_numpy().astype(np.int64)]
-    order = np.argsort(entities, kind="stable")  # runs of an entity stay in source order
-    first_run = np.append(0, np.cumsum(np.bincount(entities, minlength=len(names))))
-    part = np.repeat(np.arange(parts), [table.num_rows for table in tables_])[order]
-    first_row, counts = whole["first_row"].to_numpy()[order], whole["rows"].to_numpy()[order]
+    files = (run / _name(number, "parquet") for number in range(parts))
+    runs = pl.concat([pl.read_parquet(path).with_columns(part=pl.lit(number)) for number, path in enumerate(files)])
+    runs = runs.sort("entity", maintain_order=True)  # runs of an entity stay in source order
+    names = sorted({*runs["entity"].unique(), *(settings.listed() or ())})
+    begins, ends = (
+        runs["entity"].search_sorted(pl.Series(names, dtype=pl.String), side).to_numpy() for side in ("left", "right")
+    )
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
     for number in range(parts):
         for what, told in json.loads((run / _name(number, "json")).read_bytes()).items():
@@ -146,12 +128,9 @@ def spread_source(settings: Series, run: Path, parts: int) -> EntitySource:
         if name in bad["values"]:
             raise InputError(bad["values"][name])
         times, values = [np.empty(0, np.int64)], [np.empty((0, width))]
-        for at in range(int(first_run[number]), int(first_run[number + 1])):
-            first, count = int(first_row[at]), int(counts[at])
-            times.append(np.fromfile(run / _name(int(part[at]), "times"), np.int64, count, offset=first * 8))
-            flat = np.fromfile(
-                run / _name(int(part[at]), "values"), np.float64, count * width, offset=first * width * 8
-            )
+        for _, first, count, part in runs[int(begins[number]) : int(ends[number])].iter_rows():
+            times.append(np.fromfile(run / _name(part, "times"), np.int64, count, offset=first * 8))
+            flat = np.fromfile(run / _name(part, "values"), np.float64, count * width, offset=first * width * 8)
             values.append(flat.reshape(count, width))
         return Observed(np.concatenate(times), np.concatenate(values)[:, : len(columns)], bad["time"].get(name))
 

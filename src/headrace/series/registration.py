@@ -32,5 +32,5 @@ REGISTRATION = Registration(
     },
     verify="headrace.series.verify:verify_series",
     figures="headrace.series.figures:figures",
-    summary="headrace.series.tables:print_series",
+    summary="headrace.series.command:print_series",
 )

@@ -14,7 +14,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F32, F64
 from headrace.errors import InputError
 from headrace.formats import delimited
 from headrace.formats.detect import Compression, Kind
@@ -24,7 +23,6 @@ from headrace.formats.text_columns import as_text, numbers
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.config import Series
 from headrace.series.pipelines.fitted import Fitted, fit
-from headrace.series.pipelines.settings import Resolved
 
 
 @dataclass(frozen=True)
@@ -51,43 +49,35 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
     Raises `InputError` if a feature is in no file, is no number and has no encoder, or two files say different things
     of one entity.
     """
-    encoded, names = settings.resolved().encoded, sorted(entities)
-    row_of = pl.DataFrame({"key": names}, {"key": pl.String}).with_row_index("row")
+    encoded, names = settings.resolved.encoded, pl.DataFrame({"entity": sorted(entities)}, {"entity": pl.String})
     key = settings.static_entity or settings.entity
-    entries: dict[str, list[pl.DataFrame]] = {name: [] for name in sorted(settings.static_features)}
+    said: dict[str, list[pl.DataFrame]] = {name: [] for name in sorted(settings.static_features)}
     strangers: set[str] = set()
-    for number, (path, name) in enumerate(files):
-        if is_empty(path):
+    for path, name in files:
+        if not path.stat().st_size:
             continue
-        table = static_table(path, name, key, entries)
+        table = static_table(path, name, key, said)
         # a key may be called NA: null_values are of values
-        keys = pl.Series("key", as_text(table[key], ("",), f"{path}: column {key!r}")).to_frame()
-        rows = keys.join(row_of, on="key", how="left", maintain_order="left")["row"]
-        strangers |= set(keys.filter(rows.is_null())["key"].drop_nulls())
-        for feature in (each for each in entries if each in table.column_names):
+        keys = pl.Series("entity", as_text(table[key], ("",), f"{path}: column {key!r}"), dtype=pl.String)
+        strangers |= set(keys.drop_nulls()).difference(entities)
+        for feature in (each for each in said if each in table.column_names):
             read = (_texts if feature in encoded else _numbers)(settings, path, feature, table[feature])
-            said = pl.DataFrame({"row": rows, "value": read}).drop_nulls()
-            entries[feature].append(said.with_columns(file=pl.lit(number)))
+            said[feature].append(pl.DataFrame({"entity": keys, "value": read, "file": str(path)}).drop_nulls())
     columns = []
-    for feature, parts in entries.items():
+    for feature, parts in said.items():
         if not parts:
             shown = f"{', '.join(str(path) for path, _ in files[:3])}{', …' if len(files) > 3 else ''}"
             raise InputError(f"{shown}: no file has the static feature {feature!r}; correct static_features")
-        said = pl.concat(parts)
-        before = pl.col("value", "file").shift().over("row").name.prefix("other_")
-        for clash in said.with_columns(before).filter(pl.col("value") != pl.col("other_value")).iter_rows(named=True):
+        own = pl.concat(parts).join(names, on="entity", how="semi", maintain_order="left")
+        before = pl.col("value", "file").shift().over("entity").name.prefix("other_")
+        for clash in own.with_columns(before).filter(pl.col("value") != pl.col("other_value")).iter_rows(named=True):
             raise InputError(
-                f"{files[clash['file']][0]}: {feature} of {names[clash['row']]} is {clash['value']!r}, "
-                f"{files[clash['other_file']][0]} has {clash['other_value']!r} for it; correct one of them"
+                f"{clash['file']}: {feature} of {clash['entity']} is {clash['value']!r}, {clash['other_file']} has "
+                f"{clash['other_value']!r} for it; correct one of them"
             )
-        whole = row_of.join(said.unique("row"), on="row", how="left", maintain_order="left")
+        whole = names.join(own.unique("entity"), on="entity", how="left", maintain_order="left")
         columns.append(whole["value"].alias(feature))
-    return Statics(names, pl.DataFrame(columns), len(strangers))
-
-
-def is_empty(path: Path) -> bool:
-    """Tell whether a static file holds nothing."""
-    return path.stat().st_size == 0
+    return Statics(names["entity"].to_list(), pl.DataFrame(columns), len(strangers))
 
 
 def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:
@@ -139,28 +129,28 @@ def static_table(path: Path, name: str, key: str | None = None, columns: Contain
     return table
 
 
-@dataclass(frozen=True)
-class Processed:
-    """values: float32 [E, len(names)]: the static features by name, in the place of a text the columns it becomes.
+def processed_statics(
+    settings: Series, statics: Statics, entities: Sequence[str]
+) -> tuple[pa.Table, Fitted, tuple[Encoder, ...], dict[str, int]]:
+    """Fit and transform the static features of these entities. Raises `InputError` where that cannot be done.
 
-    filled: feature → entities that lacked it and got the mean or median, for those with any.
+    Returns a table of entities and float32 features by name, in the place of a text the columns it becomes; what was
+    fitted; and feature → entities that lacked it and got the mean or median, for those with any.
     """
-
-    names: tuple[str, ...]
-    values: F32
-    fitted: Fitted
-    encoders: tuple[Encoder, ...]
-    filled: dict[str, int]
-
-
-def processed_statics(settings: Series, resolved: Resolved, statics: Statics, entities: Sequence[str]) -> Processed:
-    """Fit and transform the static features of these entities. Raises `InputError` where that cannot be done."""
+    resolved = settings.resolved
     row_of = {name: row for row, name in enumerate(statics.entities)}
     table = statics.table[[row_of[each] for each in entities]]
     numeric = [name for name in table.columns if name not in resolved.encoded]
     given = table.select(numeric).to_numpy() if numeric else np.empty((len(table), 0))
-    values = _complete(settings, numeric, given)
-    lacked = (np.isnan(given) & ~np.isnan(values)).sum(axis=0).tolist()
+    missing, values = np.isnan(given), given
+    if settings.missing_static in ("mean", "median") and missing.any():
+        for at in np.flatnonzero(missing.all(axis=0)):
+            raise InputError(
+                f"static feature {numeric[at]!r} is missing for every entity; take it out of static_features"
+            )
+        middle = np.nanmean(given, axis=0) if settings.missing_static == "mean" else np.nanmedian(given, axis=0)
+        values = np.where(missing, middle, given)
+    lacked = (missing & ~np.isnan(values)).sum(axis=0).tolist()
     offsets = np.arange(len(entities) + 1, dtype=np.int64)
     fitted = fit(resolved.static_scaling, numeric, values, offsets, entities, strategy="unified")
     scaled = fitted.transform(numeric, values, offsets, entities)
@@ -176,33 +166,19 @@ def processed_statics(settings: Series, resolved: Resolved, statics: Statics, en
                     f"{settings.missing_static}; complete the static files, or give missing_static='drop_entity'"
                 )
         encoder = fit_encoder(each.encoder, tuple(texts), texts)
-        made = dict(zip(encoder.names, encoder.transform(texts).T.astype(np.float32), strict=True))
-        columns |= {name: [(out, made[out]) for out in encoder.names_of(name)] for name in texts}
+        codes = dict(zip(encoder.names, encoder.transform(texts).T.astype(np.float32), strict=True))
+        columns |= {name: [(out, codes[out]) for out in encoder.names_of(name)] for name in texts}
         encoders.append(encoder)
-    ordered = [column for name in table.columns for column in columns[name]]
-    names = tuple(name for name, _ in ordered)
-    called = [settings.entity_column, *names]
+    made = [(settings.entity_column, entities), *(column for name in table.columns for column in columns[name])]
+    called = [name for name, _ in made]
     twice = sorted({name for name in called if called.count(name) > 1})
     if twice:
         raise InputError(
             f"{len(twice)} columns of static features would be called alike, first {twice[0]!r}: that of a category is "
             f"called COLUMN_CATEGORY; rename the other column in the static files"
         )
-    stacked = np.stack([column for _, column in ordered], axis=1) if ordered else np.empty((len(entities), 0))
     filled = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
-    return Processed(names, stacked.astype(np.float32), fitted, tuple(encoders), filled)
-
-
-def _complete(settings: Series, names: Sequence[str], values: F64) -> F64:
-    """Missing attributes replaced by the mean or the median of the entities that have them, if that was asked for.
-
-    values: of the retained entities, the columns `names`. Raises `InputError` where none has one.
-    """
-    if settings.missing_static not in ("mean", "median") or not np.isnan(values).any():
-        return values
-    nowhere = np.isnan(values).all(axis=0)
-    if nowhere.any():
-        name = names[int(np.argmax(nowhere))]
-        raise InputError(f"static feature {name!r} is missing for every entity; take it out of static_features")
-    middle = np.nanmean(values, axis=0) if settings.missing_static == "mean" else np.nanmedian(values, axis=0)
-    return np.where(np.isnan(values), middle, values)
+    types = [pa.string(), *[pa.float32()] * (len(made) - 1)]
+    schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in zip(called, types, strict=True)])
+    arrays = [pa.array(column, kind) for (_, column), kind in zip(made, types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema), fitted, tuple(encoders), filled

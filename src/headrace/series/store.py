@@ -16,11 +16,14 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.arrays import F32, I64
+from headrace.dataset.open import FinishedRun
 from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import CorruptShard
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.axis import Anchor, Axis, Frequency
@@ -34,21 +37,8 @@ SUMMARY = "quality_summary.json"
 REPORTS, REPORTS_TABLE = "quality_reports", "quality_reports.parquet"
 SERIES_DIRECTORY = "processed_time_series"
 
+_MEND = "restore it or prepare the run again"
 _LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix and a temporary prefix
-
-_NUMBERS = ("val_row", "test_row", "train_targets", "val_targets", "test_targets")
-ENTITIES_SCHEMA = pa.schema(
-    [
-        pa.field("entity", pa.string(), nullable=False),
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("first_row", pa.int64(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("first_time", pa.timestamp("us"), nullable=False),
-        pa.field("anchor", pa.string(), nullable=False),
-        *(pa.field(name, pa.int64(), nullable=False) for name in _NUMBERS),
-        pa.field("static_row", pa.int32(), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -73,6 +63,16 @@ class Entity:
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Return the rows [start, stop) of the entity in each split."""
         return {"train": (0, self.val_row), "val": (self.val_row, self.test_row), "test": (self.test_row, self.rows)}
+
+
+_TYPES = {"entity": pa.string(), "shard": pa.string(), "first_time": pa.timestamp("us"), "anchor": pa.string()}
+_NAMES = [each.name for each in fields(Entity)]
+ENTITIES_SCHEMA = pa.schema(
+    [
+        pa.field(name, {**_TYPES, "static_row": pa.int32()}.get(name, pa.int64()), nullable=False)
+        for name in ("entity", "shard", *_NAMES[1:], "static_row")
+    ]
+)
 
 
 def split_directory(split: str) -> str:
@@ -108,28 +108,32 @@ def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
     return stacked([values[each.first_row : each.first_row + each.val_row] for each in entities])
 
 
-def with_metadata(schema: pa.Schema, settings: Series, frequency: Frequency) -> pa.Schema:
+def stored_columns(settings: Series) -> list[str]:
+    """List the columns of the store and of the readable files: values, then masks."""
+    return [*settings.columns(), *settings.mask_columns()]
+
+
+def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
     """Add to a schema what readers need to know of the columns."""
     metadata = {
-        "columns": [*settings.columns(), *settings.mask_columns()],
+        "columns": stored_columns(settings),
         "target": settings.target,
         "masks": settings.mask_columns(),
-        "frequency": frequency.word,
+        "frequency": settings.step.word,
         "entity": settings.entity_column,
         "time": settings.time,
     }
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
 
-def readable_schema(settings: Series, frequency: Frequency) -> pa.Schema:
+def readable_schema(settings: Series) -> pa.Schema:
     """Make the schema of the Parquet files: entity, time, scaled columns without nulls; a missing value is NaN."""
-    names = [*settings.columns(), *settings.mask_columns()]
     fields_ = [
         pa.field(settings.entity_column, pa.string(), nullable=False),
         pa.field(settings.time, pa.timestamp("us"), nullable=False),
-        *(pa.field(name, pa.float32(), nullable=False) for name in names),
+        *(pa.field(name, pa.float32(), nullable=False) for name in stored_columns(settings)),
     ]
-    return with_metadata(pa.schema(fields_), settings, frequency)
+    return with_metadata(pa.schema(fields_), settings)
 
 
 @contextmanager
@@ -141,13 +145,25 @@ def publishing(files: TaskFiles, target: str) -> Iterator[HashingFile]:
     files.finished(path, target, file.holding(0))
 
 
-def write_store(files: TaskFiles, number: int, matrix: F32, settings: Series, frequency: Frequency) -> None:
+def write_store(files: TaskFiles, number: int, matrix: F32, settings: Series) -> None:
     """Write the shard of a batch. matrix: float32 [rows, C], C-contiguous."""
     kind = pa.list_(pa.field("item", pa.float32(), nullable=False), matrix.shape[1])
-    schema = with_metadata(pa.schema([pa.field("values", kind, nullable=False)]), settings, frequency)
+    schema = with_metadata(pa.schema([pa.field("values", kind, nullable=False)]), settings)
     values = pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), type=kind)
     with publishing(files, shard_name(number)) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.record_batch([values], schema=schema))
+
+
+def rows_table(settings: Series, schema: pa.Schema, entity: Entity, bounds: tuple[int, int], matrix: F32) -> pa.Table:
+    """Make the readable rows [start, stop) of an entity. matrix: float32 [rows, C] of its batch."""
+    start, stop = bounds
+    columns = np.ascontiguousarray(matrix[entity.first_row + start : entity.first_row + stop].T)
+    arrays = [
+        pa.repeat(entity.entity, stop - start),
+        pa.array(entity.axis(settings.step).times()[start:stop]).view(pa.timestamp("us")),
+        *(pa.array(column) for column in columns),
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def write_readable(files: TaskFiles, target: str, schema: pa.Schema, table: pa.Table) -> list[dict[str, Any]]:
@@ -193,13 +209,6 @@ def write_tables(
             writer.write_table(pa.concat_tables(held))
 
 
-def entities_table(entities: Sequence[Entity], number: int, schema: pa.Schema, static_rows: Sequence[int]) -> pa.Table:
-    """Make the rows of entities.parquet of batch `number`."""
-    columns: dict[str, Any] = {each.name: [getattr(one, each.name) for one in entities] for each in fields(Entity)}
-    columns |= {"shard": [shard_name(number)] * len(entities), "static_row": static_rows}
-    return pa.Table.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
-
-
 def published_digest(files: Iterable[tuple[str, str]]) -> str:
     """Digest the paths and SHA-256 of all files that stay in a run: not those of the stage directory."""
     return sha256_hex(
@@ -209,21 +218,18 @@ def published_digest(files: Iterable[tuple[str, str]]) -> str:
 
 def stored_entities(run: Path) -> dict[str, list[Entity]]:
     """Read the entities of each shard of the store, by its path in the run; both in order. O(entities) of memory."""
-    names = [each.name for each in fields(Entity)]
-    table = pq.read_table(run / ENTITIES, columns=[*names, "shard"])
-    at = table.schema.get_field_index("first_time")
-    rows = table.set_column(at, "first_time", table["first_time"].cast(pa.int64())).to_pylist()
+    table = pl.read_parquet(run / ENTITIES, columns=[*_NAMES, "shard"])
     found: dict[str, list[Entity]] = {}
-    for row in rows:
+    for row in table.with_columns(pl.col("first_time").dt.epoch("us")).iter_rows(named=True):
         found.setdefault(row.pop("shard"), []).append(Entity(**row))
     return found
 
 
-def stored_settings(run: Path) -> Series:
-    """Read the settings that the run was made with."""
-    config = json.loads((run / "config.json").read_bytes())
+def stored_settings(run: FinishedRun) -> Series:
+    """Read the settings that the run was made with, and the frequency that was found."""
+    config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
-    return Series(**config)
+    return Series(**config | {"frequency": run.manifest.facts["frequency"]})
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
@@ -233,3 +239,23 @@ def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
     values = batch.column("values")
     metadata = json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
     return np.asarray(values.flatten().to_numpy(), np.float32).reshape(-1, values.type.list_size), metadata
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Read quality_summary.json. Raises `CorruptShard`."""
+    try:
+        summary: dict[str, Any] = json.loads((run / SUMMARY).read_bytes())
+        if not {"original_basins", "excluded_basins", "retained_basins"} <= summary.keys():
+            raise ValueError("it lacks counts of basins")
+    except (OSError, ValueError, AttributeError) as error:
+        raise CorruptShard(f"{run / SUMMARY}: cannot be read ({error}); {_MEND}") from error
+    return summary
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a Parquet file, with its page checksums. Raises `CorruptShard`."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            return file.read(columns, use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from headrace.arrays import F32, I64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check, read_receipt
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
-from headrace.series.arrays.axis import Frequency
 from headrace.series.clean import required_targets
 from headrace.series.config import Series
 from headrace.series.leaks import leak_checks
@@ -32,7 +26,12 @@ from headrace.series.store import (
     file_name,
     map_store,
     published_digest,
+    read_summary,
+    read_table,
+    readable_schema,
+    rows_table,
     split_directory,
+    stored_columns,
     stored_entities,
     stored_settings,
 )
@@ -45,21 +44,17 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
     A run in an object store is fetched first: its many small files are mapped and compared with each other.
     """
     with place_of(run.root).local_tree() as here:
-        found = _verify_here(FinishedRun(here, run.manifest), workers or default_workers())
-    return [replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in found]
-
-
-def _verify_here(run: FinishedRun, workers: int) -> list[Check]:
-    checks = [_files(run)]
-    if checks[-1].problem is None:
-        settings = stored_settings(run.root)
-        try:
-            checks += [_entities(run, settings), _rows(run, settings, workers)]
-            if all(check.problem is None for check in checks):
-                checks += leak_checks(run)
-        except CorruptShard as error:
-            checks.append(Check("contents", "", str(error)))
-    return checks
+        local = FinishedRun(here, run.manifest)
+        checks = [_files(local)]
+        if checks[0].problem is None:
+            settings = stored_settings(local)
+            try:
+                checks += [_entities(local, settings), _rows(local, settings, workers or default_workers())]
+                if all(check.problem is None for check in checks):
+                    checks += leak_checks(local)
+            except CorruptShard as error:
+                checks.append(Check("contents", "", str(error)))
+    return [replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in checks]
 
 
 def _files(run: FinishedRun) -> Check:
@@ -84,45 +79,43 @@ def _files(run: FinishedRun) -> Check:
 
 def _entities(run: FinishedRun, settings: Series) -> Check:
     """Retained entities are those of the summary; each has its static row; each trains on what was asked."""
-    path = run.root / ENTITIES
-    table = _read(path)
-    frequency = Frequency.parse(str(run.manifest.facts["frequency"]))
-    summary = json.loads((run.root / SUMMARY).read_bytes())
-    names = table["entity"].to_pylist()
-    detail = f"{len(names):,} retained of {summary['original_basins']:,}, each with its static row and its targets"
-    problem = None
-    if names != summary["retained_basins"] or set(names) & set(summary["excluded_basins"]):
-        problem = f"{path}: holds other entities than {SUMMARY} retains"
-    elif len(names) + len(summary["excluded_basins"]) != summary["original_basins"]:
-        problem = f"{run.root / SUMMARY}: retained and excluded entities are not all of {summary['original_basins']:,}"
-    required = max(1, required_targets(settings, frequency))
-    few = np.flatnonzero(table["train_targets"].to_numpy() < required)
-    if problem is None and len(few):
-        problem = f"{path}: {names[int(few[0])]} trains on fewer than {required:,} targets"
-    if problem is None and settings.static_features:
-        statics = _read(run.root / STATICS)
-        own = statics[settings.entity_column].to_pylist()
-        if [own[row] for row in table["static_row"].to_pylist()] != names:
-            problem = f"{run.root / STATICS}: has its rows in another order than {ENTITIES} says"
-    every = {*names, *summary["excluded_basins"]}
+    path, table = run.root / ENTITIES, read_table(run.root / ENTITIES)
+    summary = read_summary(run.root)
+    original, excluded, names = summary["original_basins"], summary["excluded_basins"], table["entity"].to_pylist()
+    required = max(1, required_targets(settings))
+    few = [name for name, own in zip(names, table["train_targets"].to_pylist(), strict=True) if own < required]
+    static = names
+    if settings.static_features:
+        own = read_table(run.root / STATICS)[settings.entity_column]
+        static = own.take(table["static_row"]).to_pylist()
     if settings.layout == "packed":
-        told = set(_read(run.root / REPORTS_TABLE)["entity"].to_pylist())
+        reported = set(read_table(run.root / REPORTS_TABLE)["entity"].to_pylist())
     else:
-        files = {path.name for path in (run.root / REPORTS).glob("*.json")}
-        told = {each for each in every if f"{file_name(each)}.json" in files}
-    silent = sorted(every - told)
-    if problem is None and silent:
-        problem = f"{run.root}: {silent[0]} has no quality report"
-    return Check("entities", detail, problem)
+        files = {each.name for each in (run.root / REPORTS).glob("*.json")}
+        reported = {each for each in (*names, *excluded) if f"{file_name(each)}.json" in files}
+    silent = sorted({*names, *excluded} - reported)
+    problems = (
+        (
+            names != summary["retained_basins"] or not excluded.keys().isdisjoint(names),
+            f"{path}: holds other entities than {SUMMARY} retains",
+        ),
+        (
+            len(names) + len(excluded) != original,
+            f"{run.root / SUMMARY}: retained and excluded entities are not all of {original:,}",
+        ),
+        (few, f"{path}: {', '.join(few[:1])} trains on fewer than {required:,} targets"),
+        (static != names, f"{run.root / STATICS}: has its rows in another order than {ENTITIES} says"),
+        (silent, f"{run.root}: {', '.join(silent[:1])} has no quality report"),
+    )
+    detail = f"{len(names):,} retained of {original:,}, each with its static row and its targets"
+    return Check("entities", detail, next((told for wrong, told in problems if wrong), None))
 
 
 def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     """The readable rows of every split are those of the store, on equal steps, in the order of train, val, test."""
 
-    def checked(shard: str, entities: list[Entity]) -> Callable[[], tuple[int, str | None]]:
-        return lambda: _shard_rows(run, settings, run.root / shard, entities)
-
-    found = run_tasks([checked(*each) for each in stored_entities(run.root).items()], workers)
+    tasks = [partial(_shard_rows, run, settings, *each) for each in stored_entities(run.root).items()]
+    found = run_tasks(tasks, workers)
     rows = sum(count for count, _ in found)
     problem = next((told for _, told in found if told is not None), None)
     listed = sum(totals.rows for totals in run.manifest.splits.values())
@@ -131,32 +124,30 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     return Check("rows", f"{rows:,} rows of the store are those of train, val and test, on equal steps", problem)
 
 
-def _shard_rows(run: FinishedRun, settings: Series, shard: Path, entities: list[Entity]) -> tuple[int, str | None]:
+def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, str | None]:
     """Count the rows of a shard, and compare them with the readable ones; None if they are the same."""
-    frequency = Frequency.parse(str(run.manifest.facts["frequency"]))
-    names = [*settings.columns(), *settings.mask_columns()]
+    shard, packed = run.root / name, settings.layout == "packed"
+    schema = readable_schema(settings)
     matrix, metadata = map_store(shard)
-    if metadata.get("columns") != names:
-        return 0, f"{shard}: does not name the columns {', '.join(names)}"
-    packed: dict[str, pa.Table] = {}  # what is left of the packed file of each split, in the order of entities
+    if metadata.get("columns") != stored_columns(settings):
+        return 0, f"{shard}: does not name the columns {', '.join(stored_columns(settings))}"
+    left: dict[str, pa.Table] = {}  # of the packed file of each split, in the order of entities
     expected = 0
     for each in entities:
         if each.first_row != expected:
             return expected, f"{run.root / ENTITIES}: {each.entity} begins at row {each.first_row}, not {expected}"
         expected += each.rows
-        times = each.axis(frequency).times()
         for split, (start, stop) in each.bounds().items():
-            stem = shard.stem if settings.layout == "packed" else file_name(each.entity)
+            stem = shard.stem if packed else file_name(each.entity)
             path = run.root / split_directory(split) / f"{stem}.parquet"
             if start == stop:
-                if settings.layout == "files" and path.exists():
+                if not packed and path.exists():
                     return expected, f"{path}: is there, and {each.entity} has no rows in {split}"
                 continue
-            table = packed[split] if split in packed else _read(path)
-            if settings.layout == "packed":
-                packed[split], table = table.slice(stop - start), table.slice(0, stop - start)
-            rows = matrix[each.first_row + start : each.first_row + stop]
-            told = _difference(table, each.entity, times[start:stop], rows, names, settings)
+            table = left[split] if split in left else read_table(path)
+            if packed:
+                left[split], table = table.slice(stop - start), table.slice(0, stop - start)
+            told = _difference(table, rows_table(settings, schema, each, (start, stop), matrix))
             if told is not None:
                 return expected, f"{path}: entity {each.entity}: {told}"
     if expected != len(matrix):
@@ -164,26 +155,17 @@ def _shard_rows(run: FinishedRun, settings: Series, shard: Path, entities: list[
     return expected, None
 
 
-def _difference(
-    table: pa.Table, entity: str, times: I64, rows: F32, names: Sequence[str], settings: Series
-) -> str | None:
+def _difference(table: pa.Table, stored: pa.Table) -> str | None:
     """Compare readable rows with those of the store; None if they are the same."""
-    if table.num_rows != len(rows):
-        return f"has {table.num_rows:,} rows, the store {len(rows):,}"
-    if pc.unique(table[settings.entity_column]).to_pylist() != [entity]:
+    entity, time, *names = stored.column_names
+    if table.num_rows != stored.num_rows:
+        return f"has {table.num_rows:,} rows, the store {stored.num_rows:,}"
+    if not table[entity].equals(stored[entity]):
         return "its rows are named otherwise"
-    own = table[settings.time].cast(pa.int64()).to_numpy()
-    if not np.array_equal(own, times):
-        return f"row {int(np.argmax(own != times)) + 1} is not at its step of the axis"
-    for place, name in enumerate(names):
-        if not np.array_equal(table[name].to_numpy(), rows[:, place], equal_nan=True):
+    if not table[time].equals(stored[time]):
+        row = int(np.argmax(table[time].to_numpy() != stored[time].to_numpy()))
+        return f"row {row + 1} is not at its step of the axis"
+    for name in names:
+        if not np.array_equal(table[name].to_numpy(), stored[name].to_numpy(), equal_nan=True):
             return f"column {name} is not that of the store"
     return None
-
-
-def _read(path: Path) -> pa.Table:
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error

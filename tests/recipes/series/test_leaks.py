@@ -10,7 +10,7 @@ from series_sources import frame_of, run_of, series, write_source
 
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.run.prepare import prepare
-from headrace.series import statics, write_batch
+from headrace.series import batches, statics
 from headrace.series.arrays.gaps import Gaps
 from headrace.series.leaks import leak_checks
 
@@ -63,7 +63,7 @@ def test_scalers_fitted_on_all_rows_are_found(tmp_path: Path, monkeypatch: pytes
         parts = [values[each.first_row : each.first_row + each.rows] for each in entities]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
-    monkeypatch.setattr(write_batch, "train_rows", all_rows)
+    monkeypatch.setattr(batches, "train_rows", all_rows)
     run_of(write_source(tmp_path / "raw", ENTITIES), tmp_path / "out")
 
     checks = checks_of(tmp_path / "out")

@@ -1,0 +1,284 @@
+"""The two passes over batches of entities: cleaned and spooled, then scaled by what trains and written.
+
+An entity that cannot be read, or does not pass, fails with its reason; the others of its batch do not notice.
+`stage/clean/part-N.json` has a line per entity of batch N, failed ones too; `part-N.values` the float64 [rows, C] of
+the passed ones end to end, `part-N.filled` bool of the same shape where masks are asked for. Values are mapped when
+they are read, so the first pass takes O(an entity) of memory. Pipelines per entity are fitted in the second, on the
+entity's train rows; unified ones were fitted before. Its work goes in slabs of entities, so memory is O(slab) beside
+the float32 rows of one batch. `finish` writes what a run has once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import F64, Bools
+from headrace.digest import canonical_json
+from headrace.errors import InputError
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.series.arrays.near_target import add, correlations, tally
+from headrace.series.clean import Cleaned, LeftOut, clean, quality_report
+from headrace.series.config import SPLITS, Series
+from headrace.series.pipelines.fitted import Fitted, fit, join, merge
+from headrace.series.pipelines.save import Pipelines, load_part, save_part
+from headrace.series.sources import EntitySource
+from headrace.series.statics import Statics, processed_statics
+from headrace.series.store import (
+    ENTITIES,
+    ENTITIES_SCHEMA,
+    REPORTS,
+    REPORTS_TABLE,
+    STATICS,
+    SUMMARY,
+    Entity,
+    file_name,
+    publishing,
+    readable_schema,
+    rows_table,
+    shard_name,
+    split_directory,
+    stacked,
+    train_rows,
+    with_metadata,
+    write_readable,
+    write_store,
+    write_tables,
+)
+
+UNIFIED = f"{STAGE_DIRECTORY}/fit/unified"
+
+_SLAB_CELLS = 1 << 18  # of float64: stays in the processor's cache
+_COMPARED_ROWS = 512
+_REPORT_ROWS = 1 << 12  # of a row group
+_REPORTS_SCHEMA = pa.schema(
+    [
+        pa.field("entity", pa.string(), nullable=False),
+        pa.field("passed_quality_check", pa.bool_(), nullable=False),
+        pa.field("failure_reason", pa.string()),
+        pa.field("report", pa.string(), nullable=False),
+    ]
+)
+
+
+def _name(number: int, what: str) -> str:
+    return f"{STAGE_DIRECTORY}/clean/part-{number:05d}.{what}"
+
+
+def clean_batch(
+    settings: Series,
+    source: EntitySource,
+    number: int,
+    lacking: Mapping[str, str],
+    files: TaskFiles,
+) -> dict[str, Any]:
+    """Clean the entities of batch `number` into its spool. lacking: entity → which static features it has not."""
+    counts: Counter[str] = Counter()
+    unusable = np.zeros(len(settings.columns()), np.int64)
+    read = passed = first_row = 0
+    empty: list[str] = []
+    with (
+        publishing(files, _name(number, "json")) as records,
+        publishing(files, _name(number, "values")) as values,
+        publishing(files, _name(number, "filled")) if settings.mask_columns() else nullcontext() as filled,
+    ):
+        for place in source.batch(number, settings.batch_size):
+            entity, name = source.names[place], source.name(place)
+            record: dict[str, Any] = {}
+            rows: Counter[str] = Counter()
+            cleaned: Cleaned | str
+            try:
+                observed = source.read(place, settings.columns())
+                rows["entity_failed"] = len(observed.times)
+                read += len(observed.times)
+                empty += [name] if name and not len(observed.times) else []
+                cleaned = clean(settings, observed)
+                if settings.missing_static == "drop_entity" and entity in lacking:
+                    raise LeftOut(lacking[entity])
+            except InputError as error:
+                cleaned = str(error)
+            else:
+                rows, axis = cleaned.rows, cleaned.axis
+                unusable += cleaned.imputation["unusable_values_count"]
+                passed += 1
+                position = {"first_row": first_row, "rows": axis.rows, "first_time": axis.first, "anchor": axis.anchor}
+                record["entity"] = {"entity": entity, **position, **vars(cleaned.cut)}
+                first_row += axis.rows
+                values.write(np.ascontiguousarray(cleaned.values).data)
+                if filled is not None:
+                    filled.write(np.ascontiguousarray(cleaned.filled).data)
+            counts += rows
+            record["report"] = quality_report(settings, entity, name, rows, cleaned)
+            records.write(canonical_json(record) + b"\n")
+    return {
+        "rows_read": read,
+        "rows": dict(sorted(counts.items())),
+        "passed": passed,
+        "empty_shards": empty,
+        "unusable": {name: int(n) for name, n in zip(settings.columns(), unusable, strict=True) if n},
+    }
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The spool of one batch, to be read."""
+
+    run: Path
+    number: int
+    columns: int
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Read what is known of each entity, in order: its quality report, and of retained ones its `Entity`."""
+        with (self.run / _name(self.number, "json")).open("rb") as file:
+            yield from map(json.loads, file)
+
+    def reports(self) -> Iterator[dict[str, Any]]:
+        """Read the quality report of each entity, failed ones too."""
+        return (record["report"] for record in self.records())
+
+    def entities(self) -> list[Entity]:
+        """Read the retained entities, in order."""
+        return [Entity(**record["entity"]) for record in self.records() if "entity" in record]
+
+    def values(self) -> F64:
+        """Map all rows: [rows, C]."""
+        return np.asarray(self._mapped("values", np.float64), np.float64)
+
+    def filled(self) -> Bools:
+        """Map a mask of the values that were carried forward: [rows, C]."""
+        return np.asarray(self._mapped("filled", np.bool_), np.bool_)
+
+    def _mapped(self, what: str, kind: type[np.generic]) -> Any:
+        path = self.run / _name(self.number, what)
+        if path.stat().st_size == 0:
+            return np.empty((0, self.columns), kind)
+        return np.memmap(path, kind, mode="r").reshape(-1, self.columns)
+
+
+def _part_stem(number: int) -> str:
+    return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
+
+
+def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, Any]:
+    """Scale and write the retained entities of a batch, and the quality reports of all."""
+    entities, values = spool.entities(), spool.values()
+    columns, pipelines = settings.columns(), settings.resolved.time_series
+    masks = len(settings.mask_columns())
+    unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())
+    matrix = np.empty((len(values), len(columns) + masks), np.float32)
+    filled = spool.filled() if masks else None
+    fits, tallies = [], []
+    cells = np.cumsum([each.rows for each in entities]) * len(columns)
+    for _, placed in groupby(zip(entities, cells.tolist(), strict=True), lambda each: each[1] // _SLAB_CELLS):
+        slab = [entity for entity, _ in placed]
+        start, stop = slab[0].first_row, slab[-1].first_row + slab[-1].rows
+        trains, edges = train_rows(slab, values)
+        own = fit(pipelines, columns, trains, edges, [each.entity for each in slab], strategy="per_group")
+        fits.append(own)
+        # About `_COMPARED_ROWS` of each entity, evenly, are enough to see that two columns are one.
+        some = [np.arange(low, high, max(1, (high - low) // _COMPARED_ROWS)) for low, high in pairwise(edges.tolist())]
+        rows, offsets = stacked(some)
+        tallies.append(tally(columns[1:], correlations(trains[rows], offsets, 0)[:, 1:]))
+        # Each split by itself: an object's numbers may depend on the rows that it is given together.
+        parts = [(each.entity, each.first_row - start + end) for each in slab for _, end in each.bounds().values()]
+        offsets = np.array([0, *(end for _, end in parts)], np.int64)
+        scaled = join([unified, own]).transform(columns, values[start:stop], offsets, [entity for entity, _ in parts])
+        matrix[start:stop, : len(columns)] = scaled
+        if filled is not None:
+            matrix[start:stop, len(columns) :] = filled[start:stop, -masks:]
+    save_part(files, _part_stem(spool.number), merge(fits))
+    if entities:
+        write_store(files, spool.number, matrix, settings)
+    schema = readable_schema(settings)
+    blocks: dict[str, list[dict[str, Any]]] = {}  # of each readable file
+    for split in SPLITS:
+        shares = [each for each in entities if each.bounds()[split][0] < each.bounds()[split][1]]
+        groups = [[each] for each in shares] if settings.layout == "files" else [shares] if shares else []
+        for group in groups:
+            stem = file_name(group[0].entity) if settings.layout == "files" else f"part-{spool.number:05d}"
+            target = f"{split_directory(split)}/{stem}.parquet"
+            tables = [rows_table(settings, schema, each, each.bounds()[split], matrix) for each in group]
+            blocks[target] = write_readable(files, target, schema, pa.concat_tables(tables))
+    if settings.layout == "files":
+        for report in spool.reports():
+            files.write(f"{REPORTS}/{file_name(report['entity'])}.json", canonical_json(report) + b"\n")
+    return {"rows_read": len(values), "blocks": blocks, "near_target": add(tallies)}
+
+
+def finish(
+    settings: Series,
+    spools: Sequence[Spool],
+    statics: Statics | None,
+    near_target: Mapping[str, Sequence[int]],
+    files: TaskFiles,
+) -> dict[str, Any]:
+    """Write the files about all entities; return what the manifest says of the pipelines.
+
+    near_target: features that look like the target in another unit.
+    """
+    schema = with_metadata(ENTITIES_SCHEMA, settings)
+    names: list[str] = []
+    full: list[int] = []  # batches with retained entities
+
+    def entities() -> Iterator[pa.Table]:
+        for spool in spools:
+            rows = []
+            for each in spool.entities():
+                static_row = -1 if statics is None else len(names)
+                rows.append({**vars(each), "shard": shard_name(spool.number), "static_row": static_row})
+                names.append(each.entity)
+            if rows:
+                full.append(spool.number)
+                yield pa.Table.from_pylist(rows, schema=schema)
+
+    write_tables(files, ENTITIES, schema, entities())
+    unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())
+    of_series = join([unified, merge([load_part(files.run, _part_stem(number)) for number in full])])
+    pipelines = Pipelines(settings.target, of_series, Fitted(()))
+    static_columns: list[str] = []
+    filled: dict[str, int] = {}
+    if statics is not None:
+        table, fitted, encoders, filled = processed_statics(settings, statics, names)
+        write_tables(files, STATICS, table.schema, iter([table]))
+        static_columns = table.column_names[1:]
+        pipelines = Pipelines(settings.target, of_series, fitted, encoders)
+    digests = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
+    excluded = {
+        report["entity"]: report["failure_reason"]
+        for spool in spools
+        for report in spool.reports()
+        if not report["passed_quality_check"]
+    }
+    summary = {
+        "original_basins": len(names) + len(excluded),
+        "passed_basins": len(names),
+        "failed_basins": len(excluded),
+        "excluded_basins": excluded,
+        "retained_basins": names,
+        "attributes_without_series": 0 if statics is None else statics.strangers,
+        "features_like_the_target": dict(near_target),
+    }
+    files.write(SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode() + b"\n")
+    if settings.layout == "packed":
+        write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, map(_reports_table, spools), _REPORT_ROWS)
+    return {
+        "pipelines": digests,
+        "near_target": dict(near_target),
+        "static_columns": static_columns,
+        "filled_statics": filled,
+    }
+
+
+def _reports_table(spool: Spool) -> pa.Table:
+    """The quality reports of a batch as rows: a million entities must not mean a million files."""
+    rows = [{**each, "report": canonical_json(each).decode()} for each in spool.reports()]
+    return pa.Table.from_pylist(rows, schema=_REPORTS_SCHEMA)

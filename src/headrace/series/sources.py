@@ -1,0 +1,341 @@
+"""Find the files that a run of series reads, and read the rows of one entity as they are: nothing is cleaned yet.
+
+O(files) of memory to find them, O(an entity) to read one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import F64, I64
+from headrace.errors import InputError
+from headrace.formats import parquet
+from headrace.formats.date_words import advice
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, stem_of_name
+from headrace.formats.foreign import refuse_foreign
+from headrace.formats.listing import is_data_name, list_files
+from headrace.formats.open_parquet import open_file
+from headrace.formats.schema import hint, is_text
+from headrace.formats.shard import column_name
+from headrace.formats.source import read_chunks, survey
+from headrace.formats.text_columns import nulled
+from headrace.series.config import FILE_NAME, Series
+from headrace.storage.places import path_of, place_of
+
+SERIES, STATIC = "series", "static"
+_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)  # the run stops and can go on
+_TEXT = (".txt", ".txt.gz", ".txt.zst")
+_CAMELS_FORCING = re.compile(r"(\d+)_lump_\w+_forcing_leap\.txt(\.gz)?")
+_CAMELS_FLOW = re.compile(r"(\d+)_streamflow_qc\.txt(\.gz)?")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The rows of one entity in source order.
+
+    times: microseconds, `MISSING` where there is none or it cannot be read: int64 [N]; values: NaN where missing:
+    float64 [N, C], columns as `Series.columns()`. bad_time: the first row without a time, told.
+    """
+
+    times: I64
+    values: F64
+    bad_time: str | None = None
+
+
+@dataclass(frozen=True)
+class EntitySource:
+    """Entities in the order of their names, and how their rows are read.
+
+    rows: function from the number of an entity and columns of values, in the order of `Series.columns()`, to its rows.
+    files: paths and names of each entity that has files of its own; long tables were spread before.
+    """
+
+    names: Sequence[str]
+    rows: Callable[[int, Sequence[str]], Observed]
+    files: Mapping[str, Sequence[tuple[Path, str]]] = field(default_factory=dict)
+
+    def batch(self, number: int, size: int) -> range:
+        """Number the entities of a batch."""
+        return range(number * size, min((number + 1) * size, len(self.names)))
+
+    def name(self, number: int) -> str:
+        """Name an entity's first file; "" for long tables and an entity without a file."""
+        return next((name for _, name in self.files.get(self.names[number], ())), "")
+
+    def paths(self, numbers: range) -> list[Path]:
+        """List the files of some entities."""
+        return [path for number in numbers for path, _ in self.files.get(self.names[number], ())]
+
+    def read(self, number: int, columns: Sequence[str]) -> Observed:
+        """Read the rows of an entity. Raises `InputError` for what is in them, `OSError` for trouble of the machine."""
+        try:
+            return self.rows(number, columns)
+        except OSError as error:
+            if error.errno in _MACHINE:
+                raise
+            raise InputError(f"{self.name(number)}: cannot be read ({error}); check the file") from error
+        except (pa.ArrowException, pl.exceptions.PolarsError, UnicodeError) as error:
+            raise InputError(str(error)) from error
+
+
+def source_files(settings: Series) -> list[tuple[Path, str]]:
+    """Find the files of series and of static attributes, with names below `series/` and `static/`, sorted by name.
+
+    With `entities`, only their files. Raises `InputError` where nothing is found.
+    """
+    if settings.reader == "camels_us":
+        found = _camels_files(settings.source[0], settings.forcing)
+    else:
+        found = []
+        for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
+            listing = list_files(source)
+            found += [(listing.path(place), f"{prefix}{name}") for place, name in enumerate(listing.names)]
+    listed = settings.listed()
+    if listed is not None and settings.entity == FILE_NAME:
+        wanted = set(listed)
+        found = [each for each in found if entity_of(settings, each[1]) in wanted]
+    files = [(path, f"{SERIES}/{name}") for path, name in found]
+    for prefix, source in _regions(settings.region_static_attributes_base_dirs, settings.static):
+        paths = _tables(source)
+        root = os.path.commonpath([path.parent for path in paths]) if paths else ""
+        files += [(path, f"{STATIC}/{prefix}{path.relative_to(root).as_posix()}") for path in paths]
+    return sorted(files, key=lambda each: each[1])
+
+
+def _regions(directories: Mapping[str, Path], otherwise: Sequence[Path]) -> list[tuple[str, Sequence[Path]]]:
+    """What names of each region begin with, and its places; without regions these places."""
+    return [(f"{region}/", [directory]) for region, directory in sorted(directories.items())] or [("", otherwise)]
+
+
+def _tables(source: Iterable[Path]) -> list[Path]:
+    """Files, directories' data files and matches of patterns, each once, sorted; text tables too."""
+    found: set[Path] = set()
+    for entry in source:
+        path = _absolute(entry)
+        if path.is_dir():
+            every = list(path.iterdir())
+            refuse_foreign(path, {each.name for each in every})
+            own = [
+                each
+                for each in every
+                if each.name.lower().endswith((*DATA_NAMES, *_TEXT))
+                and each.name[0] not in "._"
+                and "readme" not in each.name.lower()
+            ]
+        else:
+            own = [path] if path.is_file() else place_of(path).matches()
+        if not own:
+            raise InputError(f"{entry}: no such file, directory or match with tables; check the path of static")
+        found.update(own)
+    return sorted(found)
+
+
+def passed_over(settings: Series) -> list[str]:
+    """List what is not read in source directories, sorted; nothing where looking costs requests."""
+    found: list[str] = []
+    if settings.reader != "table":
+        return found
+    for each in (*settings.source, *settings.region_time_series_base_dirs.values()):
+        directory = _absolute(each)
+        if place_of(directory).reads == "calls" and directory.is_dir():
+            with os.scandir(directory) as entries:
+                found += [
+                    str(directory / entry.name)
+                    for entry in entries
+                    if entry.name[0] not in "._" and (entry.is_dir() or not is_data_name(entry.name))
+                ]
+    return sorted(each for each in found if "readme" not in each.rpartition(os.sep)[2].lower())
+
+
+def _absolute(path: Path) -> Path:
+    return place_of(path_of(path)).absolute()
+
+
+def _camels_files(root: Path, forcing: str) -> list[tuple[Path, str]]:
+    root = _absolute(root)
+    found = []
+    for directory, pattern in ((f"basin_mean_forcing/{forcing}", _CAMELS_FORCING), ("usgs_streamflow", _CAMELS_FLOW)):
+        files = [each for each in (root / directory).rglob("*.txt*") if pattern.fullmatch(each.name)]
+        if not files:
+            raise InputError(f"{root / directory}: holds no files of CAMELS-US; give the data set's root as source")
+        found += [(each, each.relative_to(root).as_posix()) for each in files]
+    return found
+
+
+def entity_of(settings: Series, name: str) -> str:
+    """Name the entity of a file."""
+    own = PurePosixPath(name).name
+    if settings.reader == "camels_us":
+        match = _CAMELS_FORCING.fullmatch(own) or _CAMELS_FLOW.fullmatch(own)
+        return match[1] if match else own
+    return stem_of_name(own)
+
+
+def files_of(kind: str, files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
+    """Select the files of `SERIES` or `STATIC`, with names without this word."""
+    return [(path, name.removeprefix(f"{kind}/")) for path, name in files if name.startswith(f"{kind}/")]
+
+
+def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> EntitySource:
+    """Open a source with files per entity; entities that were asked for and have no file are in it too.
+
+    Raises `InputError` where two files are one entity.
+    """
+    own: dict[str, list[tuple[Path, str]]] = {}
+    for path, name in files_of(SERIES, files):
+        own.setdefault(entity_of(settings, name), []).append((path, name))
+    problems = dict.fromkeys(settings.listed() or (), "no file has its name; correct the list of entities")
+    for entity, places in own.items():
+        (path, name), *others = places
+        problems.pop(entity, None)
+        if settings.reader == "table" and others:
+            raise InputError(f"{path} and {others[0][0]} are both entity {entity!r}; rename one, or give one of them")
+        if settings.reader == "camels_us" and len(others) != 1:
+            problems[entity] = f"{path}: is its only file; CAMELS-US has a forcing and a streamflow file for each basin"
+        region, called = name.partition("/")[0], entity.partition("_")[0]
+        if settings.region_time_series_base_dirs and called != region:
+            problems[entity] = f"{path}: is of region {called!r} by its name, and lies in that of {region!r}"
+    names = sorted({*own, *problems})
+
+    def rows(number: int, columns: Sequence[str]) -> Observed:
+        entity = names[number]
+        if entity in problems:
+            raise InputError(problems[entity])
+        if settings.reader == "camels_us":
+            from headrace.series.camels_us import read_basin
+
+            return read_basin(settings, [path for path, _ in own[entity]], columns)
+        return read_file(settings, *own[entity][0], columns)
+
+    return EntitySource(names, rows, own)
+
+
+def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -> Observed:
+    """Read a file that is one entity, with these columns of values.
+
+    Raises `InputError` if it cannot be read, or a value is no number.
+    """
+    times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
+    for table in tables(path, name, [settings.time, *columns]):
+        own_times, own_values, bad = parse(settings, columns, table, first_row)
+        if bad:
+            raise InputError(f"{path}: {bad[min(bad)]}")
+        if bad_time is None and (own_times == MISSING).any():
+            bad_time = f"{path}: {tell_time(settings, table, int(np.argmax(own_times == MISSING)), first_row)}"
+        times.append(own_times)
+        values.append(own_values)
+        first_row += len(own_times)
+    if len(times) == 2:  # not copied
+        return Observed(times[1], values[1], bad_time)
+    return Observed(np.concatenate(times), np.concatenate(values), bad_time)
+
+
+def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent."""
+    kind = kind_of_name(path.name)
+    if kind is None or kind != Kind("parquet", "none"):
+        kind = detect(path)
+    if holds_nothing(path, kind):
+        return
+    if kind.format == "parquet":  # opened once: of small files that is most of the work
+        with open_file(path, kind) as file:
+            raw = {column_name(each): each for each in file.schema_arrow.names}
+            _all_there(path, columns, raw)
+            if file.metadata.num_rows <= parquet.CHUNK_ROWS:
+                yield file.read([raw[each] for each in columns], use_threads=False).rename_columns(list(columns))
+                return
+    shard = survey(path, name)
+    if shard.content == "nothing":
+        return
+    _all_there(path, columns, shard.schema.names)
+    for chunk in read_chunks(shard, columns):
+        yield chunk.table(columns)
+
+
+def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict[str, str]) -> None:
+    for each in columns:
+        if each not in present:
+            known = list(present)
+            shown = ", ".join(known[:12]) + (f", … ({len(known)} columns)" if len(known) > 12 else "")
+            raise InputError(f"{path}: has no column {each!r}; it has {shown}{hint(known)}")
+
+
+def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> tuple[I64, F64, dict[int, str]]:
+    """Parse times and values of some rows, as in `Observed`; and tell what is wrong with rows whose value is no number.
+
+    Messages name the row, counted from 1 behind `first_row`.
+    """
+    values = np.empty((table.num_rows, len(columns)))
+    unread: list[tuple[int, str]] = []
+    for place, name in enumerate(columns):
+        try:
+            unread += [(row, name) for row in _values(table[name], settings, values[:, place])]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
+            kind = table[name].type
+            raise InputError(f"column {name!r} is {kind}, which is no number; name a column of numbers") from None
+    for number in settings.missing_numbers:
+        values[values == number] = np.nan
+    infinite = np.isinf(values)
+    if infinite.any():
+        unread += [(int(row), columns[place]) for row, place in np.argwhere(infinite)]
+    bad: dict[int, str] = {}
+    for row, name in unread:
+        bad.setdefault(
+            row,
+            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is no finite number; correct "
+            f"it, or name it in null_values or missing_numbers",
+        )
+    return _times(table[settings.time], settings), values, bad
+
+
+def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
+    """Say what is wrong with the time of a row that has none."""
+    value = table[settings.time][row].as_py()
+    why = "which is missing; correct it"
+    if value is not None and value != "":
+        form = " or ".join(settings.time_format)
+        why = f"which is no time of time_format: {advice(value, form, 'time_format')}"
+    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
+
+
+def _times(column: pa.ChunkedArray, settings: Series) -> I64:
+    kind = column.type
+    if pa.types.is_timestamp(kind):  # says itself what it counts
+        return parse_dates(column, "auto").micros
+    column = nulled(column, ("",))
+    micros = np.full(len(column), MISSING)
+    for form in settings.time_format:
+        micros = np.where(micros == MISSING, parse_dates(column, form).micros, micros)
+        if not (micros == MISSING).any():
+            break
+    return np.asarray(micros, np.int64)
+
+
+def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
+    """Write a column as float64 with NaN for missing; the rows whose text is no number."""
+    if not is_text(column.type):
+        if pa.types.is_temporal(column.type):
+            raise TypeError(f"{column.type} is no number")
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        if not pa.types.is_floating(column.type):
+            column = column.cast(pa.float64(), safe=False)
+        into[:] = column.to_numpy()  # null becomes NaN
+        return []
+    column = nulled(column, ("", *settings.null_values))
+    read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    into[:] = read.fill_null(np.nan).to_numpy()
+    if read.null_count() == column.null_count:
+        return []
+    return list(np.flatnonzero(np.asarray(pc.is_valid(column)) & read.is_null().to_numpy()).tolist())
