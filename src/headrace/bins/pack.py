@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
-from headrace.bins.bins import Bins, offsets_of
+from headrace.bins.bins import Bins, checked_costs, offsets_of
 from headrace.digest import derive_key, permutation
 
 Algorithm = Literal[
@@ -75,16 +75,7 @@ def pack(
     """
     if capacity < 1:
         raise ValueError(f"pack: capacity is {capacity}; give the size of a bin in tokens, at least 1")
-    given = np.asarray(lengths)
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise ValueError(f"pack: lengths have shape {given.shape} and type {given.dtype}; give integers in one axis")
-    outside = np.flatnonzero((given < 1) | (given > capacity))
-    if len(outside):
-        first = int(outside[0])
-        raise ValueError(
-            f"pack: sequence {first} costs {given[first]}, a bin holds 1 to {capacity} ({len(outside)} do not fit); "
-            f"cut, split or drop them before, and count them"
-        )
+    costs = checked_costs("pack", lengths, capacity)
     if max_sequences is not None and max_sequences < 1:
         raise ValueError(f"pack: max_sequences is {max_sequences}; give at least 1, or None for no limit")
     packers: dict[Algorithm, Callable[[I64, int, int | None], Bins]] = {
@@ -96,8 +87,7 @@ def pack(
     }
     if algorithm not in packers:
         raise ValueError(f"pack: algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
-    costs = given.astype(np.int64, copy=False)
-    return packers[algorithm](costs, capacity, max_sequences) if len(costs) else Bins.empty()
+    return packers[algorithm](costs, capacity, max_sequences) if len(costs) else Bins.of_lists([])
 
 
 def _fullest(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
