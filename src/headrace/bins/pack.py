@@ -32,7 +32,7 @@ next sequence does not fit, found by bisection on running sums: O(bins log n).
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, get_args
@@ -228,24 +228,14 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
     count = np.bincount(lengths, minlength=capacity + 1)
     next_of = (np.cumsum(count) - count).tolist()  # where in `order` the next sequence of a length stands
     left = count.tolist()
-    below = list(range(capacity + 1))  # a length that ran out points to a shorter one; 0 is the end
-    for length in np.flatnonzero(count == 0)[1:].tolist():
-        below[length] = length - 1
-
-    def longest(at_most: int) -> int:
-        root = at_most
-        while below[root] != root:
-            root = below[root]
-        while below[at_most] != root:  # shorten the way for the next question
-            below[at_most], at_most = root, below[at_most]
-        return root
+    lasting = [0, *np.flatnonzero(count).tolist()]  # lengths that are left, rising; 0 is the end
 
     slots = max_sequences or len(lengths)
     pieces: list[I64] = []
     repeats: list[int] = []
     sizes: list[int] = []
-    while top := longest(capacity):
-        pattern, times = _pattern(top, left, longest, capacity, slots)
+    while lasting[-1]:
+        pattern, times = _pattern(lasting, left, capacity, slots)
         parts = []
         for length, number in pattern:
             first = next_of[length]
@@ -253,17 +243,16 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
             next_of[length] = first + times * number
             left[length] -= times * number
             if not left[length]:
-                below[length] = length - 1
+                del lasting[bisect_left(lasting, length)]
         pieces.append((np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]).ravel())
         repeats.append(times)
         sizes.append(sum(number for _, number in pattern))
     return Bins(offsets_of(np.repeat(sizes, repeats)), np.concatenate(pieces))
 
 
-def _pattern(
-    length: int, left: list[int], longest: Callable[[int], int], capacity: int, slots: int
-) -> tuple[list[tuple[int, int]], int]:
+def _pattern(lasting: list[int], left: list[int], capacity: int, slots: int) -> tuple[list[tuple[int, int]], int]:
     """The next bin as (length, number) pairs, and how many bins in a row are like it."""
+    length = lasting[-1]
     room, times, pattern = capacity, left[length], []
     while length:
         fits = min(room // length, slots)
@@ -273,7 +262,7 @@ def _pattern(
         times = min(times, left[length] // number if number == fits else 1)
         room -= number * length
         slots -= number
-        length = longest(min(room, length - 1)) if room and slots else 0
+        length = lasting[bisect_right(lasting, min(room, length - 1)) - 1] if slots else 0
     return pattern, times
 
 

@@ -90,23 +90,20 @@ class PackedBatches:
 
     def __post_init__(self) -> None:
         words = {"form": PackedForm, "labels": LabelPlace, "last_token": LastToken, "attention_mask": AttentionMask}
+        if self.loss_mask_alignment is not None:
+            words["loss_mask_alignment"] = MaskAlignment
         for name, choices in words.items():
             check_word(f"packed: {name}", getattr(self, name), get_args(choices))
-        if self.loss_mask_alignment is not None:
-            check_word("packed: loss_mask_alignment", self.loss_mask_alignment, get_args(MaskAlignment))
-        check_integer("packed: pad_id", self.pad_id)
-        check_integer("packed: pad_to_multiple_of", self.pad_to_multiple_of, least=1)
-        if self.ignore_index is not None:
-            check_integer("packed: ignore_index", self.ignore_index)
-        if self.most_sequences is not None:
-            check_integer("packed: most_sequences", self.most_sequences, least=1)
-        if self.pad_to is not None:
-            check_integer("packed: pad_to", self.pad_to, least=1)
-            if self.pad_to % self.pad_to_multiple_of:
-                raise SettingsError(
-                    f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
-                    " give one of them, or numbers that fit"
-                )
+        least = {"pad_id": None, "pad_to_multiple_of": 1, "ignore_index": None, "most_sequences": 1, "pad_to": 1}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value is not None or name in ("pad_id", "pad_to_multiple_of"):
+                check_integer(f"packed: {name}", value, least=lowest)
+        if self.pad_to is not None and self.pad_to % self.pad_to_multiple_of:
+            raise SettingsError(
+                f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
+                " give one of them, or numbers that fit"
+            )
         if self.labels == "same" and self.last_token == "drop":
             raise SettingsError(
                 'packed: labels="same" needs the last token of each sequence, which last_token="drop" leaves out; use'
