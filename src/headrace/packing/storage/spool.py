@@ -54,8 +54,9 @@ class SpoolWriter:
     def __init__(self, directory: Path | str, *, files: TaskFiles | None = None) -> None:
         self._directory = Path(directory)
         self._publishes = files is None
-        self._files = files or TaskFiles(self._directory.parent, durable=False)
-        self._below = self._directory.name if files is None else self._directory.as_posix()
+        root = self._directory.absolute()
+        self._files = files or TaskFiles(root.parent, durable=False)
+        self._below = root.name if files is None else self._directory.as_posix()
         self.sequences = 0
         self.tokens = 0
         if self._publishes:
