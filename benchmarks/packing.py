@@ -35,7 +35,7 @@ from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.bins.rows import PackedRows
 from headrace.packing.storage.legacy import LegacyPickleWriter, read_legacy
-from headrace.packing.storage.packed_parquet import Declared, ParquetShardWriter, packed_rows
+from headrace.packing.storage.packed_parquet import Declared, ParquetShardWriter, rows_of
 from headrace.packing.storage.spool import Spool, SpoolWriter, gather, materialise_bin_arrays
 
 CAPACITY = 4096
@@ -172,7 +172,7 @@ def one_write(name: str, made: Made) -> dict[str, float]:
     if name == "legacy pickle":
         found["read"] = clocked(lambda: sum(len(rows.ids) for rows in read_legacy(path)))[1]["cpu"]
     elif name.startswith("ParquetShardWriter, flat"):
-        found["read"] = clocked(lambda: sum(len(packed_rows(t).ids) for t in _row_groups(path)))[1]["cpu"]
+        found["read"] = clocked(lambda: sum(len(rows_of(t).ids) for t in _row_groups(path)))[1]["cpu"]
     path.unlink()
     return found
 
@@ -209,7 +209,7 @@ def _cached_reader(path: Path, size: int, how: str) -> Callable[[int], Any]:
         group, place = divmod(number, size)
         if kept[0] != group:
             table = file.read_row_group(group, use_threads=False)
-            kept[:] = [group, packed_rows(table) if "views" in how else table]
+            kept[:] = [group, rows_of(table) if "views" in how else table]
         if "views" in how:
             return kept[1].bin(place)
         return [kept[1].column(column)[place].as_py() for column in range(3)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
-    from headrace.packing.on_the_fly.plan import PackRows
+    from headrace.packing.on_the_fly.settings import PackRows
     from headrace.packing.read.batches import PackedBatches
     from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
@@ -66,7 +66,7 @@ _NAMES = {
     " StoreError StreamError",
     "histories.config": "Histories",
     "packing.config": "PackedSequences",
-    "packing.on_the_fly.plan": "PackRows",
+    "packing.on_the_fly.settings": "PackRows",
     "packing.read.batches": "PackedBatches",
     "packing.storage.packed_parquet": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from ray import cloudpickle
 
-from headrace.engine.pickled import Packed, load_shared, load_task
+from headrace.engine.ray import Packed, load_shared, load_task
 from headrace.errors import CorruptShard, HeadraceError, InputError, MissingExtra, SettingsError
 
 

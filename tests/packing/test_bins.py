@@ -58,6 +58,6 @@ def test_metrics_say_what_was_packed():
 
 
 def test_metrics_of_nothing_are_zero():
-    metrics = packing_metrics([], Bins.empty(), 10)
+    metrics = packing_metrics([], Bins.of_lists([]), 10)
 
     assert (0, 0, 0.0, 0) == (metrics.bins, metrics.bound, metrics.fill, metrics.sequences_max)

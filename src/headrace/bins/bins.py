@@ -1,16 +1,19 @@
-"""Which sequences lie in which bin: two arrays, no object a bin."""
+"""Say which sequences lie in which bin: two arrays, no object a bin; and what a sequence of L tokens takes there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.digest import derive_key, permutation
+
+Counted = Literal["stored", "runtime"]
 
 
 def offsets_of(sizes: npt.ArrayLike) -> I64:
@@ -19,6 +22,45 @@ def offsets_of(sizes: npt.ArrayLike) -> I64:
     offsets = np.zeros(len(each) + 1, np.int64)
     np.cumsum(each, out=offsets[1:])
     return offsets
+
+
+def padded_lengths(lengths: npt.NDArray[np.integer], multiple: int = 1, counted: Counted = "stored") -> I64:
+    """Count the tokens that are stored for sequences of so many; int64, never fewer.
+
+    counted="stored": a multiple of `multiple`. "runtime": one more than a multiple, for readers that train on L - 1
+    positions of a stored sequence and want those to be a multiple. Raises `ValueError` if multiple < 1.
+    """
+    if multiple < 1:
+        raise ValueError(f"padding: the multiple is {multiple}; give at least 1 (1 pads nothing)")
+    stored = np.asarray(lengths, np.int64)
+    if multiple == 1:
+        return stored
+    extra = 1 if counted == "runtime" else 0
+    return -(-np.maximum(stored - extra, 1) // multiple) * multiple + extra
+
+
+def costs(lengths: npt.NDArray[np.integer], counted: Counted = "stored", multiple: int = 1) -> I64:
+    """Count what sequences cost in a bin, padding included; the `lengths` argument of `pack`.
+
+    counted="stored": their tokens; a bin never stores more than its capacity. "runtime": one less, at least 1; a bin
+    may store one token a sequence more than its capacity, which readers that drop the last token never see.
+    """
+    stored = padded_lengths(lengths, multiple, counted)
+    return np.maximum(stored - 1, 1) if counted == "runtime" else stored
+
+
+def checked_costs(what: str, lengths: npt.ArrayLike, capacity: int, *, first: int = 0) -> I64:
+    """Return what sequences cost as int64. Raises `ValueError` naming one that no bin holds; `first` is number 0's."""
+    given = np.asarray(lengths)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise ValueError(f"{what}: lengths have shape {given.shape} and type {given.dtype}; give integers in one axis")
+    outside = np.flatnonzero((given < 1) | (given > capacity))
+    if len(outside):
+        raise ValueError(
+            f"{what}: sequence {first + int(outside[0])} costs {given[outside[0]]}, a bin holds 1 to {capacity} "
+            f"({len(outside)} do not fit); cut, split or drop them before, and count them"
+        )
+    return given.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +83,6 @@ class Bins:
         falling = np.flatnonzero(np.diff(self.offsets) < 0)
         if len(falling):
             raise ValueError(f"bins: offsets fall after bin {falling[0]}; give them in rising order")
-
-    @classmethod
-    def empty(cls) -> Bins:
-        """Make no bin."""
-        return cls(np.zeros(1, np.int64), np.empty(0, np.int64))
 
     @classmethod
     def of_lists(cls, lists: Sequence[Sequence[int]]) -> Bins:

@@ -9,14 +9,14 @@ sequence. With 1,000 waiting, lognormal lengths fill 99.9 % of bins of 4,096, wi
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.bins.bins import Bins
+from headrace.bins.bins import Bins, checked_costs
 from headrace.errors import StreamError
 from headrace.sealed import seal, shown, unseal
 
@@ -41,14 +41,13 @@ class OnlinePacker:
         self.buffer = buffer
         self.max_sequences = max_sequences
         self.arrived = 0
-        self._keys: list[int] = []  # waiting, rising: length first, of one length the latest first
-        self._order: deque[int] = deque()  # keys by arrival; those that left are skipped when they come to the front
-        self._gone: set[int] = set()
+        self._waiting: OrderedDict[int, None] = OrderedDict()  # keys of those that wait, by arrival
+        self._keys: list[int] = []  # the same, rising: length first, of one length the latest first
 
     @property
     def waiting(self) -> npt.NDArray[np.int64]:
         """Arrival numbers of the sequences that wait, rising; int64."""
-        return np.array(sorted(_arrival(key) for key in self._keys), np.int64)
+        return np.array([_arrival(key) for key in self._waiting], np.int64)
 
     def add(self, lengths: npt.ArrayLike) -> Bins:
         """Take more sequences; returns the bins that are made now, of arrival numbers.
@@ -56,21 +55,12 @@ class OnlinePacker:
         lengths: integers, what each costs, 1..capacity; see `pack`. Raises `ValueError` for others, and then none of
         the call has arrived.
         """
-        costs = np.asarray(lengths)
-        if costs.ndim != 1 or (len(costs) and costs.dtype.kind not in "iu"):
-            raise ValueError(f"online packing: lengths are {costs.dtype} {costs.shape}; give integers in one axis")
-        outside = np.flatnonzero((costs < 1) | (costs > self.capacity))
-        if len(outside):
-            raise ValueError(
-                f"online packing: sequence {self.arrived + int(outside[0])} costs {costs[outside[0]]}, a bin holds 1 "
-                f"to {self.capacity}; cut, split or drop it before, and count it"
-            )
         made: list[list[int]] = []
-        for length in costs.tolist():
+        for length in checked_costs("online packing", lengths, self.capacity, first=self.arrived).tolist():
             key = (length << _BITS) | (_LATEST - self.arrived)
             self.arrived += 1
             insort(self._keys, key)
-            self._order.append(key)
+            self._waiting[key] = None
             if len(self._keys) > self.buffer:
                 made.append(self._bin())
         return Bins.of_lists(made)
@@ -84,13 +74,12 @@ class OnlinePacker:
 
     def state_dict(self) -> dict[str, Any]:
         """Give the settings, how many arrived, and [arrival, length] of those that wait; JSON."""
-        waiting = sorted((_arrival(key), key >> _BITS) for key in self._keys)
         values = {
             "capacity": self.capacity,
             "buffer": self.buffer,
             "max_sequences": self.max_sequences,
             "arrived": self.arrived,
-            "waiting": [list(each) for each in waiting],
+            "waiting": [[_arrival(key), key >> _BITS] for key in self._waiting],
         }
         return seal(_KIND, _FORMAT_VERSION, values)
 
@@ -105,45 +94,40 @@ class OnlinePacker:
         packer = cls(values["capacity"], buffer=values["buffer"], max_sequences=values["max_sequences"])
         packer.arrived = values["arrived"]
         keys = [(length << _BITS) | (_LATEST - arrival) for arrival, length in values["waiting"]]
-        packer._order = deque(sorted(keys, key=_arrival))
-        packer._keys = sorted(keys)
+        packer._waiting, packer._keys = OrderedDict.fromkeys(keys), sorted(keys)
         return packer
 
     def _bin(self) -> list[int]:
-        while (oldest := self._order.popleft()) in self._gone:
-            self._gone.remove(oldest)
+        oldest = next(iter(self._waiting))
         del self._keys[bisect_left(self._keys, oldest)]
-        chosen = [_arrival(oldest)]
+        chosen = [oldest]
         room = self.capacity - (oldest >> _BITS)
         slots = (self.max_sequences or len(self._keys) + 1) - 1
-        while room and slots:
-            at = bisect_left(self._keys, (room + 1) << _BITS) - 1
-            if at < 0:
-                break
-            key = self._keys.pop(at)
-            self._gone.add(key)
-            chosen.append(_arrival(key))
-            room -= key >> _BITS
+        while room and slots and (at := bisect_left(self._keys, (room + 1) << _BITS) - 1) >= 0:
+            chosen.append(self._keys.pop(at))
+            room -= chosen[-1] >> _BITS
             slots -= 1
-        return chosen
+        for key in chosen:
+            del self._waiting[key]
+        return [_arrival(key) for key in chosen]
 
 
 def _check_state(values: Mapping[str, Any]) -> None:
     """Raise `StreamError` unless a packer can have been in this state."""
-    names = {"capacity": 1, "buffer": 1, "max_sequences": 1, "arrived": 0}
-    sound = set(values) == {*names, "waiting"} and isinstance(values["waiting"], list | tuple)
-    sound = sound and all(
-        _is_count(values[name], least, _LATEST) or (name == "max_sequences" and values[name] is None)
-        for name, least in names.items()
-    )
-    sound = sound and len(values["waiting"]) <= values["buffer"]
-    before = -1
-    for each in values["waiting"] if sound else ():
-        pair = isinstance(each, list | tuple) and len(each) == 2
-        sound = sound and pair and _is_count(each[0], before + 1, values["arrived"] - 1)
-        sound = sound and _is_count(each[1], 1, values["capacity"])
-        before = each[0] if sound else before
-    if not sound:
+
+    def conditions() -> Iterator[bool]:  # each may be asked only where those before it hold
+        least = {"capacity": 1, "buffer": 1, "max_sequences": 1, "arrived": 0}
+        yield set(values) == {*least, "waiting"}
+        for name, lowest in least.items():
+            yield _is_count(values[name], lowest, _LATEST) or (name == "max_sequences" and values[name] is None)
+        yield isinstance(values["waiting"], list | tuple) and len(values["waiting"]) <= values["buffer"]
+        before = -1
+        for each in values["waiting"]:
+            yield isinstance(each, list | tuple) and len(each) == 2
+            yield _is_count(each[0], before + 1, values["arrived"] - 1) and _is_count(each[1], 1, values["capacity"])
+            before = each[0]
+
+    if not all(conditions()):
         raise StreamError(f"{_KIND} state: {shown(dict(values))} is not what state_dict() gave; pass it on unchanged")
 
 

@@ -32,7 +32,7 @@ next sequence does not fit, found by bisection on running sums: O(bins log n).
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, get_args
@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
-from headrace.bins.bins import Bins, offsets_of
+from headrace.bins.bins import Bins, checked_costs, offsets_of
 from headrace.digest import derive_key, permutation
 
 Algorithm = Literal[
@@ -75,16 +75,7 @@ def pack(
     """
     if capacity < 1:
         raise ValueError(f"pack: capacity is {capacity}; give the size of a bin in tokens, at least 1")
-    given = np.asarray(lengths)
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise ValueError(f"pack: lengths have shape {given.shape} and type {given.dtype}; give integers in one axis")
-    outside = np.flatnonzero((given < 1) | (given > capacity))
-    if len(outside):
-        first = int(outside[0])
-        raise ValueError(
-            f"pack: sequence {first} costs {given[first]}, a bin holds 1 to {capacity} ({len(outside)} do not fit); "
-            f"cut, split or drop them before, and count them"
-        )
+    costs = checked_costs("pack", lengths, capacity)
     if max_sequences is not None and max_sequences < 1:
         raise ValueError(f"pack: max_sequences is {max_sequences}; give at least 1, or None for no limit")
     packers: dict[Algorithm, Callable[[I64, int, int | None], Bins]] = {
@@ -96,8 +87,7 @@ def pack(
     }
     if algorithm not in packers:
         raise ValueError(f"pack: algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
-    costs = given.astype(np.int64, copy=False)
-    return packers[algorithm](costs, capacity, max_sequences) if len(costs) else Bins.empty()
+    return packers[algorithm](costs, capacity, max_sequences) if len(costs) else Bins.of_lists([])
 
 
 def _fullest(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
@@ -238,24 +228,14 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
     count = np.bincount(lengths, minlength=capacity + 1)
     next_of = (np.cumsum(count) - count).tolist()  # where in `order` the next sequence of a length stands
     left = count.tolist()
-    below = list(range(capacity + 1))  # a length that ran out points to a shorter one; 0 is the end
-    for length in np.flatnonzero(count == 0)[1:].tolist():
-        below[length] = length - 1
-
-    def longest(at_most: int) -> int:
-        root = at_most
-        while below[root] != root:
-            root = below[root]
-        while below[at_most] != root:  # shorten the way for the next question
-            below[at_most], at_most = root, below[at_most]
-        return root
+    lasting = [0, *np.flatnonzero(count).tolist()]  # lengths that are left, rising; 0 is the end
 
     slots = max_sequences or len(lengths)
     pieces: list[I64] = []
     repeats: list[int] = []
     sizes: list[int] = []
-    while top := longest(capacity):
-        pattern, times = _pattern(top, left, longest, capacity, slots)
+    while lasting[-1]:
+        pattern, times = _pattern(lasting, left, capacity, slots)
         parts = []
         for length, number in pattern:
             first = next_of[length]
@@ -263,17 +243,16 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
             next_of[length] = first + times * number
             left[length] -= times * number
             if not left[length]:
-                below[length] = length - 1
+                del lasting[bisect_left(lasting, length)]
         pieces.append((np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]).ravel())
         repeats.append(times)
         sizes.append(sum(number for _, number in pattern))
     return Bins(offsets_of(np.repeat(sizes, repeats)), np.concatenate(pieces))
 
 
-def _pattern(
-    length: int, left: list[int], longest: Callable[[int], int], capacity: int, slots: int
-) -> tuple[list[tuple[int, int]], int]:
+def _pattern(lasting: list[int], left: list[int], capacity: int, slots: int) -> tuple[list[tuple[int, int]], int]:
     """The next bin as (length, number) pairs, and how many bins in a row are like it."""
+    length = lasting[-1]
     room, times, pattern = capacity, left[length], []
     while length:
         fits = min(room // length, slots)
@@ -283,7 +262,7 @@ def _pattern(
         times = min(times, left[length] // number if number == fits else 1)
         room -= number * length
         slots -= number
-        length = longest(min(room, length - 1)) if room and slots else 0
+        length = lasting[bisect_right(lasting, min(room, length - 1)) - 1] if slots else 0
     return pattern, times
 
 

@@ -1,15 +1,35 @@
-"""Packed bins with their tokens, as flat arrays: what is gathered, written, read and checked."""
+"""Hold bins with their tokens as flat arrays, check them, and move their loss masks.
+
+A mask is made beside the tokens: 1 where the token is to be learned. A trainer's reader pairs position j with the
+label at j + 1 inside one sequence, so what it needs at j is the mask of token j + 1, and nothing at the last position
+of a sequence. That is "shift_left", the default. "legacy_roll_right" is what older preparations wrote: the mask of
+token j - 1, rolled over the whole bin and across the borders of sequences; such a reader then trains on the wrong
+tokens. It is kept for comparing with old files only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I32, I64, U8
+from headrace.bins.bins import offsets_of
+
+Alignment = Literal["shift_left", "legacy_roll_right"]
+
+ALIGNMENT_KEY = "headrace.loss_mask_alignment"
+"""Key of the alignment in a Parquet file's metadata."""
+
+
+def shift_left(mask: U8, ends: I64) -> U8:
+    """Move each sequence's mask one to the left, its last position 0; ends: where the sequences end. A new array."""
+    moved = np.append(mask[1:], mask[:1])
+    moved[ends - 1] = 0
+    return moved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,13 +37,13 @@ class PackedRows:
     """Bin b has the tokens ids[token_offsets[b] : token_offsets[b + 1]], its sequences begin at
     starts[start_offsets[b] : start_offsets[b + 1]], counted from the bin's first token.
 
-    ids: int32 [tokens]; mask: uint8 [tokens]; starts: int32 [sequences]; token_offsets, start_offsets: int64
-    [bins + 1] from 0. Arrays may be read-only.
+    ids: int32 [tokens], int64 on the way into a batch; mask: uint8 [tokens]; starts: int32 or int64 [sequences];
+    token_offsets, start_offsets: int64 [bins + 1] from 0. Arrays may be read-only.
     """
 
-    ids: I32
+    ids: npt.NDArray[Any]
     mask: U8
-    starts: I32
+    starts: I32 | I64
     token_offsets: I64
     start_offsets: I64
 
@@ -46,23 +66,40 @@ class PackedRows:
             self.start_offsets[first : stop + 1] - start,
         )
 
-    def bin(self, number: int) -> tuple[I32, U8, I32]:
+    def bin(self, number: int) -> tuple[npt.NDArray[Any], U8, I32 | I64]:
         """Give tokens, mask and starts of one bin, as views. Raises `IndexError` if there is no such bin."""
         if not 0 <= number < len(self):
             raise IndexError(f"packed rows: no bin {number}; there are {len(self)}, counted from 0")
-        tokens = slice(self.token_offsets[number], self.token_offsets[number + 1])
-        starts = slice(self.start_offsets[number], self.start_offsets[number + 1])
-        return self.ids[tokens], self.mask[tokens], self.starts[starts]
+        one = self[number : number + 1]
+        return one.ids, one.mask, one.starts
+
+    @property
+    def sizes(self) -> I64:
+        """Tokens of each bin; int64 [bins]."""
+        return self.token_offsets[1:] - self.token_offsets[:-1]
+
+    @property
+    def counts(self) -> I64:
+        """Sequences of each bin; int64 [bins]."""
+        return self.start_offsets[1:] - self.start_offsets[:-1]
 
     @property
     def sequence_begins(self) -> I64:
         """Where each sequence begins in `ids`; int64 [sequences]."""
-        return self.starts.astype(np.int64) + np.repeat(self.token_offsets[:-1], np.diff(self.start_offsets))
+        return np.repeat(self.token_offsets[:-1], self.counts) + self.starts
 
     @property
     def sequence_lengths(self) -> I64:
         """Tokens of each sequence; int64 [sequences]. It ends where the next sequence, or the next bin, begins."""
         return np.diff(self.sequence_begins, append=len(self.ids))
+
+    @classmethod
+    def of_sequences(cls, ids: npt.NDArray[Any], mask: U8, lengths: npt.ArrayLike, offsets: I64) -> PackedRows:
+        """Make rows of sequences that lie end to end. lengths: of each; offsets: of bins, in sequences; as `Bins`."""
+        borders = offsets_of(lengths)
+        token_offsets = borders[offsets]
+        starts = (borders[:-1] - np.repeat(token_offsets[:-1], np.diff(offsets))).astype(np.int32)
+        return cls(ids, mask, starts, token_offsets, offsets)
 
     @classmethod
     def of_bin(cls, ids: I32, mask: U8, starts: I32) -> PackedRows:
@@ -72,25 +109,23 @@ class PackedRows:
     @classmethod
     def concatenate(cls, parts: Sequence[PackedRows]) -> PackedRows:
         """Copy the bins of all parts end to end."""
-        tokens = np.cumsum([0, *(len(part.ids) for part in parts)])
-        starts = np.cumsum([0, *(len(part.starts) for part in parts)])
-        zero = np.zeros(1, np.int64)
         return cls(
             np.concatenate([np.empty(0, np.int32), *(part.ids for part in parts)]),
             np.concatenate([np.empty(0, np.uint8), *(part.mask for part in parts)]),
             np.concatenate([np.empty(0, np.int32), *(part.starts for part in parts)]),
-            np.concatenate([zero, *(part.token_offsets[1:] + at for part, at in zip(parts, tokens, strict=False))]),
-            np.concatenate([zero, *(part.start_offsets[1:] + at for part, at in zip(parts, starts, strict=False))]),
+            offsets_of(np.concatenate([np.empty(0, np.int64), *(part.sizes for part in parts)])),
+            offsets_of(np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])),
         )
 
 
-def first_fault(rows: PackedRows) -> tuple[int, str] | None:
+def first_fault(rows: PackedRows, *, empty: Literal["refuse", "take"] = "refuse") -> tuple[int, str] | None:
     """Find the first bin that no reader can use as it is, and what is wrong with it; None if all are sound.
 
-    Sound: at least one token, the first start 0, starts strictly increasing, the last one before the end of the bin.
+    Sound: the first start 0, starts strictly increasing, the last one before the end of the bin; and at least one
+    token, unless bins of nothing are taken too.
     """
-    sizes, counts = np.diff(rows.token_offsets), np.diff(rows.start_offsets)
-    bad = (sizes == 0) | (counts == 0)
+    sizes, counts = rows.sizes, rows.counts
+    bad = (sizes == 0) != (counts == 0) if empty == "take" else (sizes == 0) | (counts == 0)
     owner = np.repeat(np.arange(len(rows)), counts)
     first = np.zeros(len(rows.starts), np.bool_)
     first[rows.start_offsets[:-1][counts > 0]] = True
@@ -101,12 +136,11 @@ def first_fault(rows: PackedRows) -> tuple[int, str] | None:
         return None
     number = int(bad.argmax())
     starts = rows.starts[rows.start_offsets[number] : rows.start_offsets[number + 1]]
-    shown = starts[:8].tolist()
-    problem = (
-        f"{sizes[number]} tokens and sequence starts {shown}{' …' if len(starts) > 8 else ''}; "
-        f"starts must be 0 first, then rise, and stay below the number of tokens"
+    shown = f"{starts[:8].tolist()}{' …' if len(starts) > 8 else ''}"
+    return number, (
+        f"seq_start_id is {shown} in a row of {sizes[number]} tokens; "
+        f"it begins with 0, rises, and stays below the number of tokens"
     )
-    return number, problem
 
 
 def as_type(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, get_args
 import typer
 
 from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, with_groups
-from headrace.cli.mask_view import MaskOptions, show_masks
 from headrace.cli.output import cell, emit, printer, say
 from headrace.errors import InputError, SettingsError
+from headrace.packing.mask_view import MaskOptions, show_masks
 
 
 @with_groups

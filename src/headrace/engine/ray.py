@@ -1,6 +1,6 @@
 """Run independent tasks on a Ray cluster over storage that all its nodes share.
 
-A task is sent as bytes (`pickled`); what tasks share lies once in the object store, and each node keeps one copy.
+A task is sent as bytes (`Packed`); what tasks share lies once in the object store, and each node keeps one copy.
 Tasks are spread over the nodes, one core each. A task whose node or process dies is done again by Ray, elsewhere; tasks
 publish files that never overwrite and have receipts, so doing one twice changes nothing. Errors of ours come back as
 they were raised. On Ctrl-C running tasks are cancelled before the interrupt goes on.
@@ -12,20 +12,24 @@ many cores as it asked for and the libraries would take all of the machine.
 
 from __future__ import annotations
 
+import functools
+import io
 import os
+import pickle
 import platform
 import secrets
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from headrace.engine.engine import Tell
 from headrace.engine.local import default_workers
-from headrace.engine.pickled import Packed, load_shared, load_task
 from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsError
 from headrace.machine import library_version
 
@@ -35,6 +39,8 @@ LIBRARIES = ("pyarrow", "polars", "numpy")
 RETRIES = 5  # of a task whose process or node died
 _CANCEL_S = 10.0  # time for tasks to remove what they began
 _TASK_CORES = 1  # what Ray reserves for a task, and the task is told it has
+_ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType)
+_DEPTH = 6  # levels below a task at which shared objects are looked for
 
 
 @contextmanager
@@ -278,3 +284,89 @@ def _prepare_process(stage: Stage) -> None:
         import pyarrow as pa
 
         pa.set_cpu_count(stage.threads)
+
+
+class Packed:
+    """Tasks as bytes for other processes. pickler: the class that pickles (cloudpickle's, as tasks are closures).
+
+    Tasks are closures or partials. An object that more than one of them refers to – from a cell, an argument or a field
+    of a dataclass in one – goes into one shared part, and a task's own bytes only name its place there. Large buffers
+    of the shared part (arrays of numpy and Arrow) stay out of its bytes, so that a store can keep one copy of each and
+    readers map it. O(tasks) time; a task's bytes do not grow with what is shared.
+
+    shared: bytes of all that tasks share; buffers: its large arrays, which belong with it, in this order.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Callable[..., Any]], pickler: type[pickle.Pickler], *, large_bytes: int = 1 << 16
+    ) -> None:
+        self._tasks, self._pickler = tasks, pickler
+        counts: Counter[int] = Counter()
+        self._objects: dict[int, Any] = {}  # kept, so that no id is used twice
+        for task in tasks:
+            found = {id(each): each for each in _parts(task, _DEPTH)}
+            counts.update(found.keys())
+            self._objects |= found
+        common = [self._objects[key] for key, count in counts.items() if count > 1]
+        self._places = {id(each): place for place, each in enumerate(common)}
+        self.buffers: list[pickle.PickleBuffer] = []
+
+        def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+            with buffer.raw() as raw:
+                small = raw.nbytes < large_bytes
+            if not small:
+                self.buffers.append(buffer)
+            return small
+
+        stream = io.BytesIO()
+        pickler(stream, protocol=5, buffer_callback=keep_inside).dump(common)
+        self.shared = stream.getvalue()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def task(self, number: int) -> bytes:
+        """The bytes of one task; of what is shared its places."""
+        places = self._places
+
+        class Naming(self._pickler):  # type: ignore[name-defined,misc]  # a class that is given
+            def persistent_id(self, obj: Any) -> int | None:
+                return places.get(id(obj))
+
+        stream = io.BytesIO()
+        Naming(stream, protocol=5).dump(self._tasks[number])
+        return stream.getvalue()
+
+
+def load_shared(shared: bytes, buffers: Sequence[Any]) -> list[Any]:
+    """The objects that tasks share. Arrays are views of the buffers, read-only if these are."""
+    found: list[Any] = pickle.loads(shared, buffers=buffers)
+    return found
+
+
+def load_task(task: bytes, shared: Sequence[Any]) -> Callable[..., Any]:
+    """One task, with its own parts made anew and what is shared as it is."""
+    unpickler = pickle.Unpickler(io.BytesIO(task))
+    unpickler.persistent_load = shared.__getitem__  # type: ignore[method-assign]  # documented: an attribute will do
+    found: Callable[..., Any] = unpickler.load()
+    return found
+
+
+def _parts(value: Any, depth: int) -> Iterator[Any]:
+    """The objects that a task refers to and that could be shared: cells, arguments, fields of dataclasses."""
+    if depth == 0 or isinstance(value, _ATOMS):
+        return
+    inner: list[Any] = []
+    if isinstance(value, functools.partial):
+        inner = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, FunctionType):
+        inner = list(value.__defaults__ or ())
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # nothing is in it yet
+                inner.append(cell.cell_contents)
+    else:
+        yield value
+        if is_dataclass(value):
+            inner = [getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)]
+    for each in inner:
+        yield from _parts(each, depth - 1)

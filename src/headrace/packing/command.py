@@ -115,7 +115,7 @@ def convert(
 
     Example:  headrace convert legacy.npy bins.parquet
     """
-    from headrace.bins.alignment import ALIGNMENT_KEY
+    from headrace.bins.rows import ALIGNMENT_KEY
     from headrace.packing.storage.legacy import convert_legacy_to_parquet
     from headrace.packing.storage.packed_parquet import checked_codec
 

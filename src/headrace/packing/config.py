@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.bins.alignment import Alignment
-from headrace.bins.lengths import Counted
+from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
+from headrace.bins.rows import Alignment
 from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
 from headrace.packing.chats.settings import ROWS, ChatSettings, RowForm, fingerprint_of
 from headrace.packing.storage.packed_parquet import Codec, Declared, checked_codec
@@ -148,7 +148,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
     @property
     def parquet(self) -> dict[str, Any]:
-        """How shards are written, as arguments of `PackedParquet`: row groups as the reader likes them."""
+        """How shards are written, as arguments of `ParquetShardWriter`: row groups as the reader likes them."""
         own = self.reader == "headrace"
         level = 6 if self.compression == "zstd" and self.compression_level is None else self.compression_level
         return {

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
-from headrace.bins.alignment import shift_left
+from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import list_files

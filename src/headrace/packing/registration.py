@@ -44,7 +44,7 @@ REGISTRATION = Registration(
     streams={
         "packed": "headrace.packing.read.batches:packed_setting",
         "form of rows": "headrace.packing.read.batches:packed_form",
-        "pack": "headrace.packing.on_the_fly.plan:pack_setting",
+        "pack": "headrace.packing.on_the_fly.settings:pack_setting",
     },
     readers={"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")},
 )

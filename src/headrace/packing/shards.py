@@ -14,18 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.bins.alignment import ALIGNMENT_KEY
-from headrace.bins.bins import Bins, packing_metrics
-from headrace.bins.lengths import costs, padded_lengths
+from headrace.bins.bins import Bins, costs, packing_metrics, padded_lengths
 from headrace.bins.pack import pack
-from headrace.bins.rows import PackedRows
+from headrace.bins.rows import ALIGNMENT_KEY, PackedRows
 from headrace.digest import digest_file
 from headrace.formats.write import Block, Written
 from headrace.packing.blend import Split
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.storage.legacy import LegacyPickleWriter
-from headrace.packing.storage.packed_parquet import PackedParquet
+from headrace.packing.storage.packed_parquet import ParquetShardWriter
 from headrace.packing.storage.spool import JoinedSpool, gather
 from headrace.run.context import TaskFiles
 
@@ -80,7 +78,7 @@ def pack_group(
         bins = bins.shuffled(settings.seed)
     labels = origins.labels[sequences]
     empty = bins.loads(labels) == 0
-    dropped = bins.take(np.flatnonzero(empty)) if settings.empty_bins == "drop" else Bins.empty()
+    dropped = bins.take(np.flatnonzero(empty)) if settings.empty_bins == "drop" else Bins.of_lists([])
     if len(dropped):
         bins = bins.take(np.flatnonzero(~empty))
     kept, lost = bins.sequences, dropped.sequences
@@ -177,7 +175,8 @@ def write_shard(
         block = Block(first_row=0, rows=counted["bins"], offset=0, length=size, key_min=None, key_max=None)
         written = Written(block.rows, size, digest.sha256, (block,), digest.checksum)
     else:
-        with PackedParquet(temporary, **settings.parquet, metadata=_footer(settings, shard.group, encoder)) as writer:
+        footer = _footer(settings, shard.group, encoder)
+        with ParquetShardWriter(shard.target, temporary=temporary, **settings.parquet, metadata=footer) as writer:
             for rows in gathered():
                 writer.write_bins(rows)
             written = writer.finish()

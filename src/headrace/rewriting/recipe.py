@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.bins.alignment import ALIGNMENT_KEY
+from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun, find_run, is_prepared

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from packed_cases import as_lists, made_rows, table_lists
 
 from commands import headrace
-from headrace.bins.alignment import ALIGNMENT_KEY
+from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.errors import InputError
 from headrace.packing.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
 
@@ -176,6 +176,7 @@ def test_a_pickle_that_names_anything_else_is_refused_and_not_run(tmp_path, name
         b"\x80\x02\x82\x01.",  # extension code
         b"Pid\n.",  # persistent id
         b"\x80\x04\x8c\x08builtins\x8c\x04list\x93)R.",
+        b"\x80\x02]}N" + b"\x85" * 3000 + b"K\x01sa.",  # a bin whose key is nested too deep to be shown
     ],
 )
 def test_no_opcode_leads_out(tmp_path, code):
@@ -220,8 +221,8 @@ def test_a_damaged_file_is_an_input_error_or_reads(tmp_path, data):
         ({"input_ids": [1], "loss_mask": [1]}, "bin 1 has no seq_start_id, only input_ids, loss_mask"),
         ([1, 2], "bin 1 is list, no dictionary"),
         ({"input_ids": [1, 2], "loss_mask": [1], "seq_start_id": [0]}, "bin 1 has 2 input_ids and 1 loss_mask values"),
-        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": [0, 2]}, "bin 1 has 2 tokens and sequence starts"),
-        ({"input_ids": [], "loss_mask": [], "seq_start_id": []}, "bin 1 has 0 tokens"),
+        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": [0, 2]}, "bin 1: seq_start_id is .* in a row of 2 tokens"),
+        ({"input_ids": [], "loss_mask": [], "seq_start_id": []}, r"bin 1: seq_start_id is \[\] in a row of 0 tokens"),
         ({"input_ids": [1.5], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are float64; give integers"),
         ({"input_ids": [2**40], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids: 1099511627776 does not fit"),
         ({"input_ids": [2**80], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are object"),
@@ -233,8 +234,8 @@ def test_a_damaged_file_is_an_input_error_or_reads(tmp_path, data):
         ({"input_ids": [1], "loss_mask": [-1], "seq_start_id": [0]}, "bin 1: loss_mask: -1 does not fit"),
         ({"input_ids": [1], "loss_mask": [0.5], "seq_start_id": [0]}, "bin 1: loss_mask are float64; give integers"),
         ({"input_ids": [float("nan")], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are float64"),
-        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": []}, "bin 1 has 2 tokens and sequence starts"),
-        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": [-1]}, "bin 1 has 2 tokens and sequence starts"),
+        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": []}, "bin 1: seq_start_id is .* in a row of 2 tokens"),
+        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": [-1]}, "bin 1: seq_start_id is .* in a row of 2 tokens"),
         ({"input_ids": [1, 2], "loss_mask": [1, 1, 1], "seq_start_id": [0]}, "bin 1 has 2 input_ids and 3 loss_mask"),
         ({"input_ids": None, "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are NoneType"),
         ({"input_ids": "abc", "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are str"),

@@ -123,7 +123,7 @@ def swapped_bins(bins: list[Bin]) -> None:
     ("how", "message"),
     [
         (grow, "bin 0: takes .*, more than pack_size 512"),
-        (cut_mask, "tokens have a mask of"),
+        (cut_mask, "row 0: .* input_ids and .* values of loss_mask"),
         (first_start, "bin 0: seq_start_id begins with 1, not 0"),
         (equal_starts, "seq_start_id does not rise at 0"),
         (start_behind, "bin 0: a sequence starts at .*, behind the last token"),

@@ -15,7 +15,7 @@ from pyarrow import fs as pafs
 
 from headrace.bins.rows import PackedRows
 from headrace.errors import StoreError
-from headrace.packing.storage.packed_parquet import CODECS, PackedParquet, ParquetShardWriter, columns, packed_rows
+from headrace.packing.storage.packed_parquet import CODECS, ParquetShardWriter, columns, rows_of
 from headrace.run.context import TaskFiles
 from headrace.storage.local import strays
 
@@ -61,11 +61,11 @@ def test_a_table_is_packed_rows_again_slices_and_chunks_too():
     rows = made_rows(9)
     table = columns(rows)
 
-    assert as_lists(rows) == as_lists(packed_rows(table))
-    assert as_lists(rows[2:7]) == as_lists(packed_rows(table.slice(2, 5)))
-    assert as_lists(rows[2:5]) == as_lists(packed_rows(pa.concat_tables([table.slice(2, 1), table.slice(3, 2)])))
-    assert as_lists(rows[:0]) == as_lists(packed_rows(table.slice(0, 0)))
-    assert np.shares_memory(packed_rows(table).ids, rows.ids)
+    assert as_lists(rows) == as_lists(rows_of(table))
+    assert as_lists(rows[2:7]) == as_lists(rows_of(table.slice(2, 5)))
+    assert as_lists(rows[2:5]) == as_lists(rows_of(pa.concat_tables([table.slice(2, 1), table.slice(3, 2)])))
+    assert as_lists(rows[:0]) == as_lists(rows_of(table.slice(0, 0)))
+    assert np.shares_memory(rows_of(table).ids, rows.ids)
 
 
 def test_columns_may_be_declared_to_hold_no_nulls(tmp_path):
@@ -293,10 +293,11 @@ def test_any_arrow_file_system_takes_shards(tmp_path):
 
 def test_a_runs_task_gets_the_file_with_its_row_groups(tmp_path):
     files, rows = TaskFiles(tmp_path, durable=True), made_rows(25)
-    with PackedParquet(files.temporary("data/s.parquet"), row_group_size=10) as file:
+    temporary = files.temporary("data/s.parquet")
+    with ParquetShardWriter("data/s.parquet", row_group_size=10, temporary=temporary) as file:
         file.write_bins(rows)
         written = file.finish()
-        files.finished(file.path, "data/s.parquet", written)
+        files.finished(temporary, "data/s.parquet", written)
     files.publish(lambda event: None)
     footer = pq.read_metadata(tmp_path / "data/s.parquet")
 
@@ -314,7 +315,7 @@ def test_more_tokens_than_offsets_can_say_are_refused(tmp_path):
     rows = PackedRows(tokens, mask, np.zeros(1, np.int32), np.array([0, 1 << 31]), np.array([0, 1]))
     with (
         pytest.raises(ValueError, match="a row group holds 2147483647"),
-        PackedParquet(tmp_path / "s", row_group_size=1) as file,
+        ParquetShardWriter(tmp_path / "s", row_group_size=1) as file,
     ):
         file.write_bins(rows)
 

@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
-from headrace.bins.preference import preference_column
 from headrace.packing.chats.messages import Message, message_of, parsed, tools_of
 from headrace.packing.chats.words import Layout, RowRejected, shown
+from headrace.packing.preference import preference_column
 
 _ANSWERS = frozenset(("messages", "conversations", "assistant", "output", "completion", "answer", "text", "input_ids"))
 _NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})

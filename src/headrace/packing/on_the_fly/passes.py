@@ -3,7 +3,9 @@
     loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of 4,096 tokens a batch
     for batch in loader: ...                                                        # as of rows packed before
 
-The rows of each rank are read a window of `buffer_rows` at a time, and a window becomes bins of its own, see `plan`.
+The rows of each rank are read a window of `buffer_rows` at a time, and a window is packed by itself: its
+bins depend on the order of the pass and on lengths alone, any rank can say what the others do, and a place in a pass is
+a number of batches. Cost: O(rows of the split) for the number of steps, once a pass; a window at a time for reading.
 Lengths are known before, so the number of batches is arithmetic: every rank has as many as the one with the most bins
 needs, and what a rank lacks is filled up with bins that train nothing, false in batch["valid"]. Every row with tokens
 is in one bin. A part of a window is laid end to end by one gather for each column.
@@ -16,45 +18,38 @@ row. Lengths are counted once by reading one column, and kept beside the index.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.arrays import I32, I64
-from headrace.bins.alignment import shift_left
-from headrace.bins.bins import Bins
-from headrace.bins.preference import preference_field
+from headrace.bins.bins import Bins, Counted, costs
+from headrace.bins.pack import pack
+from headrace.bins.rows import PackedRows, shift_left
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, StreamError
-from headrace.packing.on_the_fly.plan import PackingPlan, PackingReport, PackRows
-from headrace.packing.read.batches import MADE, Laid, PackedBatches, make_packed_batch
+from headrace.digest import derive_key
+from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
+from headrace.packing.on_the_fly.settings import PackingReport, PackRows, check_packing
+from headrace.packing.read.batches import MADE, make_packed_batch
 from headrace.packing.read.packed_rows import holds_whole_numbers
-from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
-from headrace.stream.order.plan import Plan
-from headrace.stream.order.remaining import Remainder, check_batches, resolve_remainder
-from headrace.stream.order.state import PackingState, StreamState
+from headrace.stream.order.plan import Plan, plan_pools
+from headrace.stream.order.remaining import Remainder, Remaining, check_batches, resolve_remainder
+from headrace.stream.order.state import PackingState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.reader import read_share
 from headrace.stream.read.transform import TransformContext
-
-_LENGTHS_VERSION = 1  # of the files that keep them
 
 
 class PackingPasses:
@@ -87,9 +82,16 @@ class PackingPasses:
             memory="pageable",
             device=None,
         )
-        self.read_block: ReadBlock = _TokenBlocks(read_block, self.pack)
+        self.read_block: ReadBlock = partial(_read_tokens, read_block, own)
         self.rows = RowPasses(index, self.read_block, rows, topology)
-        self.plan_from(self.rows.begin(0).start, topology.world_size, options.batch_size).check_lengths()
+        self.counted: Counted = "runtime" if self.form.last_token == "drop" else "stored"
+        self.longest = self.pack.capacity + (1 if self.counted == "runtime" else 0)  # tokens that fit into a bin
+        long = np.flatnonzero(lengths > self.longest)
+        if self.pack.too_long == "error" and len(long):
+            raise InputError(
+                f"pack: {len(long)} rows have more than {self.longest} tokens, the first of them row {long[0]} with"
+                f' {lengths[long[0]]}; choose a larger capacity, or too_long="truncate" or "drop"'
+            )
 
     @property
     def identity(self) -> str:
@@ -98,12 +100,12 @@ class PackingPasses:
 
     def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
         """Begin an epoch; see `Passes`."""
-        return PackingPass(self, self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None))
+        return self._of(self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None))
 
     def whole(self, of: Pass) -> PackingPass:
         """Return the epoch of a pass from its beginning."""
         assert isinstance(of, PackingPass)
-        return PackingPass(self, self.rows.whole(of.rows))
+        return self._of(self.rows.whole(of.rows))
 
     def resume(self, values: Mapping[str, Any]) -> PackingPass:
         """Go on from a saved state: exactly on as many ranks with the same batch size, else with the rows left."""
@@ -113,45 +115,33 @@ class PackingPasses:
                 "packing state: it was saved with other settings of pack= or packed=; bins would hold other rows: pass"
                 " the saved ones, or begin the epoch anew"
             )
-        start = self.rows.checked(state.start.to_dict())
-        plan = self.plan_from(start, state.world_size, state.batch_size)
-        if state.batches > plan.steps:
+        rows = self.rows.at(self.rows.checked(state.start.to_dict()))
+        saved = PackingPass(self, rows, state.world_size, state.batch_size)
+        if state.batches > saved.steps:
             raise StreamError(
-                f"packing state: it counts {state.batches} batches of a pass of {plan.steps}; pass it on unchanged"
+                f"packing state: it counts {state.batches} batches of a pass of {saved.steps}; pass it on unchanged"
             )
         if (state.world_size, state.batch_size) == (self.topology.world_size, self.options.batch_size):
-            return PackingPass(self, RowPass(self.rows, start), given=state.batches)
-        left = plan.left_after(np.full(state.world_size, state.batches))
-        return PackingPass(self, RowPass(self.rows, start.at(left)))
+            return replace(saved, given=state.batches)
+        return self._of(self.rows.at(rows.start.at(saved.left_after(state.batches))))
 
-    def plan_from(self, start: StreamState, world_size: int, batch_size: int) -> PackingPlan:
-        """Plan the bins of a pass that begins at `start`, on so many ranks."""
-        plan = Plan(
-            index=self.index,
-            order=self.rows.order(start),
-            remaining=start.remaining,
-            world_size=world_size,
-            batch_size=self.pack.buffer_rows,
-            remainder="pad",
-        )
-        return PackingPlan(
-            plan=plan,
-            start=start,
-            lengths=self.lengths,
-            first_row=self.index.first_row,
-            pack=self.pack,
-            counted="runtime" if self.form.last_token == "drop" else "stored",
-            batch_size=batch_size,
-        )
+    def _of(self, rows: RowPass) -> PackingPass:
+        return PackingPass(self, rows, self.topology.world_size, self.options.batch_size)
 
 
 @dataclass(frozen=True, eq=False)
 class PackingPass:
-    """The rest of an epoch whose rows are packed. rows: where it began; given: batches received since then."""
+    """The rest of an epoch whose rows are packed, on `world_size` ranks in batches of `batch_size` bins.
+
+    rows: where it began; given: batches received since then.
+    """
 
     passes: PackingPasses
     rows: RowPass
+    world_size: int
+    batch_size: int
     given: int = 0
+    _known: dict[int, I64] = field(default_factory=dict, repr=False)
 
     @property
     def epoch(self) -> int:
@@ -164,7 +154,12 @@ class PackingPass:
     @property
     def steps(self) -> int:
         """Batches that each rank receives: as many as the rank with the most bins needs."""
-        return self.packing.steps - self.given
+        return self._all_steps - self.given
+
+    @cached_property
+    def _all_steps(self) -> int:
+        most = max(int(self.bins_of_windows(rank).sum()) for rank in range(self.world_size))
+        return -(-most // self.batch_size)
 
     @property
     def dropped_rows(self) -> int:
@@ -172,48 +167,136 @@ class PackingPass:
         return self.report().dropped_rows
 
     @cached_property
-    def packing(self) -> PackingPlan:
-        """The plan of which rows lie in which bin."""
-        passes = self.passes
-        return passes.plan_from(self.rows.start, passes.topology.world_size, passes.options.batch_size)
+    def _plan(self) -> Plan:
+        return replace(self.rows.plan(), world_size=self.world_size)
 
     def plan(self) -> Plan:
-        """Return the plan of the rows: who reads which when."""
-        return self.rows.plan()
+        """Return the plan of the rows: who reads which when, in "batches" of a window."""
+        return self._plan
+
+    def lengths_of(self, rank: int) -> I64:
+        """Tokens of each of its rows, in its order, as they are stored: int64 [rows]."""
+        plan, firsts = self._plan, self.passes.index.first_row
+        share = plan.share(rank)
+        parts = [np.zeros(0, np.int32)]
+        for pool in plan_pools(plan.order, plan.remaining, share) if share.rows else ():
+            laid = np.concatenate(
+                [
+                    self.passes.lengths[firsts[block] + start : firsts[block] + stop]
+                    for block, start, stop in pool.pieces
+                ]
+            )
+            parts.append(laid if pool.index is None else laid[pool.index])
+        return np.concatenate(parts)[: share.rows].astype(np.int64)
+
+    def bins_of_windows(self, rank: int) -> I64:
+        """Count the bins of each window of a rank: int64 [windows]."""
+        if rank not in self._known:
+            self._known[rank] = np.array([len(bins) for _, bins in self.windows(rank)], np.int64)
+        return self._known[rank]
+
+    def windows(self, rank: int, first: int = 0) -> Iterator[tuple[I64, Bins]]:
+        """Each window of a rank, from window `first` on: tokens of its rows as they are stored, and its bins.
+
+        Sequences of the bins are places in the window.
+        """
+        settings, start, lengths = self.passes.pack, self.rows.start, self.lengths_of(rank)
+        size = settings.buffer_rows
+        for window in range(first, -(-len(lengths) // size)):
+            of_window = lengths[window * size : (window + 1) * size]
+            kept = self.kept(of_window)
+            taking = np.flatnonzero(kept)
+            seed = derive_key(start.seed, "stream.pack", start.epoch, rank, window)[0] >> 1
+            bins = pack(
+                costs(kept[taking], self.passes.counted),
+                settings.capacity,
+                algorithm=settings.algorithm,
+                seed=seed,
+                max_sequences=settings.max_sequences,
+            )
+            bins = Bins(bins.offsets, taking[bins.sequences])
+            yield of_window, bins.shuffled(seed) if start.shuffle else bins
+
+    def kept(self, lengths: I64) -> I64:
+        """The tokens of rows as they are packed: what is too long cut, or 0 where a row takes no part."""
+        if self.passes.pack.too_long == "drop":
+            return np.where(lengths > self.passes.longest, 0, lengths)
+        return np.minimum(lengths, self.passes.longest)
+
+    def left_after(self, batches: int) -> Remaining:
+        """The rows that nobody has received after so many batches of each rank.
+
+        Rows that take no part are left if their window is not delivered to its end.
+        """
+        positions, size = [np.zeros(0, np.int64)], self.passes.pack.buffer_rows
+        for rank in range(self.world_size):
+            share = self._plan.share(rank)
+            left = np.ones(share.rows, np.bool_)
+            given = batches * self.batch_size
+            for window, (_, bins) in enumerate(self.windows(rank)):
+                begin = window * size
+                if given >= len(bins):
+                    left[begin : begin + size] = False
+                else:
+                    left[begin + bins[:given].sequences] = False
+                given -= min(given, len(bins))
+                if not given:
+                    break
+            positions.append(self._plan.remaining.positions(share.places(0, share.rows)[left]))
+        return Remaining.of_positions(self._plan.order.rows, np.sort(np.concatenate(positions)))
 
     def report(self) -> PackingReport:
-        """Return the pass in numbers, over all ranks, from where its rows begin."""
-        return self.packing.report()
+        """Return the pass in numbers, over all ranks, from where its rows begin.
+
+        Of what is too long and empty, all rows of the split are counted.
+        """
+        packed = np.concatenate([self.lengths_of(rank) for rank in range(self.world_size)])
+        kept = self.kept(packed)
+        bins = sum(int(self.bins_of_windows(rank).sum()) for rank in range(self.world_size))
+        long = packed > self.passes.longest
+        cut, dropped = long & (kept > 0), long & (kept == 0)
+        held = costs(kept[kept > 0], self.passes.counted)
+        return PackingReport(
+            rows=int(np.count_nonzero(kept)),
+            bins=bins,
+            filling_bins=self._all_steps * self.batch_size * self.world_size - bins,
+            tokens=int(kept.sum()),
+            fill=int(held.sum()) / (bins * self.passes.pack.capacity) if bins else 0.0,
+            truncated_rows=int(np.count_nonzero(cut)),
+            truncated_tokens=int((packed - kept)[cut].sum()),
+            dropped_rows=int(np.count_nonzero(dropped)),
+            dropped_tokens=int(packed[dropped].sum()),
+            empty_rows=int(np.count_nonzero(packed == 0)),
+        )
 
     def state_after(self, batches: int) -> dict[str, Any]:
         check_batches(batches, self.steps)
         return PackingState(
             start=self.rows.start,
             batches=self.given + batches,
-            world_size=self.passes.topology.world_size,
-            batch_size=self.passes.options.batch_size,
+            world_size=self.world_size,
+            batch_size=self.batch_size,
             identity=self.passes.identity,
         ).to_dict()
 
     def context(self, batch: int) -> TransformContext:
         """Say where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""
-        options, rank = self.passes.options, self.passes.topology.rank
-        step = self.given + batch
-        return TransformContext(seed=options.seed, epoch=self.epoch, step=step, rank=rank, positions=None)
+        seed, rank = self.passes.options.seed, self.passes.topology.rank
+        return TransformContext(seed=seed, epoch=self.epoch, step=self.given + batch, rank=rank, positions=None)
 
     def rows_after(self, batches: int) -> int:
         """Count the bins that this rank's first `batches` batches hold, without filling ones."""
-        bins, size = int(self.packing.bins_of_windows(self.passes.topology.rank).sum()), self.passes.options.batch_size
+        bins, size = int(self.bins_of_windows(self.passes.topology.rank).sum()), self.batch_size
         return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        size, left = self.packing.batch_size, self.steps - first
-        parts: list[tuple[Laid, Columns]] = []
+        size, left = self.batch_size, self.steps - first
+        parts: list[tuple[PackedRows, Columns]] = []
         ready = 0
         with closing(self._laid(reading, self.given + first)) as laid:
             for part in laid:
                 parts.append(part)
-                ready += len(part[0].tokens)
+                ready += len(part[0])
                 if ready == size:
                     yield self._batch(parts, ready)
                     parts, ready, left = [], 0, left - 1
@@ -225,11 +308,11 @@ class PackingPass:
             yield self._batch([*parts, self._filling(size - ready)], ready)
             parts, ready = [], 0
 
-    def _laid(self, reading: Reading, given: int) -> Generator[tuple[Laid, Columns], None, None]:
+    def _laid(self, reading: Reading, given: int) -> Generator[tuple[PackedRows, Columns], None, None]:
         """Bins from where the pass goes on, in parts that end where batches and windows end."""
-        passes, plan, rank = self.passes, self.packing, self.passes.topology.rank
-        size = room = plan.batch_size
-        ends = np.cumsum(plan.bins_of_windows(rank))
+        passes, rank = self.passes, self.passes.topology.rank
+        size = room = self.batch_size
+        ends = np.cumsum(self.bins_of_windows(rank))
         first = int(np.searchsorted(ends, given * size, side="right"))
         if first == len(ends):
             return
@@ -242,10 +325,10 @@ class PackingPass:
             make=_whole_windows,
         )
         with closing(windows):
-            for columns, (lengths, bins) in zip(windows, plan.windows(rank, first), strict=True):
+            for columns, (lengths, bins) in zip(windows, self.windows(rank, first), strict=True):
                 columns = cut(columns, 0, len(lengths))  # the rest fills the last window up
                 self._check(columns, lengths)
-                kept = plan.kept(lengths)
+                kept = self.kept(lengths)
                 while at < len(bins):
                     stop = min(len(bins), at + room)
                     yield self._lay(columns, bins[at:stop], kept)
@@ -272,7 +355,7 @@ class PackingPass:
                 f" {pack.mask}; a mask is as long as its tokens: write the file anew"
             )
 
-    def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[Laid, Columns]:
+    def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[PackedRows, Columns]:
         """Some bins of a window, end to end, and the other columns of their rows."""
         pack, rows = self.passes.pack, bins.sequences
         lengths = kept[rows]
@@ -285,80 +368,48 @@ class PackingPass:
             mask = shift_left(mask, ends)
         else:
             mask[ends - 1] = 0
-        laid = Laid(input_ids=ids, loss_mask=mask, lengths=lengths, sequences=bins.counts, tokens=bins.loads(kept))
-        return laid, self._beside(columns, rows)
+        return PackedRows.of_sequences(ids, mask, lengths, bins.offsets), self._beside(columns, rows)
 
     def _beside(self, columns: Columns, rows: I64) -> Columns:
         """The columns of some rows that are not tokens."""
         return gather([{name: columns[name] for name in self.passes.others}], rows) if self.passes.others else {}
 
-    def _filling(self, bins: int) -> tuple[Laid, Columns]:
+    def _filling(self, bins: int) -> tuple[PackedRows, Columns]:
         """Bins of a few filling tokens, that train nothing, and the other columns of no row."""
-        tokens = min(2, self.passes.pack.capacity)
-        ones = np.ones(bins, np.int64)
-        laid = Laid(
-            input_ids=np.full(bins * tokens, self.passes.form.pad_id, np.int64),
-            loss_mask=np.zeros(bins * tokens, np.uint8),
-            lengths=ones * tokens,
-            sequences=ones,
-            tokens=ones * tokens,
-        )
+        lengths = np.full(bins, min(2, self.passes.pack.capacity))
+        ids = np.full(int(lengths.sum()), self.passes.form.pad_id, np.int64)
+        laid = PackedRows.of_sequences(ids, np.zeros(len(ids), np.uint8), lengths, np.arange(bins + 1))
         schema = pa.schema([self.passes.index.schema.field(name) for name in self.passes.others])
         return laid, self._beside(from_table(schema.empty_table(), arrow=False, where="no rows"), np.zeros(0, np.int64))
 
-    def _batch(self, parts: Sequence[tuple[Laid, Columns]], real: int) -> Batch:
-        laid, form = Laid.join([part for part, _ in parts]), self.passes.options.batch_format
+    def _batch(self, parts: Sequence[tuple[PackedRows, Columns]], real: int) -> Batch:
+        laid, form = parts[0][0], self.passes.options.batch_format
+        if len(parts) > 1:
+            laid = PackedRows.concatenate([part for part, _ in parts])
         batch = in_format(make_packed_batch(laid, self.passes.form), form)
         if self.passes.others:
             batch |= cast(dict[str, Any], make_batch(join([columns for _, columns in parts]), form))
-        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, form)
+        return batch | in_format({VALID: np.arange(len(laid)) < real}, form)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"passes": self.passes, "rows": self.rows, "given": self.given}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "_known": {}}
 
 
-def check_packing(options: StreamOptions) -> PackedBatches:
-    """Return how bins become batches. Raises `SettingsError` for options that packing does not have."""
-    if options.packed == "off":
-        raise SettingsError('pack= makes packed batches; leave packed="off" out')
-    if options.remainder == "drop":
-        raise SettingsError('pack= puts every row into a bin; use remainder="pad", or "exact" on one rank')
-    if options.distribution != "balanced" or options.on_bad_block != "raise":
-        raise SettingsError(
-            f'pack= knows the lengths of all rows before it begins; distribution="{options.distribution}" and'
-            f' on_bad_block="{options.on_bad_block}" decide later: use "balanced" and "raise"'
-        )
-    if options.batch_format not in ("torch", "numpy"):
-        raise SettingsError(
-            f'pack= makes tensors or arrays; use batch_format="torch" or "numpy", not "{options.batch_format}"'
-        )
-    if options.lists != "ragged":
-        raise SettingsError(
-            'pack= makes rows of its own; leave lists="padded" out, see headrace.PackedBatches(pad_to=)'
-        )
-    return cast(PackedBatches, options.form) if options.form is not None else PackedBatches()
-
-
-class _TokenBlocks:
-    """Blocks of rows of tokens: lists of whole numbers, and a mask as long as each. Picklable; safe from any thread."""
-
-    def __init__(self, read_block: ReadBlock, pack: PackRows) -> None:
-        self._read_block, self._pack = read_block, pack
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        table = self._read_block(number, columns)
-        for name in (self._pack.tokens, self._pack.mask):
-            if name is None or name not in table.column_names:
-                continue
-            kind = table.schema.field(name).type
-            if not holds_whole_numbers(kind, or_truth=name == self._pack.mask):
-                raise InputError(f"column {name} is {kind}; packing needs lists of whole numbers")
-            if not holds_whole_numbers(kind):
-                place = table.schema.get_field_index(name)
-                table = table.set_column(place, name, table[name].cast(pa.list_(pa.uint8())))
-            if table[name].null_count:
-                raise InputError(f"column {name} holds nulls; a sequence without tokens is an empty list")
-        return table
+def _read_tokens(read_block: ReadBlock, names: Sequence[str], number: int, columns: Sequence[str] | None) -> pa.Table:
+    """Read a block whose columns of these names, tokens and mask, must be lists of whole numbers."""
+    table = read_block(number, columns)
+    for name in names:
+        if name not in table.column_names:
+            continue
+        kind = table.schema.field(name).type
+        if not holds_whole_numbers(kind, or_truth=name != names[0]):
+            raise InputError(f"column {name} is {kind}; packing needs lists of whole numbers")
+        if not holds_whole_numbers(kind):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table[name].cast(pa.list_(pa.uint8())))
+        if table[name].null_count:
+            raise InputError(f"column {name} holds nulls; a sequence without tokens is an empty list")
+    return table
 
 
 def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
@@ -370,72 +421,3 @@ def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
 def _picked(column: Any, rows: I64, lengths: I64) -> npt.NDArray[Any]:
     """The first `lengths` values of these rows' lists, end to end."""
     return Ragged(values=column.values, starts=column.starts[rows], lengths=lengths, missing=None).compact().values
-
-
-def lengths_for(
-    index: SplitIndex,
-    read_block: ReadBlock,
-    pack: PackRows,
-    options: StreamOptions,
-    *,
-    contents: str | None,
-    cache_dir: Path | None,
-) -> I32:
-    """Count the tokens of each row of a split, in the order of its blocks: int32 [N].
-
-    contents: a word that changes whenever the rows may, to keep lengths under; None: they are not kept. Raises
-    `SettingsError` for settings that cannot work, before anything is read, and what `read_block` raises.
-    """
-    check_packing(options)
-    judged = preference_field(index.schema, but=(pack.tokens,)) if options.columns is None else None
-    if judged is not None:
-        raise SettingsError(
-            f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read with "
-            f'columns=["{pack.tokens}"] if all rows are good, else prepare a dataset of the good ones'
-        )
-    column = pack.lengths or pack.tokens
-    kind = index.schema.field(column).type if column in index.schema.names else None
-    if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)):
-        raise SettingsError(
-            f"pack: column {column} is {'not there' if kind is None else kind}; packing needs lists of token ids, or"
-            f" their lengths, and the dataset has {index.schema.names}"
-        )
-    kept = None
-    if contents is not None and cache_dir is not None:
-        key = sha256_hex(canonical_json([_LENGTHS_VERSION, contents, index.identity, column]))
-        kept = cache_dir / f"lengths-{key}.npy"
-        with suppress(OSError, ValueError):  # a file that is missing or damaged is made again
-            data, digest = (whole := kept.read_bytes())[:-64], whole[-64:]
-            if sha256_hex(data).encode() == digest:
-                found: I32 = np.load(io.BytesIO(data), allow_pickle=False)
-                if found.dtype == np.int32 and found.shape == (index.total_rows,):
-                    return found
-    counting = [partial(_count_tokens, index, read_block, column, block) for block in range(len(index.rows))]
-    lengths = np.concatenate([np.zeros(0, np.int32), *run_tasks(counting, default_workers())])
-    if kept is not None:
-        written = io.BytesIO()
-        np.save(written, lengths)
-        with suppress(StoreError, CorruptShard, OSError):
-            make_directory(kept.parent)
-            kept.unlink(missing_ok=True)
-            write_new(kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none")
-    return lengths
-
-
-def _count_tokens(index: SplitIndex, read_block: ReadBlock, column: str, block: int) -> I32:
-    where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
-    values = read_block(block, [column])[column]
-    if len(values) != index.rows[block]:
-        raise CorruptShard(
-            f"{where}: has {len(values)} rows, the index says {index.rows[block]}; the shard changed after it was"
-            " indexed: restore it or index the dataset again"
-        )
-    if values.null_count:
-        raise InputError(
-            f"{where}: column {column} holds {values.null_count} nulls; a sequence without tokens is an empty list"
-        )
-    counted = values if pa.types.is_integer(values.type) else pc.list_value_length(values)
-    lengths: npt.NDArray[np.int64] = counted.to_numpy().astype(np.int64)
-    if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) < 1 << 31:
-        raise InputError(f"{where}: column {column} holds {lengths.min()}..{lengths.max()}, which are no lengths")
-    return lengths.astype(np.int32)

@@ -16,7 +16,7 @@ ids, dropped last tokens and masks are one expression each over all tokens: a co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -24,7 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U8
+from headrace.arrays import I64
+from headrace.bins.bins import offsets_of
+from headrace.bins.rows import PackedRows
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
@@ -88,23 +90,20 @@ class PackedBatches:
 
     def __post_init__(self) -> None:
         words = {"form": PackedForm, "labels": LabelPlace, "last_token": LastToken, "attention_mask": AttentionMask}
+        if self.loss_mask_alignment is not None:
+            words["loss_mask_alignment"] = MaskAlignment
         for name, choices in words.items():
             check_word(f"packed: {name}", getattr(self, name), get_args(choices))
-        if self.loss_mask_alignment is not None:
-            check_word("packed: loss_mask_alignment", self.loss_mask_alignment, get_args(MaskAlignment))
-        check_integer("packed: pad_id", self.pad_id)
-        check_integer("packed: pad_to_multiple_of", self.pad_to_multiple_of, least=1)
-        if self.ignore_index is not None:
-            check_integer("packed: ignore_index", self.ignore_index)
-        if self.most_sequences is not None:
-            check_integer("packed: most_sequences", self.most_sequences, least=1)
-        if self.pad_to is not None:
-            check_integer("packed: pad_to", self.pad_to, least=1)
-            if self.pad_to % self.pad_to_multiple_of:
-                raise SettingsError(
-                    f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
-                    " give one of them, or numbers that fit"
-                )
+        least = {"pad_id": None, "pad_to_multiple_of": 1, "ignore_index": None, "most_sequences": 1, "pad_to": 1}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value is not None or name in ("pad_id", "pad_to_multiple_of"):
+                check_integer(f"packed: {name}", value, least=lowest)
+        if self.pad_to is not None and self.pad_to % self.pad_to_multiple_of:
+            raise SettingsError(
+                f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
+                " give one of them, or numbers that fit"
+            )
         if self.labels == "same" and self.last_token == "drop":
             raise SettingsError(
                 'packed: labels="same" needs the last token of each sequence, which last_token="drop" leaves out; use'
@@ -189,28 +188,6 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
         return False  # reading will say what is wrong with it
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Laid:
-    """Bins end to end. input_ids int64 [T], loss_mask uint8 [T], standing on labels, 0 at the end of each sequence.
-
-    lengths: tokens of each sequence, int64 [S], none 0; sequences, tokens: of each bin, int64 [B].
-    """
-
-    input_ids: I64
-    loss_mask: U8
-    lengths: I64
-    sequences: I64
-    tokens: I64
-
-    @classmethod
-    def join(cls, parts: Sequence[Laid]) -> Laid:
-        """The bins of all parts; a single part as it is."""
-        if len(parts) == 1:
-            return parts[0]
-        names = [each.name for each in fields(cls)]
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
-
-
 def packed_batches(
     ids: Ragged, mask: Ragged, starts: Ragged, *, valid: Bool | None, batch_size: int, settings: PackedBatches
 ) -> Iterator[dict[str, Any]]:
@@ -221,31 +198,25 @@ def packed_batches(
     """
     for start in range(0, len(ids), batch_size):
         part = slice(start, start + batch_size)
-        tokens, sequences = ids.lengths[part], starts.lengths[part]
-        begin = _flat(starts[part], np.int64) + np.repeat(np.cumsum(tokens) - tokens, sequences)
         trained = _flat(mask[part], np.uint8)
         if valid is not None and not valid[part].all():
-            trained[np.repeat(~valid[part], tokens)] = 0
-        bins = Laid(
-            input_ids=_flat(ids[part], np.int64),
-            loss_mask=trained,
-            lengths=np.diff(begin, append=int(tokens.sum())),
-            sequences=sequences,
-            tokens=tokens,
-        )
+            trained[np.repeat(~valid[part], ids.lengths[part])] = 0
+        tokens, sequences = offsets_of(ids.lengths[part]), offsets_of(starts.lengths[part])
+        bins = PackedRows(_flat(ids[part], np.int64), trained, _flat(starts[part], np.int64), tokens, sequences)
         yield make_packed_batch(bins, settings)
 
 
-def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
-    """Make one batch of these bins.
+def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, Any]:
+    """Make one batch of these bins, whose ids are int64, and whose masks stand on labels, 0 at each sequence's end.
 
     input_ids, labels, position_ids: int64 [rows, width]; loss_mask: uint8 [rows, width]; cu_seqlens: int32
     [sequences + 1, or most_sequences + 1] over the flattened tokens; max_seqlen: int; attention_mask, if asked for:
     [rows, 1, width, width].
     """
     filling = settings.pad_id if settings.ignore_index is None else settings.ignore_index
-    ids, mask = bins.input_ids, bins.loss_mask
-    last = np.cumsum(bins.lengths) - 1
+    ids, mask, lengths = bins.ids, bins.mask, bins.sequence_lengths
+    sequences, tokens = bins.counts, bins.sizes
+    last = np.cumsum(lengths) - 1
     if settings.labels == "next":
         labels = np.empty_like(ids)
         labels[:-1] = ids[1:]
@@ -255,28 +226,32 @@ def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
         mask = np.concatenate([mask[-1:], mask[:-1]])  # the last is 0, as at the end of each sequence
     if settings.ignore_index is not None:
         labels[mask == 0] = settings.ignore_index
-    lengths, sequences, tokens = bins.lengths, bins.sequences, bins.tokens
     if settings.last_token == "drop":
         kept = np.ones(len(ids), np.bool_)
         kept[last] = False
         ids, labels, mask = ids[kept], labels[kept], mask[kept]
         tokens, lengths = tokens - sequences, lengths - 1
-        held = np.concatenate([[0], np.cumsum(lengths > 0)])
-        sequences = np.diff(held[np.concatenate([[0], np.cumsum(sequences)])])
+        sequences = np.diff(offsets_of(lengths > 0)[bins.start_offsets])
         lengths = lengths[lengths > 0]
     if settings.form == "varlen":
         sequences, tokens = np.array([len(lengths)], np.int64), np.array([len(ids)], np.int64)
     width = _width(tokens, settings)
     lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
     lengths = lengths[lengths > 0]
-    borders = np.concatenate([[0], np.cumsum(lengths)])
+    borders, most = offsets_of(lengths), settings.most_sequences
+    if most is not None and len(lengths) > most:
+        raise StreamError(
+            f"packed: a batch has {len(lengths)} sequences, filling among them, and most_sequences is {most}; set a"
+            " larger one, or prepare bins with max_sequences_per_bin"
+        )
+    unused = 0 if most is None else most - len(lengths)
     positions = np.arange(width * len(tokens)) - np.repeat(borders[:-1], lengths)
     batch: dict[str, Any] = {
         "input_ids": _rows(ids, tokens, width, settings.pad_id),
         "labels": _rows(labels, tokens, width, filling),
         "loss_mask": _rows(mask, tokens, width, 0),
         "position_ids": positions.reshape(len(tokens), width),
-        "cu_seqlens": _borders(borders, settings.most_sequences),
+        "cu_seqlens": np.pad(borders, (0, unused), mode="edge").astype(np.int32),
         "max_seqlen": int(lengths.max(initial=0)),
     }
     if settings.attention_mask != "none":
@@ -307,16 +282,6 @@ def _width(tokens: I64, settings: PackedBatches) -> int:
             f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{whole}; set a larger pad_to{less}"
         )
     return settings.pad_to
-
-
-def _borders(borders: I64, most: int | None) -> npt.NDArray[np.int32]:
-    """As cu_seqlens, with `most` + 1 entries if that is asked for."""
-    if most is not None and len(borders) > most + 1:
-        raise StreamError(
-            f"packed: a batch has {len(borders) - 1} sequences, filling among them, and most_sequences is {most}; set a"
-            " larger one, or prepare bins with max_sequences_per_bin"
-        )
-    return np.pad(borders, (0, 0 if most is None else most + 1 - len(borders)), mode="edge").astype(np.int32)
 
 
 def _rows(flat: npt.NDArray[Any], tokens: I64, width: int, filling: int) -> npt.NDArray[Any]:

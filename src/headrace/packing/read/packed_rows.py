@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U8
-from headrace.bins.alignment import ALIGNMENT_KEY, shift_left
+from headrace.arrays import U8
+from headrace.bins.rows import ALIGNMENT_KEY, first_fault, shift_left
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
 from headrace.formats.open_parquet import key_values
-from headrace.stream.read.columns import whole_array
+from headrace.packing.storage.packed_parquet import rows_of
 
 MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
 
@@ -47,63 +46,23 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
 
     Raises `InputError` naming the row (from 0, in the table) that is not a packed row.
     """
-    lengths = _lists(table, INPUT_IDS)[1]
-    values, mask_lengths = _lists(table, LOSS_MASK)
-    starts, counts = _lists(table, SEQ_START_ID)
-    unlike = np.flatnonzero(lengths != mask_lengths)
-    if len(unlike):
-        row = int(unlike[0])
-        raise InputError(
-            f"row {row}: {lengths[row]} input_ids and {mask_lengths[row]} values of loss_mask; a packed row has as"
-            " many of both: write the file anew"
-        )
-    begin = starts.astype(np.int64, copy=False)
-    ends, bad = _sequence_ends(begin, counts=counts, lengths=lengths)
-    if bad is not None:
-        shown = begin[int(counts[:bad].sum()) :][: counts[bad]].tolist()
-        raise InputError(
-            f"row {bad}: seq_start_id is {shown[:8]}{'…' if len(shown) > 8 else ''} in a row of {lengths[bad]}"
-            " tokens; it begins with 0, rises, and stays below the length: write the file anew"
-        )
+    rows = rows_of(table)
+    fault = first_fault(rows, empty="take")
+    if fault is not None:
+        raise InputError(f"row {fault[0]}: {fault[1]}: write the file anew")
+    values, ends = rows.mask, rows.sequence_begins + rows.sequence_lengths
     if values.dtype != np.bool_ and len(values) and not 0 <= int(values.min()) <= int(values.max()) <= 255:
         raise InputError(f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew")
     mask: U8 = values.astype(np.uint8)
     if alignment == "legacy_roll_right":
         mask = np.append(mask[1:], mask[:1])
-        mask[np.cumsum(lengths)[lengths > 0] - 1] = 0  # that of a row's last token was rolled out of the row
+        mask[rows.token_offsets[1:][rows.sizes > 0] - 1] = 0  # that of a row's last token was rolled out of the row
     if alignment == "shift_left":
         mask[ends - 1] = 0
     else:
         mask = shift_left(mask, ends)
-    offsets = np.concatenate([[0], np.cumsum(mask_lengths)]).astype(np.int32)
-    column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(mask))
+    column = pa.ListArray.from_arrays(pa.array(rows.token_offsets.astype(np.int32)), pa.array(mask))
     return table.set_column(table.schema.get_field_index(LOSS_MASK), LOSS_MASK, column)
-
-
-def _sequence_ends(starts: I64, *, counts: I64, lengths: I64) -> tuple[I64, int | None]:
-    """Return where each sequence ends in the rows end to end, int64 [sequences], and the first bad row if there is one.
-
-    starts: int64 [sequences], inside their rows; counts: sequences of each row; lengths: tokens of each row.
-    """
-    row_end = np.cumsum(lengths)
-    row = np.repeat(np.arange(len(counts)), counts)
-    begin = starts + (row_end - lengths)[row]
-    ends = np.append(begin[1:], row_end[-1:])[: len(begin)]
-    bad = (counts == 0) != (lengths == 0)
-    bad[row[(starts < 0) | (starts >= lengths[row])]] = True
-    bad[row[1:][(row[1:] == row[:-1]) & (starts[1:] <= starts[:-1])]] = True
-    held = np.flatnonzero(counts > 0)
-    bad[held] |= starts[(np.cumsum(counts) - counts)[held]] != 0
-    return ends, int(np.argmax(bad)) if bad.any() else None
-
-
-def _lists(table: pa.Table, name: str) -> tuple[npt.NDArray[Any], I64]:
-    """Return the values end to end, and the length of each list, of a column of lists."""
-    whole = whole_array(table[name])
-    if whole.null_count or whole.flatten().null_count:
-        raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
-    offsets = whole.offsets.to_numpy().astype(np.int64, copy=False)
-    return whole.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], np.diff(offsets)
 
 
 class PackedBlocks:

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from numpy.lib import format as npy
 
 from headrace.bins.rows import PackedRows, as_type, first_fault
 from headrace.errors import InputError
-from headrace.packing.storage.packed_parquet import SCHEMA, Declared, ParquetShardWriter
+from headrace.packing.storage.packed_parquet import SCHEMA, ParquetShardWriter
 from headrace.storage import local
 from headrace.storage.places import local_path_of
 
@@ -98,12 +97,15 @@ def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[Packe
     for first in range(0, len(bins), bins_at_once):
         parts = []
         for number in range(first, min(first + bins_at_once, len(bins))):
-            parts.append(_one_bin(bins[number], f"{where}: bin {number}"))
+            try:
+                parts.append(_one_bin(bins[number]))
+            except (ValueError, RecursionError) as error:  # nested too deep to be shown
+                raise InputError(f"{where}: bin {number}{error}; {_ADVICE}") from error
             bins[number] = None  # let go as it is converted
         rows = PackedRows.concatenate(parts)
         fault = first_fault(rows)
         if fault is not None:
-            raise InputError(f"{where}: bin {first + fault[0]} has {fault[1]}")
+            raise InputError(f"{where}: bin {first + fault[0]}: {fault[1]}")
         yield rows
 
 
@@ -112,24 +114,15 @@ def convert_legacy_to_parquet(
     output_path: str | os.PathLike[str],
     row_group_size: int = 1000,
     compression: str | None = "zstd",
-    *,
-    compression_level: int | None = None,
-    declared: Declared = "nullable",
-    metadata: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Write the bins of a legacy file as a Parquet shard, the masks as they are; what `finalize` of the writer returns.
 
-    Adds source_bytes, the size of the legacy file. On an error nothing is left. Memory: about 40 bytes a token.
+    Adds source_bytes, the size of the legacy file. options: see `ParquetShardWriter`. On an error nothing is left.
+    Memory: about 40 bytes a token.
     """
     source = local_path_of(os.fspath(legacy_npy_path), "legacy_npy_path")
-    with ParquetShardWriter(
-        output_path,
-        row_group_size,
-        compression,
-        compression_level=compression_level,
-        declared=declared,
-        metadata=metadata,
-    ) as writer:
+    with ParquetShardWriter(output_path, row_group_size, compression, **options) as writer:
         for rows in read_legacy(source, bins_at_once=row_group_size):
             writer.write_bins(rows)
         result = writer.finalize()
@@ -140,16 +133,18 @@ def _loaded(path: Path) -> list[Any]:
     try:
         with path.open("rb") as file:
             counted = _check_header(file, path)
-            loaded = _unpickled(file)
+            loaded = _value_of(_Unpickler(file).load())
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except _Forbidden as error:
         raise InputError(
             f"{path}: {error}, which packed data does not need; it was not run. The file may be hostile: "
             f"ask where it comes from"
         ) from error
-    except ValueError as error:
-        raise InputError(f"{path}: {error}; {_ADVICE}") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except Exception as error:  # damaged bytes make the unpickler raise almost anything
+        raise InputError(f"{path}: is cut or damaged ({type(error).__name__}: {error}); {_ADVICE}") from error
     if not isinstance(loaded, list):
         raise InputError(f"{path}: holds {type(loaded).__name__}, no list of bins; {_ADVICE}")
     if len(loaded) != counted:
@@ -174,30 +169,30 @@ def _check_header(file: BinaryIO, path: Path) -> int:
     return int(shape[0])
 
 
-def _one_bin(record: Any, where: str) -> PackedRows:
+def _one_bin(record: Any) -> PackedRows:
+    """Make rows of one bin. Raises `ValueError`, whose text goes on after the bin's number."""
     if not isinstance(record, dict):
-        raise InputError(f"{where} is {type(record).__name__}, no dictionary; {_ADVICE}")
-    missing = [key for key in SCHEMA.names if key not in record]
-    if missing:
-        raise InputError(f"{where} has no {missing[0]}, only {', '.join(map(str, record))[:80]}; {_ADVICE}")
-    try:
-        ids = _integers(record["input_ids"], np.dtype(np.int32), f"{where}: input_ids", bools="refuse")
-        mask = _integers(record["loss_mask"], np.dtype(np.uint8), f"{where}: loss_mask")
-        starts = _integers(record["seq_start_id"], np.dtype(np.int32), f"{where}: seq_start_id")
-    except ValueError as error:
-        raise InputError(f"{error}; {_ADVICE}") from error
+        raise ValueError(f" is {type(record).__name__}, no dictionary")
+    columns = []
+    for field in SCHEMA:
+        if field.name not in record:
+            raise ValueError(f" has no {field.name}, only {', '.join(map(str, record))[:80]}")
+        values = _flat(record[field.name], f": {field.name}")
+        if values.dtype == np.bool_ and field.name == "input_ids":
+            raise ValueError(": input_ids are bool; give integers")
+        columns.append(as_type(values, np.dtype(field.type.value_type.to_pandas_dtype()), f": {field.name}"))
+    ids, mask, starts = columns
     if len(ids) and ids.min() < 0:
-        raise InputError(f"{where}: input_ids: {ids.min()} is no token; {_ADVICE}")
+        raise ValueError(f": input_ids: {ids.min()} is no token")
     if len(mask) and mask.max() > 1:
-        raise InputError(f"{where}: loss_mask: {mask.max()} is neither 0 nor 1; {_ADVICE}")
+        raise ValueError(f": loss_mask: {mask.max()} is neither 0 nor 1")
     if len(mask) != len(ids):
-        raise InputError(f"{where} has {len(ids)} input_ids and {len(mask)} loss_mask values; {_ADVICE}")
+        raise ValueError(f" has {len(ids)} input_ids and {len(mask)} loss_mask values")
     return PackedRows.of_bin(ids, mask, starts)
 
 
-def _integers(
-    values: Any, dtype: np.dtype[Any], what: str, *, bools: Literal["take", "refuse"] = "take"
-) -> npt.NDArray[Any]:
+def _flat(values: Any, what: str) -> npt.NDArray[Any]:
+    """Make one array of a list, tuple or array of numbers. Raises `ValueError`."""
     try:
         values = _value_of(values)
     except ValueError as error:
@@ -205,7 +200,7 @@ def _integers(
     if not isinstance(values, list | tuple | np.ndarray):
         raise ValueError(f"{what} are {type(values).__name__}")
     if not len(values):
-        return np.empty(0, dtype)
+        return np.empty(0, np.uint8)
     try:
         array = np.array(values)
         if array.dtype == object:  # numpy numbers one by one, or too large for any integer type
@@ -214,179 +209,91 @@ def _integers(
         raise ValueError(f"{what} are no flat list of integers ({error})") from error
     if array.ndim != 1:
         raise ValueError(f"{what} have shape {array.shape}")
-    if array.dtype == np.bool_ and bools == "refuse":
-        raise ValueError(f"{what} are bool; give integers")
-    return as_type(array, dtype, what)
+    return array
 
 
 _PLAIN = {f"{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8)} - {"f1"} | {"b1"}
-_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
-_NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
+_ALLOWED = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),  # how pickles of protocol 2 write bytes
+    *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
+}
 
 
 class _Forbidden(ValueError):
-    """The pickle asks for a name that no packed data needs."""
-
-
-def _unpickled(file: BinaryIO) -> Any:
-    """What the pickle at the file's position holds; arrays of objects as lists, arrays of numbers as arrays.
-
-    Raises `_Forbidden` for a name that is not allowed, `ValueError` for anything else that is no such pickle.
-    """
-    try:
-        loaded = _Unpickler(file).load()
-    except _Forbidden:
-        raise
-    except (pickle.UnpicklingError, EOFError, MemoryError, RecursionError) as error:
-        raise ValueError(f"is cut or damaged ({error or type(error).__name__})") from error
-    except Exception as error:  # damaged bytes make the unpickler raise almost anything
-        raise ValueError(f"is damaged ({type(error).__name__}: {error})") from error
-    return _value_of(loaded)
-
-
-def _value_of(loaded: Any) -> Any:
-    """What a stand-in stands for; any other value as it is. Not recursive: ask again for what a list holds.
-
-    Raises `ValueError` if what the pickle said of an array or a number does not fit together.
-    """
-    if not isinstance(loaded, _Array | _Scalar):
-        return loaded
-    try:
-        return loaded.value()
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"an array that is damaged ({error})") from error
+    """The pickle asks for something that no packed data needs."""
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        allowed = _ALLOWED.get((module, name))
-        if allowed is None:
+        if (module, name) not in _ALLOWED:
             raise _Forbidden(f"asks for {module}.{name}")
-        return allowed
+        return _Noted(name)
 
     def persistent_load(self, pid: Any) -> NoReturn:
         raise _Forbidden(f"asks for an object outside the file ({pid!r:.60})")
 
 
-class _Fixed:
-    """A thing that a pickle can neither fill nor change."""
+class _Noted:
+    """Stands for a function or class that a pickle names, or for what it returns when called: notes, and runs nothing.
 
-    __slots__ = ()
+    arguments: of the call; None for the function itself, which a pickle can neither fill nor change.
+    """
 
-    def __setstate__(self, state: Any) -> None:
-        raise _Forbidden("sets the state of a function")
+    __slots__ = ("arguments", "name", "state")
 
+    def __init__(self, name: str, arguments: tuple[Any, ...] | None = None) -> None:
+        self.name, self.arguments = name, arguments
+        self.state: Any = None
 
-class _Stand(_Fixed):
-    """Stands for a function or a class: notes what it is called with."""
-
-    __slots__ = ("_make",)
-    _make: Callable[..., Any]
-
-    def __init__(self, make: Callable[..., Any]) -> None:
-        object.__setattr__(self, "_make", make)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise _Forbidden(f"sets {name} of a function")
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._make(*arguments)
-
-
-class _DType:
-    """Stands for a dtype: its text, such as "i4", and the byte order its state says."""
-
-    __slots__ = ("order", "text")
-
-    def __init__(self, text: Any, align: Any = False, copy: Any = False) -> None:
-        del align, copy
-        self.text = str(text).lstrip("<|=")
-        self.order = "<"
+    def __call__(self, *arguments: Any) -> _Noted:
+        if self.arguments is not None:
+            raise _Forbidden(f"calls what {self.name} returned")
+        if self.name == "_reconstruct" and getattr(arguments[0], "name", None) != "ndarray":
+            raise _Forbidden("makes an array of another class than numpy.ndarray")
+        return _Noted(self.name, arguments)
 
     def __setstate__(self, state: Any) -> None:
-        order = state[1]
-        if order not in ("<", ">", "|", "="):
-            raise ValueError(f"byte order {order!r}")
-        self.order = "<" if order in "|=" else order
-
-    def dtype(self) -> np.dtype[Any]:
-        if self.text not in _PLAIN:
-            raise ValueError(f"an array of type {self.text!r}")
-        return np.dtype(self.order + self.text)
+        if self.arguments is None:
+            raise _Forbidden("sets the state of a function")
+        self.state = state
 
 
-class _Array:
-    """Stands for an array until its state is known."""
+def _value_of(noted: Any) -> Any:
+    """Make what a noted call would have returned: arrays of objects as lists; any other value as it is.
 
-    __slots__ = ("_state",)
-
-    def __init__(self) -> None:
-        self._state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self._state = state
-
-    def value(self) -> Any:
-        if self._state is None:
-            raise ValueError("an array without content")
-        _, shape, kind, _, data = self._state
-        if not isinstance(kind, _DType) or not isinstance(shape, tuple) or len(shape) != 1:
-            raise ValueError(f"an array of shape {shape!r:.60}; packed data has one axis")
-        if kind.text == "O8" or kind.text == "O":
-            if not isinstance(data, list) or len(data) != shape[0]:
-                raise ValueError("an array of objects without its objects")
-            return data
-        return _numbers(data, kind, shape)
-
-
-class _Scalar:
-    """Stands for one numpy number."""
-
-    __slots__ = ("_data", "_kind")
-
-    def __init__(self, kind: Any, data: Any = b"") -> None:
-        self._kind, self._data = kind, data
-
-    def value(self) -> Any:
-        if not isinstance(self._kind, _DType):
-            raise ValueError("a number without a type")
-        return _numbers(self._data, self._kind, (1,))[0].item()
-
-
-def _numbers(data: Any, kind: _DType, shape: tuple[Any, ...]) -> npt.NDArray[Any]:
-    dtype = kind.dtype()
-    size = prod(shape) * dtype.itemsize
-    if not isinstance(data, bytes | bytearray) or len(data) != size:
-        raise ValueError(f"an array of {shape} {dtype.name} whose bytes are not {size}")
-    return np.frombuffer(bytes(data), dtype).reshape(shape)
-
-
-def _reconstructed(kind: Any, shape: Any, code: Any) -> _Array:
-    del shape, code
-    if kind is not _NDARRAY:
-        raise _Forbidden("makes an array of another class than numpy.ndarray")
-    return _Array()
-
-
-def _from_buffer(data: Any, kind: Any, shape: Any, order: Any) -> _Array:
-    array = _Array()
-    array.__setstate__((1, shape, kind, order, data))
-    return array
-
-
-def _encoded(text: Any, encoding: Any) -> bytes:
-    """How pickles of protocol 2 write bytes."""
-    if encoding != "latin1" or not isinstance(text, str):
-        raise _Forbidden(f"encodes text as {encoding!r}")
-    return text.encode("latin1")
-
-
-_NDARRAY = _Fixed()
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): _Stand(_DType),
-    ("_codecs", "encode"): _Stand(_encoded),
-    **{(module, "_reconstruct"): _Stand(_reconstructed) for module in _MULTIARRAY},
-    **{(module, "scalar"): _Stand(_Scalar) for module in _MULTIARRAY},
-    **{(module, "_frombuffer"): _Stand(_from_buffer) for module in _NUMERIC},
-}
+    Not recursive: ask again for what a list holds. Raises `ValueError` if what was noted does not fit together.
+    """
+    if not isinstance(noted, _Noted):
+        return noted
+    try:
+        if noted.name == "_reconstruct":
+            _, shape, kind, _, data = noted.state
+        elif noted.name == "_frombuffer":
+            data, kind, shape, _ = noted.arguments or ()
+        else:
+            shape = (1,)
+            kind, data = noted.arguments or () if noted.name == "scalar" else ()
+        text, order = kind.arguments[0].lstrip("<|="), kind.state[1] if kind.state else "<"
+        if kind.name != "dtype" or order not in ("<", ">", "|", "="):
+            raise ValueError(f"byte order {order!r:.60}")
+    except (AttributeError, TypeError, ValueError, LookupError) as error:
+        raise ValueError(f"an array that is damaged ({error})") from error
+    if not isinstance(shape, tuple) or len(shape) != 1 or not isinstance(shape[0], int):
+        raise ValueError(f"an array of shape {shape!r:.60}; packed data has one axis")
+    if text in ("O", "O8"):
+        if not isinstance(data, list) or len(data) != shape[0]:
+            raise ValueError("an array of objects without its objects")
+        return data
+    if text not in _PLAIN:
+        raise ValueError(f"an array of type {text!r:.60}")
+    if isinstance(data, _Noted) and data.name == "encode":
+        encoded, *encoding = data.arguments or (None,)
+        data = encoded.encode("latin1") if isinstance(encoded, str) and encoding == ["latin1"] else None
+    dtype = np.dtype((">" if order == ">" else "<") + text)
+    if not isinstance(data, bytes | bytearray) or len(data) != shape[0] * dtype.itemsize:
+        raise ValueError(f"an array of {shape} {dtype.name} whose bytes are not {shape[0] * dtype.itemsize}")
+    numbers = np.frombuffer(bytes(data), dtype)
+    return numbers[0].item() if noted.name == "scalar" else numbers

@@ -26,8 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
+from headrace.arrays import I64
 from headrace.bins.rows import PackedRows, as_type
-from headrace.errors import CorruptShard, SettingsError, StoreError
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.write import Block, HashingFile, Written
 from headrace.storage import local
 from headrace.storage.places import is_address, path_of
@@ -57,34 +58,47 @@ _BATCH_VALUES = 1 << 14  # encoded at a time
 _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
 
 
-class UnequalLengths(CorruptShard):
-    """A bin whose mask is not as long as its tokens cannot be held as flat rows."""
+class ParquetShardWriter:
+    """Writes packed bins, a row group at a time, and gives the file its name when it is whole.
 
-
-class PackedParquet:
-    """Writes one file of packed bins to `path`, which must not exist; use as a context manager and call `finish`.
-
-    The file has its final content when `finish` returns, and is neither synced nor renamed: that is the caller's. On an
-    error it is removed. Memory: O(row group). compression_level: of zstd (1 unless given) or gzip.
+    Until `finalize` there is only a temporary name, unique to this writer; it is removed when an error leaves the
+    `with` block, or by `abort`. A file of that name is replaced in one step. Peak memory: O(row_group_size × bin).
+    filesystem: an Arrow file system that `output_path` is a path of; default the local one.
+    compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
     declared: "required" says in the schema that there are no nulls, and decodes a quarter faster; the specification's
-    schema is "nullable". metadata: key-value texts for the footer. filesystem: what `path` is in, unless local.
-    Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have.
+    schema is "nullable". metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
+    temporary: a new local path to write to, for those who name the file themselves after `finish`.
+    Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have, `SettingsError` for
+    an address (s3://…) as output_path.
     """
+
+    SCHEMA = SCHEMA
 
     def __init__(
         self,
-        path: Path,
-        *,
+        output_path: str | os.PathLike[str],
         row_group_size: int = 1000,
         compression: str | None = "zstd",
+        filesystem: pafs.FileSystem | None = None,
+        *,
         compression_level: int | None = None,
         declared: Declared = "nullable",
         metadata: Mapping[str, str] | None = None,
-        filesystem: pafs.FileSystem | None = None,
+        temporary: Path | None = None,
     ) -> None:
+        self.output_path = os.fspath(output_path)
+        place = path_of(self.output_path)
+        if filesystem is not None and (is_address(str(place)) or self.output_path.lower().startswith("file:")):
+            raise SettingsError(
+                f"{self.output_path}: is an address beside filesystem=; give the path inside that file system"
+            )
+        if filesystem is None and is_address(str(place)):
+            raise SettingsError(
+                f"{place}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path "
+                f"{'/'.join(place.parts[1:])} inside it, or write a local file"
+            )
         if row_group_size < 1:
             raise ValueError(f"row_group_size is {row_group_size}; give the bins of a row group, at least 1")
-        self.path = path
         self.row_group_size = row_group_size
         self.compression = checked_codec(compression, compression_level)
         self.schema = schema_of(declared)
@@ -93,11 +107,18 @@ class PackedParquet:
         self._closed = False
         self._held: list[PackedRows] = []  # copies of the bins of an unfinished row group
         self._blocks: list[Block] = []
-        if filesystem is None:
-            self._file = HashingFile(path)
+        if filesystem is not None:
+            name = PurePosixPath(self.output_path)
+            self.tmp_path = str(name.with_name(f"{local.TEMP_PREFIX}{name.name}-{secrets.token_hex(8)}"))
+            with _telling(self.output_path):
+                stream = filesystem.open_output_stream(self.tmp_path, compression=None)
+            self._file = HashingFile(Path(self.tmp_path), stream)
         else:
-            with _telling(str(path)):
-                self._file = HashingFile(path, filesystem.open_output_stream(str(path), compression=None))
+            self.output_path = str(place)
+            if temporary is None:
+                local.make_directory(place.parent)
+            self.tmp_path = str(temporary or local.temporary_for(place))
+            self._file = HashingFile(Path(self.tmp_path))
         self._writer = pq.ParquetWriter(
             self._file,
             self.schema.with_metadata(dict(metadata) if metadata else None),
@@ -121,7 +142,7 @@ class PackedParquet:
         Raises `ValueError` if shapes or values do not fit, `RuntimeError` after the end.
         """
         self._must_be_open(f"bin {bin_id}")
-        where = f"{self.path}: bin {self.bins}"
+        where = f"{self.output_path}: bin {self.bins}"
         if input_ids.ndim != 1 or loss_mask.shape != input_ids.shape or seq_start_id.ndim != 1:
             raise ValueError(
                 f"{where}: input_ids {input_ids.shape}, loss_mask {loss_mask.shape}, seq_start_id "
@@ -157,110 +178,16 @@ class PackedParquet:
                 self._flush()
 
     def finish(self) -> Written:
-        """Write what is left and the footer, close the file; its rows, bytes, SHA-256 and row groups."""
+        """Write what is left and the footer, close the file, which is neither synced nor renamed.
+
+        Returns its rows, bytes, SHA-256 and row groups.
+        """
         self._must_be_open("the end")
         self._closed = True
         self._flush()
         self._writer.close()
         self._file.close()
         return self._file.holding(self.bins, tuple(self._blocks))
-
-    def abandon(self) -> None:
-        """Close and remove the file."""
-        self._closed = True
-        self._file.abandon()
-        with suppress(pa.ArrowException):
-            self._writer.close()
-        self._file.close()
-        with suppress(OSError, pa.ArrowException):
-            if self.filesystem is None:
-                self.path.unlink(missing_ok=True)
-            else:
-                self.filesystem.delete_file(str(self.path))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abandon()
-
-    def _must_be_open(self, what: str) -> None:
-        if self._closed:
-            raise RuntimeError(f"{self.path}: {what} comes after the file was closed; open a new writer")
-
-    def _flush(self) -> None:
-        if self._held:
-            self._emit(PackedRows.concatenate(self._held))
-            self._held = []
-
-    def _emit(self, rows: PackedRows) -> None:
-        offset = self._file.written
-        first = self._blocks[-1].first_row + self._blocks[-1].rows if self._blocks else 0
-        if len(rows.ids) > _MOST_TOKENS:
-            raise ValueError(
-                f"{self.path}: bins {first} to {first + len(rows)} have {len(rows.ids)} tokens, a row group holds "
-                f"{_MOST_TOKENS}; choose a smaller row_group_size than {self.row_group_size}"
-            )
-        self._writer.write_table(columns(rows, self.schema), row_group_size=len(rows))
-        self._blocks.append(Block(first, len(rows), offset, self._file.written - offset, None, None))
-
-
-class ParquetShardWriter(PackedParquet):
-    """Writes packed bins, a row group at a time, and gives the file its name when it is whole.
-
-    Until `finalize` there is only a temporary name, unique to this writer; it is removed when an error leaves the
-    `with` block, or by `abort`. A file of that name is replaced in one step. Peak memory: O(row_group_size × bin).
-    filesystem: an Arrow file system that `output_path` is a path of; default the local one.
-    compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
-    declared: see `PackedParquet`. metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
-    Raises `ValueError` for a row group size below 1 or an unknown codec, `SettingsError` for an address (s3://…) as
-    output_path.
-    """
-
-    SCHEMA = SCHEMA
-
-    def __init__(
-        self,
-        output_path: str | os.PathLike[str],
-        row_group_size: int = 1000,
-        compression: str | None = "zstd",
-        filesystem: pafs.FileSystem | None = None,
-        *,
-        compression_level: int | None = None,
-        declared: Declared = "nullable",
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        self.output_path = os.fspath(output_path)
-        place = path_of(self.output_path)
-        if filesystem is not None:
-            if is_address(str(place)) or self.output_path.lower().startswith("file:"):
-                raise SettingsError(
-                    f"{self.output_path}: is an address beside filesystem=; give the path inside that file system"
-                )
-            name = PurePosixPath(self.output_path)
-            temporary = Path(name.with_name(f"{local.TEMP_PREFIX}{name.name}-{secrets.token_hex(8)}"))
-        elif is_address(str(place)):
-            raise SettingsError(
-                f"{place}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path "
-                f"{'/'.join(place.parts[1:])} inside it, or write a local file"
-            )
-        else:
-            self.output_path = str(place)
-            local.make_directory(place.parent)
-            temporary = local.temporary_for(place)
-        self.tmp_path = str(temporary)
-        super().__init__(
-            temporary,
-            row_group_size=row_group_size,
-            compression=compression,
-            compression_level=compression_level,
-            declared=declared,
-            metadata=metadata,
-            filesystem=filesystem,
-        )
 
     def finalize(self) -> dict[str, Any]:
         """Write what is left, make the file durable, give it its name.
@@ -272,12 +199,12 @@ class ParquetShardWriter(PackedParquet):
         try:
             written = self.finish()
             if self.filesystem is None:
-                local.replace(self.path, Path(self.output_path))
+                local.replace(Path(self.tmp_path), Path(self.output_path))
             else:
                 with _telling(self.output_path):
                     self.filesystem.move(self.tmp_path, self.output_path)
         except BaseException:
-            self.abandon()
+            self._remove()
             raise
         return {
             "format": "parquet",
@@ -293,7 +220,10 @@ class ParquetShardWriter(PackedParquet):
     def abort(self) -> None:
         """Leave nothing behind; nothing happens after `finalize`."""
         if not self._closed:
-            self.abandon()
+            self._remove()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -303,6 +233,38 @@ class ParquetShardWriter(PackedParquet):
             self.abort()
         elif not self._closed:
             self.finalize()
+
+    def _must_be_open(self, what: str) -> None:
+        if self._closed:
+            raise RuntimeError(f"{self.output_path}: {what} comes after the file was closed; open a new writer")
+
+    def _remove(self) -> None:
+        self._closed = True
+        self._file.abandon()
+        with suppress(pa.ArrowException):
+            self._writer.close()
+        self._file.close()
+        with suppress(OSError, pa.ArrowException):
+            if self.filesystem is None:
+                Path(self.tmp_path).unlink(missing_ok=True)
+            else:
+                self.filesystem.delete_file(self.tmp_path)
+
+    def _flush(self) -> None:
+        if self._held:
+            self._emit(PackedRows.concatenate(self._held))
+            self._held = []
+
+    def _emit(self, rows: PackedRows) -> None:
+        offset = self._file.written
+        first = self._blocks[-1].first_row + self._blocks[-1].rows if self._blocks else 0
+        if len(rows.ids) > _MOST_TOKENS:
+            raise ValueError(
+                f"{self.output_path}: bins {first} to {first + len(rows)} have {len(rows.ids)} tokens, a row group "
+                f"holds {_MOST_TOKENS}; choose a smaller row_group_size than {self.row_group_size}"
+            )
+        self._writer.write_table(columns(rows, self.schema), row_group_size=len(rows))
+        self._blocks.append(Block(first, len(rows), offset, self._file.written - offset, None, None))
 
 
 @contextmanager
@@ -324,43 +286,46 @@ def columns(rows: PackedRows, schema: pa.Schema = SCHEMA) -> pa.Table:
     return pa.Table.from_arrays(lists, schema=schema)
 
 
-def packed_rows(table: pa.Table, where: str = "packed bins") -> PackedRows:
-    """Read the rows of a table of `columns`; views where its columns are in one chunk each, as row groups are.
+def rows_of(table: pa.Table) -> PackedRows:
+    """Read the packed rows of a table, of whatever whole numbers its columns have; views where they can be.
 
-    Raises `CorruptShard` for columns of other types or with nulls, and for a mask that is not as long as its tokens.
+    Raises `InputError` for nulls, and for a mask that is not as long as its tokens, with the row, from 0.
     """
-    lists, offsets = [], []
-    for field in SCHEMA:
-        column = table[field.name]
-        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        right = pa.types.is_list(column.type) and column.type.value_type == field.type.value_type
-        if not right or column.null_count or column.values.null_count:
-            raise CorruptShard(
-                f"{where}: column {field.name} is {column.type} or holds nulls, not lists of {field.type.value_type}; "
-                f"prepare the run again"
-            )
-        borders = column.offsets.to_numpy().astype(np.int64)
-        lists.append(column.flatten().to_numpy())
-        offsets.append(borders - borders[0])
-    unequal = np.flatnonzero(np.diff(offsets[0]) != np.diff(offsets[1]))
+    parts: list[tuple[npt.NDArray[Any], I64]] = []
+    for name in SCHEMA.names:
+        column = table[name]
+        lists = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        values = lists.flatten()
+        if lists.null_count or values.null_count:
+            raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
+        offsets = lists.offsets.to_numpy().astype(np.int64)
+        parts.append((values.to_numpy(zero_copy_only=False), offsets - offsets[0]))
+    (ids, tokens), (mask, masks), (starts, sequences) = parts
+    unequal = np.flatnonzero(tokens != masks)
     if len(unequal):
-        tokens, masks = (np.diff(each)[unequal[0]] for each in offsets[:2])
-        raise UnequalLengths(
-            f"{where}, bin {unequal[0]}: {tokens} tokens have a mask of {masks}; prepare the run again"
+        row = int(unequal[0]) - 1
+        raise InputError(
+            f"row {row}: {tokens[row + 1] - tokens[row]} input_ids and {masks[row + 1] - masks[row]} values of "
+            f"loss_mask; a packed row has as many of both: write the file anew"
         )
-    ids, mask, starts = lists
-    return PackedRows(ids, mask, starts, offsets[0], offsets[2])
+    return PackedRows(ids, mask, starts, tokens, sequences)
 
 
 def read_parquet(path: Path) -> Iterator[PackedRows]:
     """Read the bins of a shard, a row group at a time; page checksums are verified. Raises `CorruptShard`."""
+    where = f"{path}"
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            kinds = {field.name: field.type for field in file.schema_arrow}
+            for field in SCHEMA:
+                kind = kinds.get(field.name, pa.null())
+                if not pa.types.is_list(kind) or kind.value_type != field.type.value_type:
+                    raise InputError(f"column {field.name} is {kind}, not lists of {field.type.value_type}")
             for group in range(file.metadata.num_row_groups):
-                table = file.read_row_group(group, columns=SCHEMA.names, use_threads=False)
-                yield packed_rows(table, f"{path}: row group {group}")
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
+                where = f"{path}: row group {group}"
+                yield rows_of(file.read_row_group(group, columns=SCHEMA.names, use_threads=False))
+    except (OSError, pa.ArrowException, InputError) as error:
+        raise CorruptShard(f"{where}: cannot be read ({error}); restore it or prepare the run again") from error
 
 
 def schema_of(declared: Declared) -> pa.Schema:

@@ -14,9 +14,8 @@ A directory without manifest is no spool. All numbers are little-endian.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -26,13 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8
-from headrace.bins.alignment import Alignment, roll_right, shift_left
-from headrace.bins.bins import Bins, offsets_of
-from headrace.bins.lengths import Counted, padded_lengths
-from headrace.bins.rows import PackedRows, as_type
+from headrace.bins.bins import Bins, Counted, offsets_of, padded_lengths
+from headrace.bins.rows import Alignment, PackedRows, as_type, shift_left
 from headrace.digest import canonical_json, sha256_file
 from headrace.errors import CorruptShard, InputError
-from headrace.formats.write import HashingFile, Written
+from headrace.formats.write import HashingFile
 from headrace.run.context import TaskFiles
 from headrace.storage import local
 
@@ -57,13 +54,16 @@ class SpoolWriter:
     def __init__(self, directory: Path | str, *, files: TaskFiles | None = None) -> None:
         self._directory = Path(directory)
         self._publishes = files is None
-        self._files = files or TaskFiles(self._directory, durable=False)
+        root = self._directory.absolute()
+        self._files = files or TaskFiles(root.parent, durable=False)
+        self._below = root.name if files is None else self._directory.as_posix()
         self.sequences = 0
         self.tokens = 0
         if self._publishes:
             with local.storing(self._directory):
                 (self._directory / MANIFEST).unlink(missing_ok=True)
-        self._open = {name: self._begin(name) for name in _FILES}
+        paths = {name: self._files.temporary(f"{self._below}/{name}") for name in _FILES}
+        self._open = {name: (path, HashingFile(path)) for name, path in paths.items()}
         self._open["offsets.bin"][1].write(np.zeros(1, "<u8"))
 
     def add(self, tokens: npt.NDArray[np.integer], mask: npt.NDArray[np.integer], lengths: npt.ArrayLike) -> None:
@@ -80,12 +80,12 @@ class SpoolWriter:
             )
         if int(sizes.sum()) != len(tokens):
             raise ValueError(f"{where}: lengths add up to {sizes.sum()}, tokens are {len(tokens)}; they must agree")
-        if len(sizes) and sizes.min() < 1:
+        if not len(sizes):
+            return
+        if sizes.min() < 1:
             raise ValueError(
                 f"{where}: sequence {self.sequences + int(sizes.argmin())} has {sizes.min()} tokens; leave it out"
             )
-        if not len(sizes):
-            return
         columns = {
             "tokens.bin": as_type(tokens, _FILES["tokens.bin"], f"{where}: tokens"),
             "masks.bin": as_type(mask, _FILES["masks.bin"], f"{where}: the mask"),
@@ -99,16 +99,14 @@ class SpoolWriter:
 
     def finish(self) -> dict[str, Any]:
         """Write the manifest and publish it last; returns it."""
-        written = {name: self._end(name) for name in _FILES}
-        manifest = {
-            "version": VERSION,
-            "sequences": self.sequences,
-            "tokens": self.tokens,
-            "files": {name: {"bytes": each.bytes, "sha256": each.digest} for name, each in written.items()},
-        }
-        self._open[MANIFEST] = self._begin(MANIFEST)
-        self._open[MANIFEST][1].write(canonical_json(manifest))
-        self._end(MANIFEST)
+        records = {}
+        for name, (temporary, file) in self._open.items():
+            file.close()
+            written = file.holding(self.sequences)
+            self._files.finished(temporary, f"{self._below}/{name}", written)
+            records[name] = {"bytes": written.bytes, "sha256": written.digest}
+        manifest = {"version": VERSION, "sequences": self.sequences, "tokens": self.tokens, "files": records}
+        self._files.write(f"{self._below}/{MANIFEST}", canonical_json(manifest))
         if self._publishes:
             self._files.publish(lambda event: None)
             local.sync_directory(self._directory)
@@ -120,25 +118,10 @@ class SpoolWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for temporary, file in self._open.values():
+        for _, file in self._open.values():
             file.close()
-            if kind is not None:
-                with suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-
-    def _target(self, name: str) -> str:
-        return name if self._publishes else (self._directory / name).as_posix()
-
-    def _begin(self, name: str) -> tuple[Path, HashingFile]:
-        temporary = self._files.temporary(self._target(name))
-        return temporary, HashingFile(temporary)
-
-    def _end(self, name: str) -> Written:
-        temporary, file = self._open[name]
-        file.close()
-        written = file.holding(self.sequences)
-        self._files.finished(temporary, self._target(name), written)
-        return written
+        if self._publishes:
+            self._files.discard()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,18 +166,26 @@ class Spool:
             raise CorruptShard(f"{root / MANIFEST}: cannot be read ({error!r}); write the spool again") from error
         if version != VERSION:
             raise CorruptShard(f"{root / MANIFEST}: version is {version!r}, this is {VERSION!r}; write the spool again")
-        counts = {"tokens.bin": tokens, "masks.bin": tokens, "offsets.bin": sequences + 1, "lengths.bin": sequences}
-        arrays = {
-            name: _mapped(root / name, dtype, counts[name], files.get(name, {}), check)
-            for name, dtype in _FILES.items()
-        }
-        offsets = arrays["offsets.bin"]
-        if int(offsets[0]) != 0 or int(offsets[-1]) != tokens:
+        arrays = []
+        for (name, dtype), count in zip(_FILES.items(), (tokens, tokens, sequences + 1, sequences), strict=True):
+            path, record = root / name, files.get(name, {})
+            size = path.stat().st_size if path.is_file() else None
+            if size is None or size != count * dtype.itemsize or size != record.get("bytes"):
+                raise CorruptShard(
+                    f"{path}: has {'no' if size is None else size} bytes, the manifest says {record.get('bytes')} "
+                    f"for {count} of {dtype.name}; write the spool again"
+                )
+            if check == "digest" and sha256_file(path) != record.get("sha256"):
+                raise CorruptShard(f"{path}: its bytes are not those that were written; write the spool again")
+            mapped = np.memmap(path, dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)
+            arrays.append(mapped.view(np.ndarray))
+        spool = cls(*arrays)
+        if int(spool.offsets[0]) != 0 or int(spool.offsets[-1]) != tokens:
             raise CorruptShard(
-                f"{root / 'offsets.bin'}: goes from {offsets[0]} to {offsets[-1]}, tokens are {tokens}; "
+                f"{root / 'offsets.bin'}: goes from {spool.offsets[0]} to {spool.offsets[-1]}, tokens are {tokens}; "
                 f"write the spool again"
             )
-        return cls(arrays["tokens.bin"], arrays["masks.bin"], offsets, arrays["lengths.bin"])
+        return spool
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -203,8 +194,8 @@ class Spool:
         """Give tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
         if not 0 <= number < len(self):
             raise IndexError(f"spool: no sequence {number}; there are {len(self)}, counted from 0")
-        first, stop = int(self.offsets[number]), int(self.offsets[number + 1])
-        return self.tokens[first:stop], self.mask[first:stop]
+        part = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
+        return self.tokens[part], self.mask[part]
 
     def take(self, sequences: I64) -> tuple[I32, U8, I64]:
         """Copy tokens and mask of sequences end to end in the given order; returns them and the tokens of each.
@@ -235,22 +226,6 @@ def _runs(values: npt.NDArray[Any], begins: I64, lengths: I64) -> npt.NDArray[An
     return laid
 
 
-def _mapped(
-    path: Path, dtype: np.dtype[Any], count: int, record: Mapping[str, Any], check: Literal["size", "digest"]
-) -> npt.NDArray[Any]:
-    size = path.stat().st_size if path.is_file() else None
-    if size is None or size != count * dtype.itemsize or size != record.get("bytes"):
-        raise CorruptShard(
-            f"{path}: has {'no' if size is None else size} bytes, the manifest says {record.get('bytes')} "
-            f"for {count} of {dtype.name}; write the spool again"
-        )
-    if check == "digest" and sha256_file(path) != record.get("sha256"):
-        raise CorruptShard(f"{path}: its bytes are not those that were written; write the spool again")
-    if count == 0:
-        return np.empty(0, dtype)
-    return np.memmap(path, dtype, mode="r", shape=(count,)).view(np.ndarray)
-
-
 class JoinedSpool:
     """The sequences of all spools, numbered through: those of the first spool, then those of the second, …
 
@@ -259,7 +234,7 @@ class JoinedSpool:
 
     def __init__(self, spools: Sequence[Spool]) -> None:
         self._spools = tuple(spools)
-        self._first: I64 = np.cumsum([0, *(len(each) for each in self._spools)])
+        self._first: I64 = offsets_of([len(each) for each in self._spools])
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -269,12 +244,12 @@ class JoinedSpool:
         _check_sequences(sequences, len(self))
         owner = np.searchsorted(self._first, sequences, "right") - 1
         used = np.unique(owner)
-        if len(used) == 1:
-            return self._spools[int(used[0])].take(sequences - self._first[used[0]])
-        by_owner = np.argsort(owner, kind="stable")
-        parts = [self._spools[int(number)].take(sequences[owner == number] - self._first[number]) for number in used]
-        if not parts:
+        if not len(used):
             return np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.int64)
+        parts = [self._spools[int(number)].take(sequences[owner == number] - self._first[number]) for number in used]
+        if len(parts) == 1:
+            return parts[0]
+        by_owner = np.argsort(owner, kind="stable")
         ids, mask, sizes = (np.concatenate([part[column] for part in parts]) for column in range(3))
         begins, lengths = np.empty_like(sizes), np.empty_like(sizes)
         begins[by_owner] = np.cumsum(sizes) - sizes
@@ -299,18 +274,20 @@ def gather(
     _check_alignment(alignment)
     ids, mask, lengths = source.take(bins.sequences)
     if alignment == "shift_left":
-        mask = shift_left(mask, np.cumsum(lengths)) if len(mask) else mask
+        mask = shift_left(mask, np.cumsum(lengths))
     stored = padded_lengths(lengths, pad_multiple, counted)
-    ends = offsets_of(stored)
     if pad_multiple > 1:
-        at = np.repeat(ends[:-1] - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(ids))
-        ids = _placed(ids, at, int(ends[-1]), pad_id)
-        mask = _placed(mask, at, int(ends[-1]), 0)
-    token_offsets = ends[bins.offsets]
-    if alignment == "legacy_roll_right":
-        mask = roll_right(mask, token_offsets)
-    starts = (ends[:-1] - np.repeat(token_offsets[:-1], bins.counts)).astype(np.int32)
-    return PackedRows(ids, mask, starts, token_offsets, bins.offsets)
+        ends, size = np.cumsum(stored), int(stored.sum())
+        at = np.repeat(ends - stored - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(ids))
+        padded, trained = np.full(size, pad_id, np.int32), np.zeros(size, np.uint8)
+        padded[at], trained[at] = ids, mask
+        ids, mask = padded, trained
+    rows = PackedRows.of_sequences(ids, mask, stored, bins.offsets)
+    if alignment == "shift_left":
+        return rows
+    rolled = np.append(mask[-1:], mask[:-1])
+    rolled[rows.token_offsets[:-1][rows.sizes > 0]] = 0
+    return replace(rows, mask=rolled)
 
 
 def materialise_bin_arrays(
@@ -328,7 +305,7 @@ def materialise_bin_arrays(
     and sequences behind it are left out. Behind the tokens the buffers are 0. For whole files `gather` is faster.
     """
     _check_alignment(alignment)
-    at = 0
+    at, shift = 0, 1 if alignment == "shift_left" else 0
     starts: list[int] = []
     for sequence in assignment.bin(bin_id).tolist():
         tokens, mask = spool_reader.read_sequence(sequence)
@@ -337,12 +314,9 @@ def materialise_bin_arrays(
             break
         starts.append(at)
         scratch_input_ids[at : at + size] = tokens[:size]
-        if alignment == "shift_left":
-            scratch_loss_mask[at : at + size - 1] = mask[1:size]
-            scratch_loss_mask[at + size - 1] = 0
-        else:
-            scratch_loss_mask[at : at + size] = mask[:size]
+        scratch_loss_mask[at : at + size - shift] = mask[shift:size]
         at += size
+        scratch_loss_mask[at - shift : at] = 0
     scratch_input_ids[at:] = 0
     scratch_loss_mask[at:] = 0
     if alignment == "legacy_roll_right" and at:
@@ -358,9 +332,3 @@ materialize_bin_arrays = materialise_bin_arrays
 def _check_alignment(word: str) -> None:
     if word not in get_args(Alignment):
         raise ValueError(f"loss mask: alignment is {word!r}; choose one of {', '.join(get_args(Alignment))}")
-
-
-def _placed(values: npt.NDArray[Any], at: I64, size: int, fill: int) -> npt.NDArray[Any]:
-    placed = np.full(size, fill, values.dtype)
-    placed[at] = values
-    return placed

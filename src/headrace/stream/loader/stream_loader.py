@@ -40,7 +40,7 @@ from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import name_of, transformed
 
 if TYPE_CHECKING:
-    from headrace.packing.on_the_fly.plan import PackingReport
+    from headrace.packing.on_the_fly.settings import PackingReport
 
 log = logging.getLogger("headrace")
 

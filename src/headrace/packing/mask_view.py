@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,6 @@ from headrace.errors import SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.packing.chats.reader import RowBatch
     from headrace.packing.chats.tokenise import ChatEncoder
 
 
@@ -45,7 +44,6 @@ class MaskOptions:
 
 
 _BATCH_ROWS = 16
-_OPEN, _CLOSE = "⟦", "⟧"
 
 
 def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> None:
@@ -55,11 +53,17 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
+    mapping: dict[str, str] = {}
+    for word in (part for text in asked.columns or () for part in text.split(",") if part.strip()):
+        name, _, column = word.partition("=")
+        if not column.strip():
+            raise SettingsError(f"--mapping: expected NAME=COLUMN, got {word!r}; give for example user=question")
+        mapping[name.strip()] = column.strip()
     encoder = ChatEncoder(
         ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning),
-        RowForm(layout=asked.layout, mapping=columns_of(asked.columns)),
+        RowForm(layout=asked.layout, mapping=mapping),
     )
-    records = _first_rows(source, rows, encoder)
+    records = _records(source, rows, encoder)
     if as_json:
         emit({"rows": list(records)})
         return
@@ -68,51 +72,37 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
         _print(console, record)
 
 
-def columns_of(words: Sequence[str] | None) -> Mapping[str, str]:
-    """Read NAME=COLUMN, repeated or with commas between. Raises `SettingsError`."""
-    found: dict[str, str] = {}
-    for word in (part for text in words or () for part in text.split(",") if part.strip()):
-        name, equals, column = word.partition("=")
-        if not equals or not column.strip():
-            raise SettingsError(f"--mapping: expected NAME=COLUMN, got {word!r}; give for example user=question")
-        found[name.strip()] = column.strip()
-    return found
+def _records(source: str, rows: int, encoder: ChatEncoder) -> Iterator[dict[str, Any]]:
+    """Each of the first rows with its sequences, or why it has none."""
+    import numpy as np
 
-
-def _first_rows(source: str, rows: int, encoder: ChatEncoder) -> Iterator[dict[str, Any]]:
     from headrace.formats.source import find_files
     from headrace.packing.chats.reader import read_rows
 
     left = rows
-    for path, name in find_files([source]):
-        for batch in read_rows(path, name=name, batch_rows=min(left, _BATCH_ROWS)):
-            yield from _records(batch, left, encoder)
-            left -= min(left, len(batch.rows))
+    for path, file in find_files([source]):
+        for batch in read_rows(path, name=file, batch_rows=min(left, _BATCH_ROWS)):
+            taken = batch.rows[:left]
+            encoded = encoder.encode(taken)
+            texts, bounds = encoder.texts(encoded), encoded.offsets
+            rejected = {each.row: each for each in encoded.rejected}
+            for index, number in enumerate(batch.numbers[: len(taken)]):
+                record: dict[str, Any] = {"file": batch.file, batch.unit: number}
+                if index in rejected:
+                    yield {**record, "rejected": rejected[index].reason, "detail": rejected[index].detail}
+                    continue
+                record["sequences"] = [
+                    {
+                        "tokens": int(encoded.lengths[each]),
+                        "trained_tokens": int(encoded.mask[bounds[each] : bounds[each + 1]].sum()),
+                        "parts": [{"text": text, "trained": bool(mask)} for text, mask in texts[each]],
+                    }
+                    for each in np.flatnonzero(encoded.rows == index).tolist()
+                ]
+                yield record
+            left -= len(taken)
             if not left:
                 return
-
-
-def _records(batch: RowBatch, most: int, encoder: ChatEncoder) -> Iterator[dict[str, Any]]:
-    """Each row of a file with its sequences, or why it has none."""
-    rows = batch.rows[:most]
-    encoded = encoder.encode(rows)
-    texts, bounds = encoder.texts(encoded), encoded.offsets
-    rejected = {each.row: each for each in encoded.rejected}
-    for index, number in enumerate(batch.numbers[: len(rows)]):
-        record: dict[str, Any] = {"file": batch.file, batch.unit: number}
-        if index in rejected:
-            yield {**record, "rejected": rejected[index].reason, "detail": rejected[index].detail}
-            continue
-        record["sequences"] = [
-            {
-                "tokens": int(encoded.lengths[each]),
-                "trained_tokens": int(encoded.mask[bounds[each] : bounds[each + 1]].sum()),
-                "parts": [{"text": text, "trained": bool(mask)} for text, mask in texts[each]],
-            }
-            for each, row in enumerate(encoded.rows.tolist())
-            if row == index
-        ]
-        yield record
 
 
 def _print(console: Console, record: dict[str, Any]) -> None:
@@ -132,7 +122,7 @@ def _print(console: Console, record: dict[str, Any]) -> None:
         console.print(Text.assemble((where, "bold"), f": {share}"))
         for text, mask in ((part["text"], part["trained"]) for part in parts):
             if plain:
-                console.print(Text(f"{_OPEN}{text}{_CLOSE}" if mask else text), end="")
+                console.print(Text(f"⟦{text}⟧" if mask else text), end="")
             else:
                 console.print(Text(text, style="bold green" if mask else "dim"), end="")
         console.print("\n" if parts and not parts[-1]["text"].endswith("\n") else "")

@@ -1,0 +1,200 @@
+"""The settings of packing rows while they are streamed, and the lengths of the rows, which are counted before."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I32
+from headrace.bins.pack import ALGORITHMS, Algorithm
+from headrace.checks import check_integer, check_word
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.digest import canonical_json, sha256_hex
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from headrace.packing.preference import preference_field
+from headrace.packing.read.batches import PackedBatches
+from headrace.storage.local import make_directory, write_new
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import MakePasses
+
+TooLong = Literal["error", "truncate", "drop"]
+TokenMask = Literal["shift_left", "unshifted"]
+
+_LENGTHS_VERSION = 1  # of the files that keep them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackRows:
+    """Pack rows that are one sequence of tokens each into bins, in windows of `buffer_rows` rows of each rank's order.
+
+    capacity: most tokens of a bin; with packed batches that drop each sequence's last token, those that are left.
+    too_long: what becomes of a longer row: "error" before anything is read; "truncate" keeps its first tokens; "drop".
+        Rows without tokens take no part. All are counted, see `PackingLoader.report`.
+    tokens: the column of lists; mask: the column of masks beside it, None: every token is trained. mask_alignment:
+        whether the mask stands on trained tokens, "unshifted", or on labels, "shift_left".
+    lengths: a column that holds the number of tokens of each row, to be read in place of the tokens when lengths are
+        counted; None: the tokens' column itself.
+    algorithm, max_sequences: see `headrace.bins.pack`.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    capacity: int
+    too_long: TooLong = "error"
+    tokens: str = "input_ids"
+    mask: str | None = None
+    mask_alignment: TokenMask = "unshifted"
+    lengths: str | None = None
+    algorithm: Algorithm = "best_fit_shuffle"
+    max_sequences: int | None = None
+    buffer_rows: int = 8192
+
+    def __post_init__(self) -> None:
+        for name in ("capacity", "buffer_rows", "max_sequences"):
+            value = getattr(self, name)
+            if (name, value) != ("max_sequences", None):
+                check_integer(f"pack: {name}", value, least=1)
+        choices = {"too_long": get_args(TooLong), "mask_alignment": get_args(TokenMask), "algorithm": ALGORITHMS}
+        for name, words in choices.items():
+            check_word(f"pack: {name}", getattr(self, name), words)
+        columns = [name for name in (self.tokens, self.mask, self.lengths) if name is not None]
+        if not all(isinstance(name, str) and name for name in columns) or len(set(columns)) < len(columns):
+            raise SettingsError(f"pack: columns are {columns}; give tokens=, mask= and lengths= names, each once")
+
+    @property
+    def identity(self) -> str:
+        """A digest of what decides which rows lie in which bin."""
+        kept = [name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")]
+        return sha256_hex(canonical_json({name: getattr(self, name) for name in kept}))
+
+    def passes_of(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        options: StreamOptions,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> MakePasses:
+        """Count the tokens of each row, and return what makes passes over the bins; see `RowSource`.
+
+        Raises `SettingsError` for settings that cannot work, before anything is read.
+        """
+        from headrace.packing.on_the_fly.passes import PackingPasses
+
+        check_packing(options)
+        judged = preference_field(index.schema, but=(self.tokens,)) if options.columns is None else None
+        if judged is not None:
+            raise SettingsError(
+                f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read "
+                f'with columns=["{self.tokens}"] if all rows are good, else prepare a dataset of the good ones'
+            )
+        column = self.lengths or self.tokens
+        kind = index.schema.field(column).type if column in index.schema.names else None
+        if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)):
+            raise SettingsError(
+                f"pack: column {column} is {'not there' if kind is None else kind}; packing needs lists of token ids,"
+                f" or their lengths, and the dataset has {index.schema.names}"
+            )
+        kept = None
+        if contents is not None and cache_dir is not None:
+            key = sha256_hex(canonical_json([_LENGTHS_VERSION, contents, index.identity, column]))
+            kept = cache_dir / f"lengths-{key}.npy"
+            with suppress(OSError, ValueError):  # a file that is missing or damaged is made again
+                data, digest = (whole := kept.read_bytes())[:-64], whole[-64:]
+                if sha256_hex(data).encode() == digest:
+                    found: I32 = np.load(io.BytesIO(data), allow_pickle=False)
+                    if found.dtype == np.int32 and found.shape == (index.total_rows,):
+                        return partial(PackingPasses, lengths=found)
+        counting = [partial(_count_tokens, index, read_block, column, block) for block in range(len(index.rows))]
+        lengths = np.concatenate([np.zeros(0, np.int32), *run_tasks(counting, default_workers())])
+        if kept is not None:
+            written = io.BytesIO()
+            np.save(written, lengths)
+            with suppress(StoreError, CorruptShard, OSError):
+                make_directory(kept.parent)
+                kept.unlink(missing_ok=True)
+                write_new(kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none")
+        return partial(PackingPasses, lengths=lengths)
+
+
+def pack_setting(value: Any) -> PackRows:
+    """Return the settings that `pack=` means: themselves, or those of a capacity."""
+    if isinstance(value, PackRows):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return PackRows(capacity=value)
+    raise SettingsError(f"pack is {value!r}; expected tokens of a bin, headrace.PackRows(...), or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingReport:
+    """A pass in numbers, over all ranks; known before it begins.
+
+    rows: those that are packed; bins: that hold them; filling_bins: that only fill last batches, and train nothing.
+    tokens: in bins; fill: their part of what bins could hold. truncated_rows, truncated_tokens, dropped_rows,
+    dropped_tokens: what too_long did; empty_rows: rows without tokens.
+    """
+
+    rows: int
+    bins: int
+    filling_bins: int
+    tokens: int
+    fill: float
+    truncated_rows: int
+    truncated_tokens: int
+    dropped_rows: int
+    dropped_tokens: int
+    empty_rows: int
+
+
+def check_packing(options: StreamOptions) -> PackedBatches:
+    """Return how bins become batches. Raises `SettingsError` for options that packing does not have."""
+    if options.packed == "off":
+        raise SettingsError('pack= makes packed batches; leave packed="off" out')
+    if options.remainder == "drop":
+        raise SettingsError('pack= puts every row into a bin; use remainder="pad", or "exact" on one rank')
+    if options.distribution != "balanced" or options.on_bad_block != "raise":
+        raise SettingsError(
+            f'pack= knows the lengths of all rows before it begins; distribution="{options.distribution}" and'
+            f' on_bad_block="{options.on_bad_block}" decide later: use "balanced" and "raise"'
+        )
+    if options.batch_format not in ("torch", "numpy"):
+        raise SettingsError(
+            f'pack= makes tensors or arrays; use batch_format="torch" or "numpy", not "{options.batch_format}"'
+        )
+    if options.lists != "ragged":
+        raise SettingsError(
+            'pack= makes rows of its own; leave lists="padded" out, see headrace.PackedBatches(pad_to=)'
+        )
+    return cast(PackedBatches, options.form) if options.form is not None else PackedBatches()
+
+
+def _count_tokens(index: SplitIndex, read_block: ReadBlock, column: str, block: int) -> I32:
+    where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
+    values = read_block(block, [column])[column]
+    if len(values) != index.rows[block]:
+        raise CorruptShard(
+            f"{where}: has {len(values)} rows, the index says {index.rows[block]}; the shard changed after it was"
+            " indexed: restore it or index the dataset again"
+        )
+    if values.null_count:
+        raise InputError(
+            f"{where}: column {column} holds {values.null_count} nulls; a sequence without tokens is an empty list"
+        )
+    counted = values if pa.types.is_integer(values.type) else pc.list_value_length(values)
+    lengths: npt.NDArray[np.int64] = counted.to_numpy().astype(np.int64)
+    if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) < 1 << 31:
+        raise InputError(f"{where}: column {column} holds {lengths.min()}..{lengths.max()}, which are no lengths")
+    return lengths.astype(np.int32)
