@@ -108,7 +108,8 @@ $(MAXTEXT)/ready: examples/maxtext/requirements.txt pyproject.toml
 	@touch $@
 
 # Each worker gets a run of neighbours, then takes tests from the other: what a module prepares is mostly made once.
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# Bytecode is kept for the next run and for the processes that tests start, whatever the environment says.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 TESTED := $(VENV)/test $(VENV)/examples $(AZURITE)
 
 test: $(TESTED) ## the tests in minutes: a fifth of the examples of each law, one case of each kind of process

@@ -9,6 +9,15 @@ from hypothesis import HealthCheck, Phase, settings
 
 pytest_plugins = ["store_fixtures"]  # of tests/object_stores
 
+
+# Only a power cut shows what a sync is good for, and a tiny run waits for the disk most of its time. The processes that
+# tests start sync as ever; their order of writing, syncing and linking is what tests/faults/test_sync_order.py looks at.
+def _without_waiting(descriptor: int) -> None:
+    os.fstat(descriptor)  # as ever, what is not open is an error
+
+
+os.fsync = _without_waiting
+
 settings.register_profile(
     "headrace", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

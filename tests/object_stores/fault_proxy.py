@@ -74,6 +74,8 @@ class FaultProxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # a kernel holds back the second part of an answer for 40 ms
+            wbufsize = -1
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -159,7 +161,7 @@ class FaultProxy:
 
         self._server = _Server(("127.0.0.1", 0), Handler)
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
