@@ -118,10 +118,10 @@ def _misread(dataset: Any, num_ranks: int) -> list[str]:
     """What is wrong with who reads which rows by the plan; nothing if each row has one reader."""
     plan, index = dataset.plan(), dataset.index
     by_position = isinstance(parts_of(plan.order)[0].order, MixedOrder)  # it may have a row several times
-    readers = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint8)
+    readers = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint32)
     for rank in range(num_ranks):
         for positions in _positions(plan, rank=rank):
-            np.add.at(readers, positions if by_position else natural_rows(index, plan.order, positions), np.uint8(1))
+            np.add.at(readers, positions if by_position else natural_rows(index, plan.order, positions), np.uint32(1))
     twice = int(np.count_nonzero(readers > 1))
     missing = plan.remaining.total - plan.dropped_rows - int(np.count_nonzero(readers))
     wrong = [f"{twice} rows have more than one reader"] if twice else []
