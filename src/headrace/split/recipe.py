@@ -18,7 +18,7 @@ from headrace.formats.headless import hint
 from headrace.formats.schema import few, is_text, type_named
 from headrace.formats.separator import SEPARATOR
 from headrace.formats.shard import Shard
-from headrace.formats.source import common_schema, find_files, read_signature, survey, with_content
+from headrace.formats.source import common_schema, read_signature, survey, with_content
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -68,19 +68,6 @@ class Source:
             Task(shard.name, shard.size, partial(work, place, shard), [shard.path])
             for place, shard in enumerate(self.shards)
         ]
-
-
-def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
-    """Find the source's files and their names, sorted by name; the signature file is not one of them."""
-    files = find_files(settings.source)
-    if settings.signature is not None:
-        signature = settings.signature.resolve()
-        files = [(path, name) for path, name in files if path.resolve() != signature]
-    if not files:
-        raise InputError(
-            f"{settings.source[0]}: holds no data file beside the signature; give the directory of the shards"
-        )
-    return files
 
 
 def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
