@@ -1,11 +1,12 @@
-"""Checks of what a caller chose: a word, an integer, yes or no. Each raises `SettingsError`, and returns nothing.
+"""Checks of what a caller chose: a word, an integer, yes or no. Each raises `SettingsError`.
 
 name: what the message calls the value; where several options have a name alike, with whose it is: "windows: stride".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 from headrace.errors import SettingsError
 
@@ -30,3 +31,9 @@ def check_boolean(name: str, value: object) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise SettingsError(f"{name} is {value!r}; expected True or False")
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Ask whether the known name that is most like this one was meant; `otherwise` where none is like it."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise

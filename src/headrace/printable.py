@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import reprlib
 
 MOST = 2_000  # characters of one line of a message
+_MOST_BITS = 4096  # of an integer that is written as digits
 
 # Controls (C0 with DEL, C1), line and paragraph separators, marks that turn the direction of text, invisible marks
 # that hide text, and halves of surrogate pairs, which stand for bytes that are not UTF-8.
@@ -44,3 +46,18 @@ def _escaped(match: re.Match[str]) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # what surrogateescape makes of a byte
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class _Short(reprlib.Repr):
+    def repr_int(self, value: int, level: int) -> str:
+        """Digits cost their square, and Python refuses thousands of them."""
+        bits = value.bit_length()
+        return super().repr_int(value, level) if bits <= _MOST_BITS else f"an integer of {bits:,} bits"
+
+
+def shown(value: object, most: int = 200) -> str:
+    """A value in a message: short, whatever was given. A few bytes of YAML can stand for billions of values."""
+    short = _Short()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, most, most, most
+    text = short.repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

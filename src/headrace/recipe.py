@@ -7,7 +7,6 @@ imported on first use: every start of the command line reads all registrations, 
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,9 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from headrace.checks import nearest
 from headrace.errors import SettingsError
+from headrace.printable import shown
 
 if TYPE_CHECKING:
     from headrace.run.context import RunContext
@@ -115,11 +116,6 @@ def registrations() -> Mapping[str, Registration]:
     return {name: found for name, found in _found().items() if isinstance(found, Registration)}
 
 
-def broken_registrations() -> Mapping[str, str]:
-    """Recipes that cannot be used, and why: one broken package does not take the other recipes away."""
-    return {name: found for name, found in _found().items() if isinstance(found, str)}
-
-
 @functools.cache
 def _found() -> Mapping[str, Registration | str]:
     found = {name: [metadata.EntryPoint(name, value, GROUP)] for name, value in BUILT_IN.items()}
@@ -161,11 +157,10 @@ def registration(name: object) -> Registration:
         return found
     if found is not None:
         raise SettingsError(found)
-    near = difflib.get_close_matches(name, _found(), n=1) if isinstance(name, str) else []
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(registrations()))}"
-    plain = name is None or isinstance(name, str | int | float)  # a few bytes of YAML can stand for billions of values
-    told = f"{name!r:.200}" if plain else f"of type {type(name).__name__}"
-    raise SettingsError(f"recipe is {told}; {hint}")
+    known = f"known: {', '.join(sorted(registrations()))}"
+    raise SettingsError(
+        f"recipe is {shown(name)}; {nearest(name, _found(), known) if isinstance(name, str) else known}"
+    )
 
 
 def registration_of_run(name: str) -> Registration:

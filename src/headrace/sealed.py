@@ -10,12 +10,12 @@ of their own it proves nothing, which is why those who read states bound every n
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StreamError
+from headrace.printable import shown as shown
 
 MOST_POSITIONS = 1 << 62  # arithmetic on positions is int64
 MOST_LANES = 1 << 24  # an order holds arrays of them
@@ -27,22 +27,6 @@ _MOST_DEPTH = 96  # those who nest states stop below
 _MOST_VALUES = 1 << 24  # a state of millions of shards has one number for each
 _MOST_CHARACTERS = 1 << 16
 _MOST_BITS = 4096  # a seed may be large
-
-
-class _Short(reprlib.Repr):
-    def repr_int(self, value: int, level: int) -> str:
-        """Digits cost their square, and Python refuses thousands of them."""
-        bits = value.bit_length()
-        return super().repr_int(value, level) if bits <= _MOST_BITS else f"an integer of {bits:,} bits"
-
-
-_short = _Short()
-_short.maxstring = _short.maxother = _short.maxlong = 60
-
-
-def shown(value: object) -> str:
-    """A value for a message: escaped, and short whatever its size."""
-    return _short.repr(value)
 
 
 def seal(kind: str, version: int, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import reprlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -12,8 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from headrace.checks import nearest
 from headrace.credentials import refuse_credentials
 from headrace.errors import SettingsError
+from headrace.printable import shown
 
 
 def _as_tuple(value: object) -> object:
@@ -112,24 +112,14 @@ def _strict_loader() -> Any:
     return StrictLoader
 
 
-def shown(value: object, most: int = 200) -> str:
-    """A value in a message: short, whatever was given. A few bytes of YAML can stand for billions of values."""
-    short = reprlib.Repr()
-    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, most, most, most
-    text = short.repr(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     lines = []
     told = f"known: {', '.join(model.model_fields)}"  # once is enough
     for problem in error.errors():
         name = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, model.model_fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else told
-            told = told if near else "nor is this"
-            lines.append(f"{model.__name__}: {name!r} is no setting; {hint}")
+            lines.append(f"{model.__name__}: {name!r} is no setting; {nearest(name, model.model_fields, told)}")
+            told = "nor is this" if lines[-1].endswith(told) else told
         elif problem["type"] == "missing":
             lines.append(f"{model.__name__}: {name} is required; give it")
         elif problem["type"] == "value_error":

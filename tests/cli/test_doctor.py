@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.doctor import Finding, extras, launcher, limits, mistakes, topology
-from headrace.cli.doctor_places import directory, file_system, within
+from headrace.cli.doctor import Finding, directory, extras, file_system, launcher, limits, mistakes, topology, within
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 

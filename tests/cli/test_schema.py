@@ -9,8 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.cli.commands import OF_THE_RUN
-from headrace.cli.schema_command import schema_of
+from headrace.cli.config_file import OF_THE_RUN, schema_of
 from headrace.recipe import load, registrations
 
 ROOT = Path(__file__).parents[2]

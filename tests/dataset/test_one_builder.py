@@ -34,9 +34,9 @@ FILES, PROCESSES = 200, 8
 _CHILD = """
 import json, os, sys, time
 import headrace
-from headrace.dataset import plain_index
+from headrace.dataset import plain
 raw, cache, notes, stop = sys.argv[1:]
-look = plain_index.look
+look = plain.look
 def noted(path, *rest):
     with open(notes, "ab", buffering=0) as file:
         file.write(b"%d %s\\n" % (os.getpid(), path.name.encode()))
@@ -50,7 +50,7 @@ def noted(path, *rest):
             os.open(stop, os.O_CREAT)
             time.sleep(10_000)
     return look(path, *rest)
-plain_index.look = noted
+plain.look = noted
 headrace.open  # everything is imported
 print("ready", flush=True)
 sys.stdin.readline()

@@ -14,7 +14,7 @@ from fault_recipes import place, settings_of, undisturbed
 from forks import limit_memory
 from fuzz_run import fuzz
 
-from headrace.cli.commands import read_config
+from headrace.cli.config_file import read_config
 from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.sound import index_problem

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import headrace
 from headrace.errors import InputError
 from headrace.formats.write import Written
-from headrace.run.context import ATTEMPTS, RunContext, Task, TaskFiles, attempts_left, begin, end, fail, told
+from headrace.run.context import ATTEMPTS, RunContext, Task, TaskFiles, attempts_left, recorded, told
 from headrace.run.events import Event, Note, Step
 from tables import digests, small_source, split
 
@@ -45,6 +46,16 @@ def failing(name: str, error: Exception) -> Task:
 def run_of(directory: Path, heard: list[Event]) -> RunContext:
     directory.mkdir(exist_ok=True)
     return RunContext(directory, 1, heard.append)
+
+
+def cut_short(run: Path, task: int, subject: str, error: BaseException | None = None) -> None:
+    """Leave the record of an attempt that failed, or of one that was killed, which no `except` sees."""
+    record = run / ATTEMPTS / f".scan-{task:05d}.json"
+    with suppress(Exception), recorded(run, "scan", task, subject, 10):
+        started = record.read_bytes() if record.exists() else None
+        raise error or ValueError
+    if error is None and started is not None:
+        record.write_bytes(started)
 
 
 def notes(heard: list[Event]) -> list[str]:
@@ -85,7 +96,7 @@ def test_a_task_with_a_receipt_is_not_told_of(tmp_path: Path) -> None:
     heard: list[Event] = []
     context = run_of(tmp_path / "run", heard)
     context.stage("scan", [writing("a")])
-    begin(tmp_path / "run", "scan", 0, "a", 10)
+    cut_short(tmp_path / "run", 0, "a")
     assert [".scan-00000.json"] == list(records(tmp_path / "run"))
     context.stage("scan", [writing("a")])
 
@@ -140,12 +151,12 @@ def test_a_run_that_was_killed_says_which_tasks_were_cut_short(tmp_path: Path) -
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"stage": 1', b"\xff"])
 def test_a_damaged_record_is_as_if_there_were_none(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / ATTEMPTS).mkdir(parents=True)
-    attempt = begin(tmp_path, "scan", 0, "x", 1)
+    cut_short(tmp_path, 0, "x")
     (tmp_path / ATTEMPTS / ".scan-00000.json").write_bytes(damage)
 
     assert [] == attempts_left(tmp_path, "scan", [0, 1])
-    assert 1 == begin(tmp_path, "scan", 0, "x", 1).number
-    end(tmp_path, attempt)
+    with recorded(tmp_path, "scan", 0, "x", 1):
+        assert [1] == [each.number for each in attempts_left(tmp_path, "scan", [0])]
     assert [] == attempts_left(tmp_path, "scan", [0])
 
 
@@ -158,8 +169,7 @@ def test_records_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
 
 
 def test_a_task_that_outlives_its_run_leaves_nothing(tmp_path: Path) -> None:
-    attempt = begin(tmp_path / "gone", "scan", 0, "a", 10)
-    fail(tmp_path / "gone", attempt, ValueError("late"), 1.0)
+    cut_short(tmp_path / "gone", 0, "a", ValueError("late"))
 
     assert [] == list(tmp_path.iterdir())
 
@@ -167,9 +177,7 @@ def test_a_task_that_outlives_its_run_leaves_nothing(tmp_path: Path) -> None:
 def test_many_are_told_of_shortly(tmp_path: Path) -> None:
     (tmp_path / ATTEMPTS).mkdir(parents=True)
     for task in range(9):
-        attempt = begin(tmp_path, "scan", task, f"part-{task}", 1)
-        if task % 2:
-            fail(tmp_path, attempt, InputError(f"part-{task}: is bad"), 0.5)
+        cut_short(tmp_path, task, f"part-{task}", InputError(f"part-{task}: is bad") if task % 2 else None)
     found = attempts_left(tmp_path, "scan", range(9))
 
     assert (

@@ -25,7 +25,7 @@ import pytest
 from stream_cases import Numbers, index_of, ranks
 
 import headrace
-from headrace.dataset.indexed import block_reader
+from headrace.dataset.indexed import BlockReader
 from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, StreamError
 from headrace.stream.loader.options import StreamOptions
@@ -208,7 +208,7 @@ def test_a_worker_forked_while_a_shard_is_checked_reads_on(tmp_path):
     pq.write_table(table, tmp_path / "part-00001.parquet")
     digest = checksum_file(tmp_path / "part-00001.parquet")
     index = dataclasses.replace(index_of([3, 3], schema=table.schema), checksums=(digest, digest))
-    read = block_reader(tmp_path, index, ())
+    read = BlockReader(tmp_path, index, ())
     refused = []
 
     def check():

@@ -9,17 +9,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli import (
-    commands,
-    doctor,
-    init_command,
-    plan_command,
-    report_command,
-    schema_command,
-    stream_command,
-    stream_commands,
-)
+from headrace.cli import commands, config_file, doctor, report_command, stream_command, stream_commands
 from headrace.cli.derived import add_derived, is_derived
+from headrace.cli.init.asked import init_app
 from headrace.cli.output import usage_errors_kept
 from headrace.credentials import refuse_credentials
 from headrace.recipe import load, registrations
@@ -97,7 +89,7 @@ for recipe in registrations().values():
             add_derived(app, word, recipe.name, own)
         else:
             app.command(word)(own)
-app.add_typer(init_command.app, name="init")
+app.add_typer(init_app(), name="init")
 _OWN: tuple[Callable[..., Any], ...] = (
     commands.run,
     commands.inspect,
@@ -105,10 +97,10 @@ _OWN: tuple[Callable[..., Any], ...] = (
     commands.gc,
     report_command.report,
     doctor.doctor,
-    schema_command.schema,
+    config_file.schema,
     stream_commands.index,
     stream_commands.peek,
-    plan_command.plan,
+    stream_commands.plan,
     stream_command.stream,
     stream_commands.where,
     stream_commands.seen,

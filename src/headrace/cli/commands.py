@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path, PurePath
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.config_file import about_the_run, check_names, read_config, with_settings
 from headrace.cli.flags import Json, RunOptions, WorkDir, with_groups
-from headrace.cli.output import emit, printer, say
+from headrace.cli.output import emit, printer, record_table, say, table
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
-
-OF_THE_RUN = ("out", "workers", "fingerprint_by", "engine", "address")  # in a configuration, beside the settings
 
 Settings = Annotated[
     list[str] | None,
@@ -28,6 +27,17 @@ Settings = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Run = Annotated[str | None, typer.Option("--run", help="Another run than the newest.")]
 Prepared = Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")]
+
+_CHUNK = 32 << 20  # bytes of text that a task holds at a time
+_COPIES = 4  # of a chunk: its bytes, what was found in them, columns, output
+_SHARD = 50 << 20  # bytes of histories that are read while others are written
+_COMPRESSED, _COLUMNAR = 8, 4  # times the size of compressed text, and of Parquet, that its rows take as text
+_NAMES = {
+    "source_bytes": "source",
+    "free_bytes": "free",
+    "out_bytes": "output, at most about",
+    "memory_bytes": "memory of tasks, about",
+}
 
 
 @with_groups
@@ -61,107 +71,9 @@ def run(
     target, about = about_the_run(config, record, out=out, flags=about)
     recipe = made_by(**record)
     if dry_run:
-        from headrace.cli.dry_run import show_dry_run
-
         show_dry_run(recipe, target, about)
         return
     execute(recipe, target, about)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read the settings in a YAML or JSON file. Raises `SettingsError`."""
-    import yaml
-
-    from headrace.settings import load_yaml, shown
-
-    if path.is_dir():
-        raise SettingsError(
-            f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
-        )
-    try:
-        record = load_yaml(path.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
-    if not isinstance(record, dict):
-        raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
-    for wrong in (key for key in record if not isinstance(key, str)):
-        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
-    return record
-
-
-def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
-    """Return the record with each NAME=VALUE put in; the value is YAML, a name with dots goes into nested settings.
-
-    Raises `SettingsError`.
-    """
-    changed = dict(record)
-    for text in texts:
-        name, value = one_setting(text)
-        *path, last = name.split(".")
-        inner = changed
-        for step in path:
-            below = inner.get(step, {})
-            if not isinstance(below, Mapping):
-                raise SettingsError(f"--set {text!r}: {step} is {below!r} and has no {last}; set {step} as a whole")
-            inner[step] = dict(below)
-            inner = inner[step]
-        inner[last] = value
-    return changed
-
-
-def one_setting(text: str) -> tuple[str, Any]:
-    """Read NAME=VALUE as (name, value). Raises `SettingsError`."""
-    import yaml
-
-    from headrace.settings import load_yaml
-
-    name, found, value = text.partition("=")
-    if not found or not name.strip():
-        raise SettingsError(f"--set is {text!r}; give NAME=VALUE, e.g. --set seed=7")
-    try:
-        return name.strip(), load_yaml(value)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"--set {text!r}: the value is no YAML ({error}); quote it") from error
-
-
-def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> None:
-    """Raise `SettingsError` naming everything that is no setting, each with the nearest one."""
-    allowed = [*known, "recipe", *OF_THE_RUN]
-    strange: list[str] = []
-    for name in (each for each in names if each not in allowed):
-        near = difflib.get_close_matches(name, allowed, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(allowed)}"
-        told = any(line.endswith(hint) for line in strange)  # all of them once is enough
-        strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
-    if strange:
-        raise SettingsError(*strange)
-
-
-def about_the_run(
-    config: Path, record: dict[str, Any], *, out: Path | None, flags: RunOptions
-) -> tuple[Path, RunOptions]:
-    """Take out of a configuration what is about the run itself: (output, the flags with what only the file says).
-
-    Flags come before the file. Raises `SettingsError`.
-    """
-    from headrace.settings import shown
-    from headrace.storage.places import path_of
-
-    found = {name: record.pop(name, None) for name in OF_THE_RUN}
-    target = out or found["out"]
-    count = found["workers"] if flags.workers is None else flags.workers
-    if target is None:
-        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
-    if not isinstance(target, str | PurePath):
-        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
-    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
-        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
-    words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
-    return path_of(target), replace(flags, workers=count, **words)
 
 
 def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
@@ -204,6 +116,94 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     return prepared.run
 
 
+def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
+    """Collect what is known before a run: which it would be, how much of it is there, what room it takes.
+
+    Names, sizes and times of the source files are enough: no row is read, and nothing is written.
+    """
+    from headrace.dataset.manifest import read_manifest
+    from headrace.engine.local import default_workers
+    from headrace.run.identity import SourceState, check_apart, fingerprint, run_id
+    from headrace.storage.places import path_of, place_of
+
+    out = path_of(out)
+    pairs = recipe.source_files()
+    check_apart(out, recipe.source_places(), pairs)
+    state_of_source = SourceState.of([path for path, _ in pairs])
+    source = fingerprint(pairs, about.how, state_of_source)
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), source)
+    sizes = {path: fact.size for path, fact in state_of_source.facts.items()}
+    run = out / "runs" / identity
+    finished = read_manifest(run) is not None
+    receipts = len(list((run / "receipts").glob("*.json")))
+    record: dict[str, Any] = {
+        "recipe": recipe.recipe_name,
+        "run_id": identity,
+        "run": str(run),
+        "state": "finished: it would be reused" if finished else "begun: it would go on" if receipts else "new",
+        "tasks_done": receipts,
+        "source_files": len(pairs),
+        "source_bytes": sum(sizes[path] for path, _ in pairs),
+        "free_bytes": place_of(out).free_bytes(),
+        "cores": os.cpu_count() or 1,
+    }
+    if not finished:
+        record |= estimate(recipe, sizes, about.workers or default_workers())
+    return {**record, "settings": recipe.config()}
+
+
+def estimate(recipe: Any, sizes: Mapping[Path, int], workers: int) -> dict[str, Any]:
+    """Bound a run whose source files have these sizes in bytes.
+
+    Returns out_bytes: of all shards; memory_bytes: of the tasks, the libraries take 200 MB more; estimate: in words.
+    """
+    unpacked = [size * _times(path) for path, size in sizes.items()]
+    kept = getattr(recipe, "format", None) == "same" and recipe.compression is None
+    output = "the source, as it lies" if kept else "the source, as text"
+    if hasattr(recipe, "memory_limit"):
+        memory, held = int(recipe.memory_limit) + _SHARD, "memory_limit, and 50 MiB for a shard that is read"
+    else:
+        chunk = min(_CHUNK, max(unpacked, default=0))
+        memory, held = workers * _COPIES * chunk, f"{workers} tasks with chunks of up to {_CHUNK >> 20} MiB each"
+    return {
+        "out_bytes": sum(sizes.values() if kept else unpacked),
+        "memory_bytes": memory,
+        "estimate": f"output: at most {output}; memory: {held}",
+    }
+
+
+def _times(path: Path) -> int:
+    from headrace.formats.detect import kind_of_name
+
+    kind = kind_of_name(path.name)
+    if kind is None or kind.compression != "none":
+        return _COMPRESSED
+    return _COLUMNAR if kind.format == "parquet" else 1
+
+
+def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:
+    """Print what `execute` would meet. Writes nothing."""
+    record = dry_run(recipe, out, about)
+    if about.as_json:
+        emit(record)
+        return
+    from rich.text import Text
+
+    facts = {
+        _NAMES.get(name, name): f"{value / 1e6:,.1f} MB" if name.endswith("_bytes") else value
+        for name, value in record.items()
+        if name != "settings" and value is not None
+    }
+    made = record_table(f"{record['recipe']}, not run", facts)
+    if record.get("free_bytes") is not None and record.get("out_bytes", 0) > record["free_bytes"]:
+        made.add_row("beware", Text("the output may be larger than the room on the disk", style="bold red"))
+    made.add_section()
+    for name, value in sorted(record["settings"].items()):
+        if name != "recipe":
+            made.add_row(name, Text(json.dumps(value, ensure_ascii=False, default=str)))
+    printer().print(made)
+
+
 def inspect(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None:
     """Print the manifest of a finished run as a table.
 
@@ -230,24 +230,20 @@ def verify(
 
     Example:  headrace verify out
     """
-    from rich.table import Table
     from rich.text import Text
 
     from headrace.dataset.verify import verify as check
 
     verdict = check(out, run=run_id, workers=workers)
     if as_json:
-        checks = [{"name": each.name, "detail": each.detail, "problem": each.problem} for each in verdict.checks]
+        checks = [asdict(each) for each in verdict.checks]
         emit({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks})
     else:
-        table = Table(title=f"verify {verdict.run_id}", title_justify="left", header_style="bold")
-        table.add_column("check")
-        table.add_column("result")
-        table.add_column("found", overflow="fold")
+        made = table(f"verify {verdict.run_id}", ("check", "result", "found"))
         for each in verdict.checks:
             result = Text("ok", "green") if each.problem is None else Text("FAILED", "bold red")
-            table.add_row(each.name, result, printable(each.problem or each.detail))
-        printer().print(table)
+            made.add_row(each.name, result, printable(each.problem or each.detail))
+        printer().print(made)
     if verdict.problems:
         raise HeadraceError(f"{verdict.problems[0]}; restore the data or prepare the run again")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from headrace.errors import SettingsError
+from headrace.printable import shown
 
 if TYPE_CHECKING:
     from headrace.stream.loader.dataset import Dataset
@@ -143,8 +144,6 @@ class RunOptions:
     @property
     def how(self) -> Literal["stat", "content"]:
         """What tells source files apart. Raises `SettingsError` for an unknown word."""
-        from headrace.settings import shown
-
         if self.fingerprint_by not in (None, "stat", "content"):
             raise SettingsError(f"fingerprint_by is {shown(self.fingerprint_by)}; give stat or content")
         return "content" if self.fingerprint_by == "content" else "stat"

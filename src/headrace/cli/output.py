@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from headrace.printable import escape_lines, printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.segment import Segment
+    from rich.table import Table
 
 CELL = 300  # characters of one value in a table
 _INTERRUPTED = 130  # the exit code
@@ -53,6 +54,27 @@ def printer(stream: Literal["out", "err"] = "out", **options: Any) -> Console:
     if stream == "err":
         return _printer_class()(stderr=True, **options)
     return _printer_class()(**{"soft_wrap": not os.isatty(1), **options})
+
+
+def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None = None) -> Table:
+    """Make a table without rows. numbers_from: columns from this one on are right-aligned; heads all "": no header."""
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", header_style="bold", show_header=any(heads))
+    for place, head in enumerate(heads):
+        made.add_column(
+            head, overflow="fold", justify="left" if numbers_from is None or place < numbers_from else "right"
+        )
+    return made
+
+
+def record_table(title: str, record: Mapping[str, object]) -> Table:
+    """Make a table of names and values, without a header; whole numbers are grouped."""
+    made = table(title, ("", ""))
+    for name, value in record.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        made.add_row(name.replace("_", " "), f"{value:,}" if whole else cell(value))
+    return made
 
 
 def say(text: str, stream: Literal["out", "err"] = "out") -> None:

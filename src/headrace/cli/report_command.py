@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.flags import Json
-from headrace.cli.output import cell, emit, printer, say
+from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -105,14 +106,9 @@ def _compare(paths: list[Path], *, as_json: bool) -> None:
     found = differences(first, second)
     ids = [each.manifest.run_id for each in (first, second)]
     if as_json:
-        records = [{"kind": each.kind, "name": each.name, "first": each.first, "second": each.second} for each in found]
-        emit({"runs": ids, "same": not found, "differences": records})
+        emit({"runs": ids, "same": not found, "differences": [asdict(each) for each in found]})
     else:
-        from rich.table import Table
-
-        table = Table(title=f"1: {ids[0]}\n2: {ids[1]}", title_justify="left", header_style="bold")
-        for name in ("in", "what", "1", "2"):
-            table.add_column(name, overflow="fold")
+        made = table(f"1: {ids[0]}\n2: {ids[1]}", ("in", "what", "1", "2"))
         for each in found:
-            table.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
-        printer().print(table if found else "the same in settings, source, counts and columns")
+            made.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
+        printer().print(made if found else "the same in settings, source, counts and columns")

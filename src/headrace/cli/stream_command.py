@@ -25,7 +25,7 @@ from headrace.cli.flags import (
     offers,
     with_groups,
 )
-from headrace.cli.output import emit, printer
+from headrace.cli.output import emit, printer, table
 from headrace.cli.stream_commands import read_state
 
 if TYPE_CHECKING:
@@ -112,13 +112,9 @@ def stream(
 
 def _print(record: Mapping[str, Any]) -> None:
     """Print a line for each rank, and what they come to together. Waits are the median and the 95th percentile."""
-    from rich.table import Table
-
-    table = Table(header_style="bold")
-    for name in _HEADS:
-        table.add_column(name, justify="right")
+    made = table(None, _HEADS, numbers_from=0)
     for each in record["ranks"]:
-        table.add_row(
+        made.add_row(
             str(each["rank"]),
             f"{each['batches']:,}",
             f"{each['rows']:,}",
@@ -132,7 +128,7 @@ def _print(record: Mapping[str, Any]) -> None:
     steady_rows = record["steady_rows_per_s"]
     behind = "" if steady_rows is None else f", {steady_rows:,} rows/s behind it"
     console = printer()
-    console.print(table)
+    console.print(made)
     console.print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
         f" first batch after {record['first_batch_s']:.3f} s{behind}",

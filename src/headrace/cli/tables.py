@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.output import cell
+from headrace.cli.output import cell, record_table, table
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
 from headrace.formats.source import told_empty
 from headrace.recipe import load, registration_of_run
@@ -31,14 +30,12 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     full = detail == "full"
     read = int(manifest.source["rows"])
     gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
-    table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
-    table.add_column("split", overflow="fold")
-    for name in ("rows", *(["source rows"] if gathered else []), "share", "shards", "MB"):
-        table.add_column(name, justify="right")
     blank = [""] if gathered else []
+    heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "MB")
+    made = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
     for split in in_usual_order(manifest.splits):
         totals = manifest.splits[split]
-        table.add_row(
+        made.add_row(
             split,
             f"{totals.rows:,}",
             *([f"{gathered[split]:,}"] if gathered else []),
@@ -46,31 +43,18 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
             f"{totals.shards:,}",
             f"{totals.bytes / 1e6:,.1f}",
         )
-    table.add_section()
+    made.add_section()
     for reason, rows in manifest.dropped.items():
         if rows or full:
-            table.add_row(
-                f"dropped: {reason}",
-                *blank,
-                f"{rows:,}",
-                _share(rows, read),
-                "",
-                "",
-                style="yellow" if rows else "dim",
-            )
-    table.add_section()
-    table.add_row(
-        "read",
-        *blank,
-        f"{read:,}",
-        _share(read, read),
-        f"{manifest.source['files']:,}",
-        f"{manifest.source['bytes'] / 1e6:,.1f}",
-    )
+            style = "yellow" if rows else "dim"
+            made.add_row(f"dropped: {reason}", *blank, f"{rows:,}", _share(rows, read), "", "", style=style)
+    made.add_section()
+    files, size = f"{manifest.source['files']:,}", f"{manifest.source['bytes'] / 1e6:,.1f}"
+    made.add_row("read", *blank, f"{read:,}", _share(read, read), files, size)
     empty = manifest.source.get("empty_shards", [])
     if empty:
-        table.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
-    console.print(table)
+        made.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
+    console.print(made)
     if empty and not full:
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     reasons = registration_of_run(manifest.recipe).reasons
@@ -82,25 +66,19 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
 
 
 def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
-    schema = Table(title="columns", title_justify="left", header_style="bold")
-    for name in ("name", "type", "nulls"):
-        schema.add_column(name)
+    schema = table("columns", ("name", "type", "nulls"))
     for column in manifest.schema:
         schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
     console.print(schema)
-    facts = Table(title="facts", title_justify="left", show_header=False)
-    facts.add_column()
-    facts.add_column(overflow="fold")
-    rows: dict[str, Any] = {"finished": finished_at(run)}
-    rows |= {name: value for name, value in manifest.facts.items() if name != "directories"}
-    rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
-    rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
-    for name, value in rows.items():
-        if isinstance(value, int) and name.endswith("_us"):
-            facts.add_row(name.removesuffix("_us").replace("_", " "), _moment(value))
-        elif value is not None:
-            facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else cell(value))
-    console.print(facts)
+    facts: dict[str, Any] = {"finished": finished_at(run)}
+    for name, value in manifest.facts.items():
+        if name.endswith("_us") and isinstance(value, int):
+            facts[name.removesuffix("_us")] = _moment(value)
+        elif name != "directories" and value is not None:
+            facts[name] = value
+    facts["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
+    facts["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
+    console.print(record_table("facts", facts))
 
 
 def _moment(microseconds: int) -> str:

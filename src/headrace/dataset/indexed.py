@@ -106,28 +106,19 @@ class IndexedDataset(ABC):
         """
         index = self.split_index(split)
         if files is not None:
-            return block_reader(self.root, index, self.index.null_values, files)
+            return BlockReader(self.root, index, self.index.null_values, files)
         if (index.split, verify) not in self._readers:
             checked = index if verify == "first_touch" else replace(index, checksums=())
-            self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
+            self._readers[index.split, verify] = BlockReader(self.root, checked, self.index.null_values)
         return self._readers[index.split, verify]
 
 
-def block_reader(
-    root: Path, index: SplitIndex, null_values: Sequence[str], files: FileCache | None = None
-) -> ReadBlock:
-    """Reads blocks of a split below a root directory. Picklable parts only; safe to call from any thread.
+class BlockReader:
+    """Reads blocks of a split below a root directory, from copies of whole shards where `files` keeps some.
 
-    A shard whose checksum is known is checked against it when it is first read, so that no corrupt byte is delivered:
-    `CorruptShard` names it.
-    """
-    return _BlockReader(root, index, null_values, files)
-
-
-class _BlockReader:
-    """Reads blocks of a split, from copies of whole shards where `files` keeps some.
-
-    A plain shard whose size or time (of an object, tag) is not that of the index is refused: its blocks lie elsewhere.
+    Picklable, and safe to call from any thread. A shard whose checksum is known is checked against it when it is first
+    read, so that no corrupt byte is delivered: `CorruptShard` names it. A plain shard whose size or time (of an object,
+    tag) is not that of the index is refused: its blocks lie elsewhere.
     """
 
     def __init__(
@@ -167,7 +158,7 @@ class _BlockReader:
             if copy is None or copy.exists():
                 raise
             # Another process made room in this moment.
-            return _BlockReader(self._root, index, self._null_values)(number, columns)
+            return BlockReader(self._root, index, self._null_values)(number, columns)
         if index.stamps is not None and self._remote and (copy is None or self._copies.get(shard) != copy):
             # An object that is still the one indexed was so when it was read; the name of a copy holds its digest.
             _refuse_replaced(path, word if copy is None else "", index.stamps[shard])

@@ -1,9 +1,10 @@
 """Shards that nobody prepared: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
 
 One split, called "all", or the splits that names of directories and files tell (train, val, test …). The index is built
-in parallel – footers for Parquet, one scan for text – by one process of a machine, while others that open the same
-files wait. It is kept in a cache directory under a name made of the files' names, sizes and times, so a changed file
-gives a new index, and every process maps it there.
+in threads – footers for Parquet, one scan for text – by one process of a machine, while others that open the same
+files wait. It takes O(blocks) numbers and names of memory, and of equal schemas one. It is kept in a cache directory
+under a name made of the files' names, sizes and times, so a changed file gives a new index, and every process maps it
+there.
 
 `publish_index` puts the same file beside the shards. Whoever opens them then copies it into the cache instead of
 reading the shards, provided that it was made of the files as they are. Nobody maps the published file, because others
@@ -15,33 +16,40 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataset.index import Index
+from headrace.arrays import I64
+from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.local_shards import cache_directory as cache_directory
-from headrace.dataset.plain_index import OnProgress, build, files_of_splits
 from headrace.dataset.sound import is_sound_name
-from headrace.dataset.stored_index import VERSION, StoredIndex, map_index, parse_stored
+from headrace.dataset.stored_index import VERSION, StoredIndex, map_index, parse_stored, stored_bytes
 from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.local import default_workers
-from headrace.errors import CorruptShard, InputError, StoreError
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from headrace.formats.blocks import look
 from headrace.formats.detect import kind_of_name
-from headrace.formats.listing import home_of, list_files
-from headrace.formats.named_splits import partition_columns
+from headrace.formats.listing import Listing, home_of, list_files
+from headrace.formats.named_splits import in_order, partition_columns
 from headrace.formats.schema import REMEDY, few, is_headless, type_named
-from headrace.formats.source import told_empty
+from headrace.formats.shard import Shard
+from headrace.formats.source import common_schema, told_empty
 from headrace.printable import printable
 from headrace.storage.local import alone, make_directory, write_new
 from headrace.storage.places import place_of
+
+ALL = "all"
+OnProgress = Callable[[int, int], None]
+_FILES_A_TASK = 64  # so that a task costs little beside the footers it reads
 
 Place = Literal["beside", "cache"]
 _Tone = Literal["loud", "silent"]
@@ -306,3 +314,121 @@ def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:
 
 def _warn(text: str) -> None:
     log.warning("%s", printable(text))
+
+
+class _Looked(NamedTuple):
+    """A task's findings. kinds: those of its files that differ in what they say of columns.
+
+    counts: blocks of each file; spans: block, rows, offset and length of each block, int64 [blocks, 4].
+    """
+
+    kinds: list[Shard]
+    formats: list[str]
+    counts: list[int]
+    spans: I64
+
+
+def build(
+    listing: Listing,
+    kinds: Mapping[str, pa.DataType],
+    null_values: Sequence[str],
+    workers: int,
+    files: str,
+    on_progress: OnProgress = lambda done, total: None,
+) -> bytes:
+    """The index of the listed files as the bytes of a file; see `stored_index`.
+
+    kinds: types of CSV and TSV columns. files: a digest of the files, kept in the index. on_progress: hears (files
+    done, files) from any thread. Raises `InputError` if a file cannot be read or files differ in their columns,
+    `SettingsError` on types of columns that no text file has.
+    """
+    done = 0
+
+    def task(start: int) -> _Looked:
+        nonlocal done
+        places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
+        found = _look(listing, places, kinds)
+        done += len(places)
+        on_progress(done, len(listing.names))
+        return found
+
+    found = run_tasks([partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers)
+    shards = _distinct([shard for each in found for shard in each.kinds])
+    text = {name for shard in shards if shard.dialect is not None for name in shard.schema.names}
+    unknown = sorted(set(kinds) - text)
+    if unknown:
+        raise SettingsError(
+            f"types: {unknown[0]!r} is no column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
+        )
+    schema = common_schema(shards, "error")
+    formats = [word for each in found for word in each.formats]
+    counts = np.array([count for each in found for count in each.counts], np.int64)
+    spans = np.concatenate([each.spans for each in found])
+    return stored_bytes(_splits(listing, formats, counts, spans, schema), schema, null_values, files)
+
+
+def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType]) -> _Looked:
+    found = _Looked([], [], [], np.empty((0, 4), np.int64))
+    spans: list[tuple[int, int, int, int]] = []
+    for place in places:
+        shard, blocks = look(listing.path(place), listing.names[place], found.kinds[-1] if found.kinds else None)
+        if shard.dialect is not None and kinds:  # the declared types of text columns
+            declared = pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema])
+            shard = replace(shard, schema=declared)
+        shard = replace(shard, size=int(listing.sizes[place]), mtime_ns=int(listing.mtimes_ns[place]))
+        found.formats.append(shard.word)
+        found.counts.append(len(blocks))
+        spans += [(span.block, span.rows, span.offset, span.length) for span in blocks]
+        found.kinds[:] = _distinct([*found.kinds, shard])
+    return found._replace(spans=np.array(spans, np.int64).reshape(-1, 4))
+
+
+def _distinct(shards: Sequence[Shard]) -> list[Shard]:
+    """The first of each kind of shard: format, columns, and which of them may hold nulls."""
+
+    def same(a: Shard, b: Shard) -> bool:
+        words = [(each.kind, each.content, each.dialect is None, each.null_columns) for each in (a, b)]
+        return words[0] == words[1] and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
+
+    kept: list[Shard] = []
+    for shard in shards:
+        if not any(same(shard, other) for other in kept):
+            kept.append(shard)
+    return kept
+
+
+def _splits(listing: Listing, formats: Sequence[str], counts: I64, spans: I64, schema: pa.Schema) -> list[SplitIndex]:
+    """The blocks of each split that names tell, or of all files; a split whose files have no rows has no blocks."""
+    words, firsts = pa.array(formats), np.cumsum(counts) - counts
+    stamps = np.stack([listing.sizes, listing.mtimes_ns], axis=1)
+    found = []
+    for split, places in files_of_splits(listing).items():
+        holding = places[counts[places] > 0]
+        held = counts[holding]
+        shard_of_block = np.repeat(np.arange(len(holding)), held)
+        inside = np.arange(len(shard_of_block)) - np.repeat(np.cumsum(held) - held, held)
+        block, rows, offset, length = spans[firsts[holding][shard_of_block] + inside].T.copy()
+        found.append(
+            SplitIndex(
+                split=split,
+                schema=schema,
+                shards=[listing.names[place] for place in holding.tolist()],
+                formats=words.take(pa.array(holding)).to_pylist(),
+                shard_of_block=shard_of_block,
+                block=block,
+                rows=rows,
+                offset=offset,
+                length=length,
+                checksums=[""] * len(holding),
+                stamps=stamps[holding],
+            )
+        )
+    return found
+
+
+def files_of_splits(listing: Listing) -> dict[str, I64]:
+    """Places in the listing of the files of each split, sorted; of one split, "all", where names tell none."""
+    if not listing.splits:
+        return {ALL: np.arange(len(listing.names))}
+    words = np.array(listing.splits)
+    return {split: np.flatnonzero(words == split) for split in in_order(listing.splits)}

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import CorruptShard
+from headrace.printable import shown
 
 # Absolute, with a drive, with an empty part, "." or "..", or with a zero byte.
 _UNSOUND = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|(^|/)\.?(/|$)|\x00"
@@ -32,22 +33,22 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
     """Name what is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
     for name in ("run_id", "recipe"):
         if not isinstance(record[name], str):
-            return f"{name} is {_short(record[name])}, not text"
+            return f"{name} is {shown(record[name])}, not text"
     for name in ("index_digest", "config_digest"):
         if not isinstance(record[name], str) or not re.fullmatch(_SHA256, record[name]):
-            return f"{name} is {_short(record[name])}, not a digest"
+            return f"{name} is {shown(record[name])}, not a digest"
     for name in ("libraries", "source", "splits", "dropped", "facts"):
         if not isinstance(record.get(name, {}), dict):
-            return f"{name} is {_short(record[name])}, not an object"
+            return f"{name} is {shown(record[name])}, not an object"
     if not isinstance(record["schema"], list):
-        return f"schema is {_short(record['schema'])}, not a list"
+        return f"schema is {shown(record['schema'])}, not a list"
     counts = {f"rows dropped as {reason}": count for reason, count in record["dropped"].items()}
     counts["rows of the source"] = record["source"].get("rows", 0)
     for split, totals in record["splits"].items():
         counts |= {f"{name} of {split}": totals[name] for name in ("rows", "shards", "bytes")}
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
-            return f"{name} is {_short(count)}, not a count"
+            return f"{name} is {shown(count)}, not a count"
     return _places_problem(record.get("facts", {}), record["splits"])
 
 
@@ -55,12 +56,12 @@ def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str 
     for name in ("directories", "published"):
         places = facts.get(name, {})
         if not isinstance(places, dict):
-            return f"{name} is {_short(places)}, not an object"
+            return f"{name} is {shown(places)}, not an object"
         for key, place in places.items():
             if "/" in key or not is_sound_name(key) or not is_sound_name(place):
-                return f"{name} has {_short(key)}: {_short(place)}, which may lead out of the run"
+                return f"{name} has {shown(key)}: {shown(place)}, which may lead out of the run"
     missing = sorted(set(splits) - set(facts.get("directories", splits)))
-    return f"split {_short(missing[0])} has no directory" if missing else None
+    return f"split {shown(missing[0])} has no directory" if missing else None
 
 
 def index_problem(table: pa.Table) -> str | None:
@@ -74,19 +75,14 @@ def index_problem(table: pa.Table) -> str | None:
         values = pc.unique(table[name])
         wrong = pc.invert(pc.match_substring_regex(values, form))
         if pc.any(wrong).as_py():
-            return f"{name} is {_short(values.filter(wrong)[0].as_py())}, not a digest"
+            return f"{name} is {shown(values.filter(wrong)[0].as_py())}, not a digest"
     shards = pc.unique(table["shard"])
     wrong = pc.match_substring_regex(shards, _UNSOUND)
     if pc.any(wrong).as_py():
-        return f"shard is {_short(shards.filter(wrong)[0].as_py())}, which may lead out of the run"
+        return f"shard is {shown(shards.filter(wrong)[0].as_py())}, which may lead out of the run"
     return None
 
 
 def damaged(path: Path, problem: str = "its bytes are not those that were published") -> CorruptShard:
     """The error for a file of a run that is not what the run says."""
     return CorruptShard(f"{path}: {problem}; restore it or prepare the run again")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -15,9 +15,8 @@ from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
     from headrace.engine.engine import EngineName
-    from headrace.run.context import RunContext
     from headrace.run.events import OnEvent
-    from headrace.run.prepare import Outcome, Prepared
+    from headrace.run.prepare import Prepared
 
 
 class Rewrite(RecipeSettings):
@@ -27,6 +26,7 @@ class Rewrite(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "rewrite"
+    executed_by: ClassVar[str] = "headrace.rewriting.recipe"
 
     source: Places = Field(
         min_length=1, description="A prepared dataset, or plain shards: files, directories or glob patterns."
@@ -72,12 +72,6 @@ class Rewrite(RecipeSettings):
         from headrace.rewriting.recipe import source_files  # the recipe imports its settings
 
         return source_files(self)
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the rewrite in the run directory; see `headrace.prepare`."""
-        from headrace.rewriting.recipe import execute  # the recipe imports its settings
-
-        return execute(self, context, files)
 
 
 def rewrite(

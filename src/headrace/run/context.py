@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -145,10 +145,15 @@ class RunContext:
         A note tells of tasks that an earlier attempt at the run began and did not finish, with their errors.
         """
         local.make_directory(self.run / "receipts")
-        if self.shared is None:
-            receipts = self._alone(name, tasks, durable=durable)
-        else:
-            receipts = self._together(self.shared, name, tasks, durable=durable)
+        shared, store = self.shared, self.store
+        if shared is None:
+            store = store if durable else None
+            do = partial(do_task, self.run, name, durable=durable, store=store, sources=self.sources)
+            receipts = self._alone(name, tasks, do, store)
+        else:  # other processes believe a receipt by the sizes of its files, so all of them are synced
+            existing: local.Existing = "compare" if durable else "replace"
+            do = partial(do_task, self.run, name, durable=True, existing=existing, store=store, sources=self.sources)
+            receipts = self._together(shared, name, tasks, do)
         if durable:
             for directory in sorted({(self.run / each.path).parent for receipt in receipts for each in receipt.files}):
                 local.sync_directory(directory)
@@ -168,7 +173,7 @@ class RunContext:
         rows = int(receipt.result.get("rows_read", 0))
         self.on_event(TaskDone(stage, task.subject, rows, task.input_bytes))
 
-    def _alone(self, name: str, tasks: Sequence[Task], *, durable: bool) -> list[Receipt]:
+    def _alone(self, name: str, tasks: Sequence[Task], do: Callable[..., Receipt], store: Path | None) -> list[Receipt]:
         found = {number: read_receipt(self.run, name, number) for number in range(len(tasks))}
         receipts = {number: receipt for number, receipt in found.items() if receipt is not None}
         self.on_event(StageBegan(name, len(tasks), len(receipts)))
@@ -180,14 +185,8 @@ class RunContext:
                 self.on_event(Note("warning", sentence))
             with suppress(OSError, StoreError):
                 local.make_directory(self.run / ATTEMPTS)
-        store = self.store if durable else None
         made = self.engine.run(
-            [
-                partial(
-                    do_task, self.run, name, number, tasks[number], durable=durable, store=store, sources=self.sources
-                )
-                for number in left
-            ],
+            [partial(do, number, tasks[number]) for number in left],
             self.workers,
             hear=self.on_event,
             done=lambda place, receipt: self._done(name, tasks[left[place]], receipt),
@@ -197,33 +196,20 @@ class RunContext:
             publish_found(self.run, store, [found[number] for number in sorted(found)], self.workers)
         return [receipts[number] for number in range(len(tasks))]
 
-    def _together(self, shared: Shared, name: str, tasks: Sequence[Task], *, durable: bool) -> list[Receipt]:
-        """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""
-        existing: local.Existing = "compare" if durable else "replace"
-        store = self.store
-        if store is not None:  # what this process made before it was killed may be here only
+    def _together(self, shared: Shared, name: str, tasks: Sequence[Task], do: Callable[..., Receipt]) -> list[Receipt]:
+        if self.store is not None:  # what this process made before it was killed may be here only
             kept = sorted(number for number in receipts_of(self.run, name) if number < len(tasks))
-            publish_found(self.run, store, [read_receipt(self.run, name, number) for number in kept], self.workers)
+            publish_found(self.run, self.store, [read_receipt(self.run, name, each) for each in kept], self.workers)
         receipts = shared.stage(
             name,
             [task.subject for task in tasks],
-            lambda number: do_task(
-                self.run,
-                name,
-                number,
-                tasks[number],
-                self.on_event,
-                durable=True,
-                existing=existing,
-                store=store,
-                sources=self.sources,
-            ),
+            lambda number: do(number, tasks[number], self.on_event),
             self.workers,
             begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
             accept=lambda receipt: self._done(name, tasks[receipt.number], receipt),
         )
-        if store is not None:
-            fetch_tasks(store, self.run, receipts)
+        if self.store is not None:
+            fetch_tasks(self.store, self.run, receipts)
         return receipts
 
 
@@ -250,19 +236,15 @@ def do_task(
             f"{run}: is not seen from {platform.node()}; all machines must share the storage of the output directory"
         )
     files = TaskFiles(run, durable, existing)
-    began, attempt = time.monotonic(), begin(run, stage, number, task.subject, task.input_bytes)
-    try:
-        with sources.part(task.reads).unchanged():
-            result = task.work(files)
-        published = files.publish(on_event)
-    except BaseException as error:
-        fail(run, attempt, error, time.monotonic() - began)
-        raise
-    finally:
-        files.discard()
-    receipt = Receipt(stage, number, task.subject, published, result)
-    write_receipt(run, receipt)
-    end(run, attempt)
+    with recorded(run, stage, number, task.subject, task.input_bytes):
+        try:
+            with sources.part(task.reads).unchanged():
+                result = task.work(files)
+            published = files.publish(on_event)
+        finally:
+            files.discard()
+        receipt = Receipt(stage, number, task.subject, published, result)
+        write_receipt(run, receipt)
     if store is not None:
         publish_task(run, store, receipt)
     on_event(Step("receipt.linked", f"{stage}-{number:05d}"))
@@ -288,8 +270,12 @@ class Attempt:
     error: str | None = None
 
 
-def begin(run: Path, stage: str, task: int, subject: str, input_bytes: int) -> Attempt:
-    """Record that a task starts. A record that cannot be written, here and below, is left out: nothing needs it."""
+@contextmanager
+def recorded(run: Path, stage: str, task: int, subject: str, input_bytes: int) -> Iterator[None]:
+    """Keep a record of an attempt while the block does the task: that it started; if it fails, why and how late.
+
+    The record goes when the task has its receipt. One that cannot be written is left out: nothing needs it.
+    """
     before = attempts_left(run, stage, [task])
     attempt = Attempt(
         stage=stage,
@@ -301,19 +287,15 @@ def begin(run: Path, stage: str, task: int, subject: str, input_bytes: int) -> A
         input_bytes=input_bytes,
     )
     _keep(run, attempt)
-    return attempt
-
-
-def fail(run: Path, attempt: Attempt, error: BaseException, seconds: float) -> None:
-    """Record that it failed, this long after it started."""
-    said = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-    _keep(run, replace(attempt, state="failed", seconds=round(seconds, 3), error=said))
-
-
-def end(run: Path, attempt: Attempt) -> None:
-    """Remove the record of a task that has a receipt."""
+    began = time.monotonic()
+    try:
+        yield
+    except BaseException as error:
+        said = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+        _keep(run, replace(attempt, state="failed", seconds=round(time.monotonic() - began, 3), error=said))
+        raise
     with suppress(OSError):
-        _attempt_path(run, attempt.stage, attempt.task).unlink(missing_ok=True)
+        _attempt_path(run, stage, task).unlink(missing_ok=True)
 
 
 def attempts_left(run: Path, stage: str, tasks: Sequence[int]) -> list[Attempt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,9 +18,11 @@ class RecipeSettings(Settings):
     """Base of every recipe's settings, for sources that are one list of places in the field `source`.
 
     Each field is written once: its type, default and description make the flag, completion, schema and documentation.
+    executed_by: the module whose `execute` takes settings, context and files; settings alone do not load it.
     """
 
     recipe_name: ClassVar[str]
+    executed_by: ClassVar[str]
 
     def config(self) -> dict[str, Any]:
         """All settings as JSON."""
@@ -42,4 +45,5 @@ class RecipeSettings(Settings):
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work in the run directory; see `headrace.prepare`."""
-        raise NotImplementedError
+        outcome: Outcome = import_module(self.executed_by).execute(self, context, files)
+        return outcome

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.commands import Settings, about_the_run, execute, read_config, with_settings
+from headrace.cli.commands import Settings, execute
+from headrace.cli.config_file import about_the_run, read_config, with_settings
 from headrace.cli.derived import PartlyGiven
 from headrace.cli.flags import RunOptions
 from headrace.cli.output import cell

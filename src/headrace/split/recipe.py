@@ -16,7 +16,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
 from headrace.formats.schema import few, hint, is_text, type_named
 from headrace.formats.shard import SEPARATOR, Shard
-from headrace.formats.source import common_schema, find_files, read_signature, survey, with_content
+from headrace.formats.source import common_schema, read_signature, survey, with_content
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -41,7 +41,6 @@ from headrace.split.shards import (
     word_of_output,
 )
 from headrace.storage import local
-from headrace.storage.places import place_of
 
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
 _NUMBER = re.compile(r"part-(\d+)")
@@ -67,19 +66,6 @@ class Source:
             Task(shard.name, shard.size, partial(work, place, shard), [shard.path])
             for place, shard in enumerate(self.shards)
         ]
-
-
-def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
-    """Find the source's files and their names, sorted by name; the signature file is not one of them."""
-    files = find_files(settings.source)
-    if settings.signature is not None:
-        signature = place_of(settings.signature).real()
-        files = [(path, name) for path, name in files if place_of(path).real() != signature]
-    if not files:
-        raise InputError(
-            f"{settings.source[0]}: holds no data file beside the signature; give the directory of the shards"
-        )
-    return files
 
 
 def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:

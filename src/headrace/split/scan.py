@@ -23,6 +23,7 @@ from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_h
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
+from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
@@ -175,10 +176,10 @@ class _Scan:
             return "has no date"
         if repeated[row]:
             return (
-                f"is {_shown(value)}, an hour that happens twice in {self.settings.timezone} around the split date; "
-                f"give dates an offset"
+                f"is {shown(_python(value), 80)}, an hour that happens twice in {self.settings.timezone} around the"
+                f" split date; give dates an offset"
             )
-        return f"is {_shown(value)}, {advice(_python(value), self.settings.time_format)}"
+        return f"is {shown(_python(value), 80)}, {advice(_python(value), self.settings.time_format)}"
 
     def _note_units(self, column: pa.ChunkedArray, dates: Dates) -> None:
         """Note which epochs numbers of this size usually are: a source that mixes units would be split at random."""
@@ -305,11 +306,6 @@ def _python(value: pa.Scalar) -> object:
         return value.as_py()
     except (ValueError, OverflowError):
         return f"{value.type} {value.cast(pa.int64()).as_py()}"
-
-
-def _shown(value: pa.Scalar) -> str:
-    text = repr(_python(value))
-    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.errors import InputError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
@@ -18,8 +18,6 @@ from headrace.settings import Names
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
-    from headrace.run.context import RunContext
-    from headrace.run.prepare import Outcome
     from headrace.split.cutoff import Cutoff
 
 # Settings alone load no data libraries: a command line that is completed or explained need not wait for them. So the
@@ -37,6 +35,7 @@ class TemporalSplit(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "temporal_split"
+    executed_by: ClassVar[str] = "headrace.split.recipe"
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
     time: str = Field(
@@ -208,16 +207,18 @@ class TemporalSplit(RecipeSettings):
         return cutoff_at(moment, ZoneInfo(self.timezone))
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The source's files and their names relative to its root, sorted by name."""
-        from headrace.split.recipe import source_files
+        """The source's files and their names, sorted by name; the signature file is not one of them."""
+        files = super().source_files()
+        if self.signature is not None:
+            from headrace.storage.places import place_of
 
-        return source_files(self)
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the split in the run directory; see `headrace.prepare`."""
-        from headrace.split.recipe import execute
-
-        return execute(self, context, files)
+            signature = place_of(self.signature).real()
+            files = [(path, name) for path, name in files if place_of(path).real() != signature]
+        if not files:
+            raise InputError(
+                f"{self.source[0]}: holds no data file beside the signature; give the directory of the shards"
+            )
+        return files
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output; of the signature its names, not its path."""

@@ -1,18 +1,32 @@
-"""Flags of `headrace init` for each recipe; what is None is found out from the data. The docstrings are the help.
+"""`headrace init`: look at data and write a commented configuration that runs as it is.
+
+A dataclass holds the flags of each recipe; what is None is found out from the data. The docstrings are the help.
 
 entity is the name of a column, or file_name where every file is an entity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.flags import Json, with_groups
+from headrace.cli.output import emit, say
+from headrace.errors import SettingsError
+from headrace.recipe import Init, load, registrations
+
+if TYPE_CHECKING:
+    from headrace.cli.init.commented import Section
+
 _unless_given = partial(typer.Option, show_default=False)
 
+Config = Annotated[Path, typer.Option("--config", help="The YAML file to write.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 Out = Annotated[str, _unless_given(help="Where the run will write.")]
 Entity = Annotated[str | None, _unless_given(help="Column of the entity, or file_name; found out unless given.")]
 Time = Annotated[str | None, _unless_given(help="Column of the time; found out unless given.")]
@@ -105,3 +119,59 @@ class AskedRewrite:
 
 def _names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def init_app() -> typer.Typer:
+    """Make the group `headrace init`, with a command for each recipe that can look at data."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        help="Look at data and write a commented configuration that `headrace run` takes as it is.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for recipe in registrations().values():
+        if recipe.init is not None:
+            app.command(recipe.init.word)(_command_for(recipe.init))
+    return app
+
+
+def _command_for(init: Init) -> Callable[..., None]:
+    """Make `headrace init WORD` of a recipe: its options as flags, and their help as the command's."""
+    options = load(init.options)
+
+    def command(config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
+        sections = load(init.sections)
+        write_sections(config, asked.out, lambda: sections(asked), overwrite=overwrite, as_json=as_json)
+
+    command.__annotations__["asked"] = options
+    command.__doc__ = options.__doc__
+    return with_groups(command)
+
+
+def write_sections(
+    config: Path, out: str, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
+) -> None:
+    """Have the sections made and written, and say how to run them. Raises `SettingsError` if the file is there."""
+    from headrace.cli.init.commented import Aside, commented_yaml
+    from headrace.storage.places import local_path_of, path_of
+
+    path_of(out)  # refuses what `headrace run` would refuse
+    config = local_path_of(config, "--config")
+    there = SettingsError(f"{config}: is there already; give another --config, or --overwrite")
+    if config.exists() and not overwrite:
+        raise there
+    sections, about = made()
+    try:
+        with config.open("w" if overwrite else "x", encoding="utf-8") as file:
+            file.write(commented_yaml(sections))
+    except FileExistsError:
+        raise there from None
+    except OSError as error:
+        raise SettingsError(f"{config}: cannot be written ({error.strerror}); give another --config") from error
+    proposed = [(name, each) for section in sections for name, each in section.settings.items()]
+    asked = [f" --set {name}={each.value}" for name, each in proposed if isinstance(each, Aside) and each.needed]
+    command = f"headrace run {config}{''.join(asked)}"
+    if as_json:
+        emit({"config": str(config), "about": about, "run": command})
+        return
+    say(f"{config}: {about}")
+    say(f"run it:  {command}")

@@ -6,7 +6,6 @@ numbers counts as numbers, text that is all times as times: a CSV has no other w
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from headrace.checks import nearest
 from headrace.cli.init.times import is_typed_time, time_format
 from headrace.errors import SettingsError
 from headrace.formats.listing import list_files
@@ -101,10 +101,8 @@ def known(name: str, among: Iterable[str], what: str) -> str:
     names = list(among)
     if name in names:
         return name
-    near = difflib.get_close_matches(name, names, n=1)
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {some}"
-    raise SettingsError(f"{what} {name!r} is no column of the source; {hint}")
+    raise SettingsError(f"{what} {name!r} is no column of the source; {nearest(name, names, f'there are {some}')}")
 
 
 def named(name: str, words: Sequence[str]) -> int:

@@ -1,0 +1,192 @@
+"""Read the settings in configuration files, and describe them to editors: `headrace schema`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Annotated, Any
+
+import typer
+
+from headrace.checks import nearest
+from headrace.cli.flags import RunOptions
+from headrace.cli.output import emit
+from headrace.errors import SettingsError
+from headrace.printable import shown
+
+OF_THE_RUN: dict[str, Any] = {  # in a configuration, beside the settings
+    "out": {"type": "string", "description": "Output directory; --out stands before it."},
+    "workers": {"type": ["integer", "null"], "minimum": 1, "description": "Tasks at a time; default one per core."},
+    "fingerprint_by": {"enum": ["stat", "content", None], "description": "What tells source files apart."},
+    "engine": {"enum": ["local", "ray", None], "description": "Where the tasks are done."},
+    "address": {"type": ["string", "null"], "description": "Of the Ray cluster."},
+}
+_ANYTHING = {"type": ["string", "number", "array", "object"]}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read the settings in a YAML or JSON file. Raises `SettingsError`."""
+    import yaml
+
+    from headrace.settings import load_yaml
+
+    if path.is_dir():
+        raise SettingsError(
+            f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
+        )
+    try:
+        record = load_yaml(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
+    if not isinstance(record, dict):
+        raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
+    for wrong in (key for key in record if not isinstance(key, str)):
+        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
+    return record
+
+
+def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """Return the record with each NAME=VALUE put in; the value is YAML, a name with dots goes into nested settings.
+
+    Raises `SettingsError`.
+    """
+    changed = dict(record)
+    for text in texts:
+        name, value = one_setting(text)
+        *path, last = name.split(".")
+        inner = changed
+        for step in path:
+            below = inner.get(step, {})
+            if not isinstance(below, Mapping):
+                raise SettingsError(f"--set {text!r}: {step} is {below!r} and has no {last}; set {step} as a whole")
+            inner[step] = dict(below)
+            inner = inner[step]
+        inner[last] = value
+    return changed
+
+
+def one_setting(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE as (name, value). Raises `SettingsError`."""
+    import yaml
+
+    from headrace.settings import load_yaml
+
+    name, found, value = text.partition("=")
+    if not found or not name.strip():
+        raise SettingsError(f"--set is {text!r}; give NAME=VALUE, e.g. --set seed=7")
+    try:
+        return name.strip(), load_yaml(value)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"--set {text!r}: the value is no YAML ({error}); quote it") from error
+
+
+def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise `SettingsError` naming everything that is no setting, each with the nearest one."""
+    allowed = [*known, "recipe", *OF_THE_RUN]
+    strange: list[str] = []
+    for name in (each for each in names if each not in allowed):
+        hint = nearest(name, allowed, f"known: {', '.join(allowed)}")
+        told = any(line.endswith(hint) for line in strange)  # all of them once is enough
+        strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
+    if strange:
+        raise SettingsError(*strange)
+
+
+def about_the_run(
+    config: Path, record: dict[str, Any], *, out: Path | None, flags: RunOptions
+) -> tuple[Path, RunOptions]:
+    """Take out of a configuration what is about the run itself: (output, the flags with what only the file says).
+
+    Flags come before the file. Raises `SettingsError`.
+    """
+    from headrace.storage.places import path_of
+
+    found = {name: record.pop(name, None) for name in OF_THE_RUN}
+    target = out or found["out"]
+    count = found["workers"] if flags.workers is None else flags.workers
+    if target is None:
+        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
+    if not isinstance(target, str | PurePath):
+        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
+    words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
+    return path_of(target), replace(flags, workers=count, **words)
+
+
+def schema(
+    recipe: Annotated[str | None, typer.Argument(help="Of this recipe only; all unless given.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="The same on one line.")] = False,
+) -> None:
+    """Print the JSON Schema of configuration files. It is never stricter than `headrace run`, which has the last word.
+
+    In an editor with a YAML language server, the first line of a file names the schema:
+    `# yaml-language-server: $schema=headrace.schema.json`.
+
+    Example:  headrace schema > headrace.schema.json
+    """
+    from headrace.recipe import registration, registrations
+
+    names = sorted(registrations()) if recipe is None else [registration(recipe).name]
+    emit(schema_of(names), indent=None if as_json else 1)
+
+
+def schema_of(recipes: list[str]) -> dict[str, Any]:
+    """Return the schema of the configuration files of these recipes."""
+    from headrace.recipe import load, registration
+
+    definitions: dict[str, Any] = {}
+    for name in recipes:
+        definitions |= _definitions(name, load(registration(name).settings))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "headrace run",
+        "type": "object",
+        "required": ["recipe"],
+        "properties": {"recipe": {"enum": recipes}},
+        "allOf": [
+            {"if": {"properties": {"recipe": {"const": name}}}, "then": {"$ref": f"#/$defs/{name}"}} for name in recipes
+        ],
+        "$defs": definitions,
+    }
+
+
+def _definitions(name: str, model: Any) -> dict[str, Any]:
+    """The recipe and what it refers to, by names of its own."""
+    from pydantic import BeforeValidator
+
+    made = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
+    inner = {f"{name}.{key}": loosened(value) for key, value in made.pop("$defs", {}).items()}
+    own = loosened(made)
+    for field, about in model.model_fields.items():
+        shown = own["properties"][field]
+        for key in ("panel", "flag", "former", "former_words"):  # for the command line
+            shown.pop(key, None)
+        # Such settings take more than their type says; the schema is for completion there, the run has the last word.
+        if any(isinstance(each, BeforeValidator) for each in about.metadata) or "$ref" in json.dumps(shown):
+            own["properties"][field] = {"anyOf": [shown, _ANYTHING]}
+        if about.description:  # editors show what stands at the top
+            own["properties"][field] |= {"description": about.description}
+    own["properties"] = {"recipe": {"const": name}, **OF_THE_RUN, **own["properties"]}
+    own["description"] = (model.__doc__ or "").strip()
+    return {name: own, **inner}
+
+
+def loosened(schema: Any) -> Any:
+    """Allow one value alone where the schema wants a list, as everywhere in headrace's settings."""
+    if isinstance(schema, list):
+        return [loosened(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = {key: loosened(value) for key, value in schema.items()}
+    items = inner.get("items")
+    if inner.get("type") == "array" and isinstance(items, Mapping):
+        return {"anyOf": [inner, items]}
+    return inner
