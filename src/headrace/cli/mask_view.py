@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.packing.chats.reader import RowBatch
+    from headrace.packing.chats.settings import RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
 
 
@@ -52,14 +53,15 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
     from headrace.packing.chats.settings import ChatSettings, RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
+    from headrace.packing.command import pairs_of
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
+    mapping = pairs_of("--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question")
     encoder = ChatEncoder(
-        ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning),
-        RowForm(layout=asked.layout, mapping=columns_of(asked.columns)),
+        ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning)
     )
-    records = _first_rows(source, rows, encoder)
+    records = _first_rows(source, rows, encoder, RowForm(layout=asked.layout, mapping=mapping))
     if as_json:
         emit({"rows": list(records)})
         return
@@ -68,34 +70,23 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
         _print(console, record)
 
 
-def columns_of(words: Sequence[str] | None) -> Mapping[str, str]:
-    """Read NAME=COLUMN, repeated or with commas between. Raises `SettingsError`."""
-    found: dict[str, str] = {}
-    for word in (part for text in words or () for part in text.split(",") if part.strip()):
-        name, equals, column = word.partition("=")
-        if not equals or not column.strip():
-            raise SettingsError(f"--mapping: expected NAME=COLUMN, got {word!r}; give for example user=question")
-        found[name.strip()] = column.strip()
-    return found
-
-
-def _first_rows(source: str, rows: int, encoder: ChatEncoder) -> Iterator[dict[str, Any]]:
+def _first_rows(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Iterator[dict[str, Any]]:
     from headrace.formats.source import find_files
     from headrace.packing.chats.reader import read_rows
 
     left = rows
     for path, name in find_files([source]):
         for batch in read_rows(path, name=name, batch_rows=min(left, _BATCH_ROWS)):
-            yield from _records(batch, left, encoder)
+            yield from _records(batch, left, encoder, form)
             left -= min(left, len(batch.rows))
             if not left:
                 return
 
 
-def _records(batch: RowBatch, most: int, encoder: ChatEncoder) -> Iterator[dict[str, Any]]:
+def _records(batch: RowBatch, most: int, encoder: ChatEncoder, form: RowForm) -> Iterator[dict[str, Any]]:
     """Each row of a file with its sequences, or why it has none."""
     rows = batch.rows[:most]
-    encoded = encoder.encode(rows)
+    encoded = encoder.encode(rows, form)
     texts, bounds = encoder.texts(encoded), encoded.offsets
     rejected = {each.row: each for each in encoded.rejected}
     for index, number in enumerate(batch.numbers[: len(rows)]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,19 +89,23 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     for column in manifest.schema:
         schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
     console.print(schema)
-    facts = Table(title="facts", title_justify="left", show_header=False)
-    facts.add_column()
-    facts.add_column(overflow="fold")
-    rows: dict[str, Any] = {"finished": finished_at(run)}
-    rows |= {name: value for name, value in manifest.facts.items() if name != "directories"}
+    rows = {name: value for name, value in manifest.facts.items() if name != "directories"}
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
-    rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
-    for name, value in rows.items():
+    print_facts(console, run, rows, manifest.libraries)
+
+
+def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]) -> None:
+    """Print when a run finished, these facts that are not None, and the libraries it was made with."""
+    table = Table(title="facts", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(libraries.items()))
+    for name, value in {"finished": finished_at(run), **rows, "libraries": listed}.items():
         if isinstance(value, int) and name.endswith("_us"):
-            facts.add_row(name.removesuffix("_us").replace("_", " "), _moment(value))
+            table.add_row(name.removesuffix("_us").replace("_", " "), _moment(value))
         elif value is not None:
-            facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else cell(value))
-    console.print(facts)
+            table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else cell(value))
+    console.print(table)
 
 
 def _moment(microseconds: int) -> str:
