@@ -58,10 +58,11 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
     mapping = pairs_of("--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question")
+    form = RowForm(layout=asked.layout, mapping=mapping)
     encoder = ChatEncoder(
         ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning)
     )
-    records = _first_rows(source, rows, encoder, RowForm(layout=asked.layout, mapping=mapping))
+    records = _first_rows(source, rows, encoder, form)
     if as_json:
         emit({"rows": list(records)})
         return

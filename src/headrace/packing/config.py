@@ -93,14 +93,14 @@ class PackedSequences(RecipeSettings, ChatSettings):
         0.01,
         ge=0,
         le=1,
-        json_schema_extra={"panel": "Splits", "former": ("valid_ratio",)},
+        json_schema_extra={"panel": "Splits", "former": ["valid_ratio"]},
         description="Share of units that validate.",
     )
     test_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that test.")
     entity: str | None = Field(
         None,
         min_length=1,
-        json_schema_extra={"panel": "Splits", "former": ("split_key",)},
+        json_schema_extra={"panel": "Splits", "former": ["split_key"]},
         description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
         "its own.",
     )

@@ -180,9 +180,7 @@ def encode(
 
     return {
         **{name: state.count[name] for name in _COUNTED},
-        "dataset": task.dataset.source.name,
         "rows_of": ordered(state.rows_of),
-        "inputs": [task.dataset.names[part.file] for part in task.parts],
         "dropped": ordered(state.dropped),
         "first": ordered(state.first),
         "lost": {reason: ordered(lost) for reason, lost in state.lost.items()},
@@ -206,7 +204,7 @@ class _Encoding:
         self.dropped: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         self.count: Counter[str] = Counter()
-        self.rows_of: Counter[str] = Counter()
+        self.rows_of: Counter[str] = Counter()  # by file
         self.lost: dict[str, Counter[str]] = {TOO_LONG: Counter(), TOO_SHORT: Counter()}
 
     def take(self, part: Part, batch: RowBatch) -> None:
