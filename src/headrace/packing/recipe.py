@@ -23,21 +23,16 @@ from headrace.packing.encode import NOT_BAD, TOO_LONG, encode, encode_tasks
 from headrace.packing.registration import REGISTRATION
 from headrace.packing.sequences import Origins
 from headrace.packing.shards import (
-    BLEND,
     EXTENSIONS,
-    METADATA,
-    REJECTED,
+    PUBLISHED,
     Group,
     Linked,
     Shard,
-    blend_json,
     even_cuts,
-    links_of,
-    metadata_json,
     pack_group,
+    publish_tree,
     shard_counts,
     split_directory,
-    write_links,
     write_shard,
 )
 from headrace.packing.storage.packed_parquet import schema_of
@@ -47,7 +42,6 @@ from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.storage import local
 
 _KINDS = ("sequences", "tokens", "labels")
 _BIN_WITHOUT_LABEL = "bin_without_label"
@@ -56,7 +50,7 @@ _BIN_WITHOUT_LABEL = "bin_without_label"
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
     run = context.run
-    for name in (BLEND, METADATA, REJECTED):  # names that links will need, asked for before the work
+    for name in PUBLISHED:  # names that links will need, asked for before the work
         taken = run.parents[1] / name
         if taken.exists() and not taken.is_symlink():
             raise StoreError(f"{taken}: is in the way of a link of that name; move it, or choose another --out")
@@ -144,15 +138,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         ),
         settings.asked_splits,
     )
-    write_links(run, [split_directory(split) for split in settings.asked_splits], links_of(made))
-    published = {
-        BLEND: blend_json(run.name, settings.asked_splits, made),
-        METADATA: metadata_json(records, settings.pack_size),
-        REJECTED: b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks),
-    }
-    for name, data in published.items():
-        local.write_new(run / name, data)
-    local.sync_directory(run)
+    rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
     holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
     return Outcome(
@@ -185,8 +171,8 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             "too_long": _summed(encoded, "truncated", "too_long_dropped", "divided"),
             "packed": kept,
             "groups": records,
-            "published": {name: name for name in published},
-            "files": {name: sha256_hex(data) for name, data in published.items()},
+            "published": {name: name for name in PUBLISHED},
+            "files": publish_tree(run, settings, made, records, rejected),
         },
     )
 

@@ -31,7 +31,7 @@ from headrace.bins.bins import Bins, packing_metrics
 from headrace.bins.lengths import costs, padded_lengths
 from headrace.bins.pack import pack
 from headrace.bins.rows import PackedRows
-from headrace.digest import digest_file
+from headrace.digest import digest_file, sha256_hex
 from headrace.formats.write import Block, Written
 from headrace.packing.blend import SPLITS, Split
 from headrace.packing.config import PackedSequences
@@ -42,7 +42,7 @@ from headrace.packing.storage.spool import JoinedSpool, gather
 from headrace.run.context import TaskFiles, read_arrow
 from headrace.storage import local
 
-BLEND, METADATA, REJECTED = "blend.json", "packing_metadata.json", "rejected.jsonl"
+BLEND, METADATA, REJECTED = PUBLISHED = "blend.json", "packing_metadata.json", "rejected.jsonl"
 EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy"}
 
 
@@ -268,21 +268,35 @@ def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Linked]) -
     return (json.dumps(record, indent=1) + "\n").encode()
 
 
-def metadata_json(groups: Sequence[Mapping[str, Any]], pack_size: int) -> bytes:
-    """Write the list that Megatron-style readers ask for, a record for each dataset in each split.
+def publish_tree(
+    run: Path,
+    settings: PackedSequences,
+    shards: Sequence[Linked],
+    groups: Sequence[Mapping[str, Any]],
+    rejected: bytes,
+) -> dict[str, str]:
+    """Write the links and the files of `PUBLISHED`, and return the SHA-256 of each file.
 
-    Lengths are what such a reader trains on: one less than is stored of each sequence.
+    The packing metadata is the list that Megatron-style readers ask for, a record for each dataset in each split, with
+    lengths that such a reader trains on: one less than is stored of each sequence.
     """
+    splits = settings.asked_splits
+    write_links(run, [split_directory(split) for split in splits], links_of(shards))
     records = [
         {
             **group["runtime"],
             "packing_factor": round(group["metrics"]["packing_factor"], 6),
             "packing_efficiency": round(group["metrics"]["packing_efficiency"], 6),
-            "pack_size": pack_size,
+            "pack_size": settings.pack_size,
             "split": group["split"],
             "dataset": group["dataset"],
         }
         for group in groups
         if group["bins"]
     ]
-    return (json.dumps(records, indent=1, sort_keys=True) + "\n").encode()
+    metadata = (json.dumps(records, indent=1, sort_keys=True) + "\n").encode()
+    files = dict(zip(PUBLISHED, (blend_json(run.name, splits, shards), metadata, rejected), strict=True))
+    for name, data in files.items():
+        local.write_new(run / name, data)
+    local.sync_directory(run)
+    return {name: sha256_hex(data) for name, data in files.items()}

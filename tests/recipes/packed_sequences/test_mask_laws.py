@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.packing.chats.layouts import Conversation, sample_of
+from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.render import ChatRenderer, Rendering, Turns
-from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.words import RowRejected
 from laws import examples

@@ -35,6 +35,7 @@ from headrace.packing.chats.marks import (
     Found,
     Skeleton,
     Span,
+    Specials,
     marked,
     parts_of,
     shape_of,
@@ -44,7 +45,6 @@ from headrace.packing.chats.marks import (
     without_marks,
 )
 from headrace.packing.chats.messages import Message, reasons
-from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.words import Reasoning, RowRejected, shown
 

@@ -121,12 +121,13 @@ def read_tokenizer(path: Path) -> TokenizerFiles:
     """Read the files beside a tokenizer.json, given it or its directory. Raises `SettingsError`, `InputError`."""
     main = _main_file(path)
     config = _json_beside(main, "tokenizer_config.json")
-    special = {**_json_beside(main, "special_tokens_map.json"), **config}
+    named = {**_json_beside(main, "special_tokens_map.json"), **config}
+    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in named.items()}
     return TokenizerFiles(
         path=main,
         json_text=_text(main),
         templates=_templates(main, config),
-        special={name: text for name in _SPECIAL if (text := _token_text(special.get(name))) is not None},
+        special={name: text for name in _SPECIAL if isinstance(text := texts.get(name), str)},
     )
 
 
@@ -178,13 +179,6 @@ def _templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
             f"{main.parent}: has the templates {', '.join(named)} but none named default; give one of them"
         )
     return {"default": named.pop("default"), **named} if named else {}
-
-
-def _token_text(token: object) -> str | None:
-    """A token is written as text or as an object."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
 
 
 def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = "control") -> Tokenizer:

@@ -8,7 +8,7 @@ Tokenizers whose parts do not add up (those that put a space before every text) 
 and a straddling token counts as trained if it begins inside the span.
 
 Text of a special token that stands in a message itself stays text: it is encoded on its own, by a second tokenizer that
-knows no special tokens (see `special_text`).
+knows no special tokens (see `marks.Specials`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
-from headrace.packing.chats.marks import Span
+from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row
 from headrace.packing.chats.settings import (
     ChatSettings,
@@ -37,7 +37,6 @@ from headrace.packing.chats.settings import (
     read_tokenizer,
     template_text,
 )
-from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.words import Rejected, RowRejected, shown
 
 if TYPE_CHECKING:
