@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.flags import pairs_of
 from headrace.cli.output import emit, printer
 from headrace.errors import SettingsError
 
@@ -53,7 +54,6 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
     from headrace.packing.chats.settings import ChatSettings, RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
-    from headrace.packing.command import pairs_of
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from headrace.cli.commands import execute
 from headrace.cli.derived import Given
-from headrace.cli.flags import Json, RunOptions
+from headrace.cli.flags import Json, RunOptions, pairs_of
 from headrace.cli.output import emit, say
 from headrace.errors import InputError, SettingsError
 from headrace.recipe import registration_of_run
@@ -79,20 +78,9 @@ def _blend(paths: list[str], asked: OneDataset) -> Any:
     if asked.mapping is not None:
         dataset["mapping"] = pairs_of("--mapping", asked.mapping.split(","), "NAME=COLUMN", "user=question")
     if asked.filters:
-        found = pairs_of("--filter", asked.filters, "COLUMN=WORD,...", "used_in=sft,chat")
+        found = pairs_of("--filter", asked.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take")
         dataset["filters"] = {name: words.split(",") for name, words in found.items()}
     return blend
-
-
-def pairs_of(flag: str, texts: Iterable[str], form: str, example: str) -> dict[str, str]:
-    """Read texts of a form such as NAME=VALUE; blank ones are passed over. Raises `SettingsError`."""
-    found: dict[str, str] = {}
-    for text in filter(str.strip, texts):
-        name, _, value = (part.strip() for part in text.partition("="))
-        if not name or not value:
-            raise SettingsError(f"{flag}: expected {form}, got {text!r}; write e.g. {example}")
-        found[name] = value
-    return found
 
 
 def convert(
