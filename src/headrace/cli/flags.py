@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -210,6 +210,22 @@ def types_of(words: Sequence[str] | None) -> dict[str, str]:
         if types.setdefault(name.strip(), kind.strip()) != kind.strip():
             raise SettingsError(f"--types: {name.strip()!r} is {types[name.strip()]} and {kind.strip()}; give one")
     return types
+
+
+def pairs_of(
+    flag: str, texts: Iterable[str], form: str, example: str, *, empty: Literal["refuse", "take"] = "refuse"
+) -> dict[str, str]:
+    """Read texts of a form such as NAME=COLUMN, which the first "=" divides; blank ones are passed over.
+
+    empty: what becomes of empty values. Raises `SettingsError` on a text that is none.
+    """
+    pairs: dict[str, str] = {}
+    for text in filter(str.strip, texts):
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name or (not value and empty == "refuse"):
+            raise SettingsError(f"{flag}: expected {form}, got {text!r}; write e.g. {example}")
+        pairs[name] = value
+    return pairs
 
 
 def null_values_of(words: Sequence[str] | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -70,14 +71,20 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     for column in manifest.schema:
         schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
     console.print(schema)
+    rows = {name: value for name, value in manifest.facts.items() if name != "directories"}
+    rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
+    print_facts(console, run, rows, manifest.libraries)
+
+
+def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]) -> None:
+    """Print when a run finished, these facts that are not None, and the libraries it was made with."""
     facts: dict[str, Any] = {"finished": finished_at(run)}
-    for name, value in manifest.facts.items():
+    for name, value in rows.items():
         if name.endswith("_us") and isinstance(value, int):
             facts[name.removesuffix("_us")] = _moment(value)
-        elif name != "directories" and value is not None:
+        elif value is not None:
             facts[name] = value
-    facts["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
-    facts["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
+    facts["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(libraries.items()))
     console.print(record_table("facts", facts))
 
 

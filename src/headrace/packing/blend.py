@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.formats.json_text import loads
+from headrace.formats.listing import list_files
 from headrace.packing.chats.settings import RowForm
 from headrace.settings import Settings
 from headrace.storage.places import expanded, is_address, path_of
@@ -30,7 +32,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 """The splits as directories and readers of packed data call them."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_GROUPS = ("datasets", "train", "val", "valid", "test")
+_GROUPS = frozenset(("datasets", "train", "val", "valid", "test"))
 
 
 class Source(RowForm):
@@ -61,6 +63,17 @@ class Source(RowForm):
         if not math.isfinite(value) or value < 0:
             raise ValueError(f"weight is {value}; give a finite number, 0 or more")
         return value
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A source with its files. split: of a blend per split. names: of the files, unique in the run."""
+
+    source: Source
+    split: Split | None
+    paths: Sequence[Path]
+    names: Sequence[str]
+    sizes: Sequence[int]
 
 
 class SourceBlend(Settings):
@@ -101,6 +114,18 @@ class SourceBlend(Settings):
             return [(None, self.datasets)]
         return [(split, getattr(self, split)) for split in SPLITS if getattr(self, split)]
 
+    def find_files(self) -> list[Dataset]:
+        """List the datasets with a weight above 0 and their files, in the order of the blend."""
+        found = []
+        for split, source in ((split, source) for split, sources in self.groups() for source in sources):
+            if source.weight > 0:
+                listing = list_files(source.path)
+                prefix = source.name if split is None else f"{split}/{source.name}"
+                names = [f"{prefix}/{name}" for name in listing.names]
+                paths = [listing.path(place) for place in range(len(names))]
+                found.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
+        return found
+
 
 def blend_of(value: object) -> object:
     """Bring what a user gave as a blend into the form that `SourceBlend` checks.
@@ -111,9 +136,12 @@ def blend_of(value: object) -> object:
         refuse_credentials(value)
         path = path_of(value)
         record = _blend_file(path)
-        return plain([path]) if record is None else _located(record, path)
+        if record is None:
+            return plain([path])
+        groups = {name: each for name, each in record.items() if name in _GROUPS and isinstance(each, list)}
+        return {**record, **{name: [_source(each, name, path) for each in group] for name, group in groups.items()}}
     if isinstance(value, Mapping):
-        return value if _is_blend(value) else {"datasets": [value]}
+        return {"datasets": [value]} if _GROUPS.isdisjoint(value) else value
     if isinstance(value, Sequence) and value:
         paths = [each for each in value if isinstance(each, str | PurePath)]
         return plain(paths) if len(paths) == len(value) else {"datasets": list(value)}
@@ -133,17 +161,8 @@ def plain(paths: Sequence[str | PurePath]) -> dict[str, Any]:
     return {"datasets": [{"name": name, "path": list(paths)}]}
 
 
-def _located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
-    """A blend file's datasets with their paths relative to the file."""
-    return {
-        group: [_source(each, group, blend) for each in value]
-        if group in _GROUPS and isinstance(value, list)
-        else value
-        for group, value in record.items()
-    }
-
-
 def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
+    """A dataset of a blend file, with its paths relative to the file."""
     if not isinstance(source, Mapping):
         raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
     found = dict(source)
@@ -167,10 +186,6 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
     return found
 
 
-def _is_blend(record: Mapping[str, Any]) -> bool:
-    return any(group in record for group in _GROUPS)
-
-
 def _blend_file(path: Path) -> Mapping[str, Any] | None:
     """The blend in a .json file, or None where the path is data (or does not exist: the reader will say so)."""
     if path.suffix != ".json" or not path.is_file():
@@ -182,4 +197,4 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
         record = loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is neither a blend nor JSON data ({error}); correct it") from error
-    return record if isinstance(record, dict) and _is_blend(record) else None
+    return record if isinstance(record, dict) and not _GROUPS.isdisjoint(record) else None

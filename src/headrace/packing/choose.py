@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,23 +27,15 @@ import numpy.typing as npt
 from headrace.arrays import I64, U8, U64
 from headrace.digest import derive_key, hash_words
 from headrace.errors import InputError
-from headrace.packing.blend import SPLITS, Split
+from headrace.packing.blend import SPLITS, Dataset, Split
 from headrace.packing.sequences import Origins
+
+Value = TypeVar("Value", bound=np.generic)
 
 TRAIN, VALID, TEST = 0, 1, 2
 NOWHERE = 255
 KEY_IN_TEST, KEY_IN_VALID, WEIGHT = "key_in_test", "key_in_valid", "weight"
 REASONS = (KEY_IN_TEST, KEY_IN_VALID, WEIGHT)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One dataset of the blend, tokenised. split: where a blend per split puts it, else None."""
-
-    name: str
-    split: Split | None
-    weight: float
-    origins: Origins
 
 
 @dataclass(frozen=True)
@@ -58,39 +51,58 @@ class Choice:
     units: Sequence[tuple[str, Mapping[Split, int]]]
 
 
-def choose(candidates: Sequence[Candidate], *, ratios: Mapping[Split, float], keyed: bool, seed: int) -> Choice:
-    """Choose the split of every sequence; sequences of one row are never apart. keyed: whether an entity is given."""
-    firsts = [candidate.origins.first_of_row for candidate in candidates]
+@dataclass
+class _Rows:
+    """The rows of a dataset. side: the split of each [rows]."""
+
+    origins: Origins
+    side: U8
+
+    def __post_init__(self) -> None:
+        self.first = self.origins.first_of_row
+        self.units = self.origins.unit_high[self.first], self.origins.unit_low[self.first]
+
+    def per_sequence(self, values: npt.NDArray[Value]) -> npt.NDArray[Value]:
+        """Repeat what is known of rows for each of their sequences."""
+        return np.repeat(values, np.diff(self.first, append=len(self.origins)))
+
+    def leave_out(self, doomed: npt.NDArray[np.bool_], left_out: Counter[str]) -> None:
+        """Put these rows nowhere, and count what they hold."""
+        lost = self.per_sequence(doomed)
+        left_out.update(rows=int(doomed.sum()), sequences=int(lost.sum()))
+        left_out.update(tokens=int(self.origins.lengths[lost].sum()), labels=int(self.origins.labels[lost].sum()))
+        self.side[doomed] = NOWHERE
+
+
+def choose(
+    datasets: Sequence[Dataset], origins: Sequence[Origins], *, ratios: Mapping[Split, float], keyed: bool, seed: int
+) -> Choice:
+    """Choose the split of every sequence; sequences of one row are never apart.
+
+    origins: of each dataset; keyed: whether an entity is given.
+    """
+    data = [_Rows(each, np.empty(0, np.uint8)) for each in origins]
     left_out = {reason: Counter[str]() for reason in REASONS}
     units: list[tuple[str, Mapping[Split, int]]] = []
-    if candidates and candidates[0].split is not None:
-        sides = [
-            np.full(len(first), SPLITS.index(candidate.split or "train"), np.uint8)
-            for candidate, first in zip(candidates, firsts, strict=True)
-        ]
+    given = [each.split for each in datasets if each.split is not None]
+    if given:
+        for own, split in zip(data, given, strict=True):
+            own.side = np.full(len(own.first), SPLITS.index(split), np.uint8)
         if keyed:
-            _keep_keys_apart(candidates, firsts, sides, left_out)
+            _keep_keys_apart(data, left_out)
+    elif keyed:
+        high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
+        side, counts = split_units(high, low, ratios, "conversation keys of the blend")
+        for own, part in zip(data, np.split(side, np.cumsum([len(own.first) for own in data])[:-1]), strict=True):
+            own.side = part
+        units.append(("keys", counts))
     else:
-        high = [each.origins.unit_high[first] for each, first in zip(candidates, firsts, strict=True)]
-        low = [each.origins.unit_low[first] for each, first in zip(candidates, firsts, strict=True)]
-        if keyed:
-            what = "conversation keys of the blend"
-            side, counts = split_units(np.concatenate(high), np.concatenate(low), ratios, what)
-            sides, units = np.split(side, np.cumsum([len(first) for first in firsts])[:-1]), [("keys", counts)]
-        else:
-            drawn = [
-                split_units(one, other, ratios, f"rows of {each.name}")
-                for each, one, other in zip(candidates, high, low, strict=True)
-            ]
-            sides = [side for side, _ in drawn]
-            units = [(each.name, counts) for each, (_, counts) in zip(candidates, drawn, strict=True)]
+        for own, dataset in zip(data, datasets, strict=True):
+            own.side, counts = split_units(*own.units, ratios, f"rows of {dataset.source.name}")
+            units.append((dataset.source.name, counts))
     for number in (TRAIN, VALID, TEST):
-        _thin(candidates, firsts, sides, number, seed, left_out[WEIGHT])
-    spread = [
-        np.repeat(side, np.diff(first, append=len(candidate.origins)))
-        for candidate, first, side in zip(candidates, firsts, sides, strict=True)
-    ]
-    return Choice(spread, left_out, units)
+        _thin([each.source.weight for each in datasets], data, number, seed, left_out[WEIGHT])
+    return Choice([own.per_sequence(own.side) for own in data], left_out, units)
 
 
 def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[Split, int]:
@@ -159,49 +171,33 @@ def thinned(weights: Sequence[float], tokens: Sequence[I64], orders: Sequence[U6
     return masks
 
 
-def _keep_keys_apart(
-    candidates: Sequence[Candidate], firsts: Sequence[I64], sides: Sequence[U8], left_out: Mapping[str, Counter[str]]
-) -> None:
+def _keep_keys_apart(data: Sequence[_Rows], left_out: Mapping[str, Counter[str]]) -> None:
     """Test keeps its keys, valid those that are not in test, train the rest."""
-    units = []
-    for candidate, first in zip(candidates, firsts, strict=True):
-        pairs = np.empty((len(first), 2), ">u8")  # 128 bits as 16 bytes, which numpy can sort and compare
-        pairs[:, 0], pairs[:, 1] = candidate.origins.unit_high[first], candidate.origins.unit_low[first]
-        units.append(pairs.view("S16").reshape(-1))
+    keys = []
+    for own in data:
+        pairs = np.empty((len(own.first), 2), ">u8")  # 128 bits as 16 bytes, which numpy can sort and compare
+        pairs[:, 0], pairs[:, 1] = own.units
+        keys.append(pairs.view("S16").reshape(-1))
     for keeper, reason, others in ((TEST, KEY_IN_TEST, (VALID, TRAIN)), (VALID, KEY_IN_VALID, (TRAIN,))):
-        held = np.unique(np.concatenate([unit[side == keeper] for unit, side in zip(units, sides, strict=True)]))
-        for candidate, first, unit, side in zip(candidates, firsts, units, sides, strict=True):
-            _leave_out(candidate.origins, first, side, np.isin(side, others) & np.isin(unit, held), left_out[reason])
+        held = np.unique(np.concatenate([key[own.side == keeper] for own, key in zip(data, keys, strict=True)]))
+        for own, key in zip(data, keys, strict=True):
+            own.leave_out(np.isin(own.side, others) & np.isin(key, held), left_out[reason])
 
 
-def _thin(
-    candidates: Sequence[Candidate],
-    firsts: Sequence[I64],
-    sides: Sequence[U8],
-    number: int,
-    seed: int,
-    left_out: Counter[str],
-) -> None:
-    rows = [np.flatnonzero(side == number) for side in sides]
+def _thin(weights: Sequence[float], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]) -> None:
+    """Leave rows of one split out, so that the token shares of its datasets are as the weights."""
+    rows = [np.flatnonzero(own.side == number) for own in data]
     here = [place for place, own in enumerate(rows) if len(own)]
     tokens, orders = [], []
     for place in here:
-        origins, first = candidates[place].origins, firsts[place]
+        origins, first = data[place].origins, data[place].first
         tokens.append(np.add.reduceat(origins.lengths, first)[rows[place]])
         own = first[rows[place]]
         words = np.empty((len(own), 2), np.uint64)  # what rows are, not where they were found
         words[:, 0] = origins.unit_low[own]
         words[:, 1] = origins.row[own].astype(np.uint64) ^ (origins.file[own].astype(np.uint64) << np.uint64(40))
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
-    masks = thinned([candidates[place].weight for place in here], tokens, orders)
-    for place, mask in zip(here, masks, strict=True):
-        doomed = np.zeros(len(sides[place]), np.bool_)
+    for place, mask in zip(here, thinned([weights[place] for place in here], tokens, orders), strict=True):
+        doomed = np.zeros(len(data[place].side), np.bool_)
         doomed[rows[place][~mask]] = True
-        _leave_out(candidates[place].origins, firsts[place], sides[place], doomed, left_out)
-
-
-def _leave_out(origins: Origins, first: I64, side: U8, doomed: npt.NDArray[np.bool_], left_out: Counter[str]) -> None:
-    lost = np.repeat(doomed, np.diff(first, append=len(origins)))
-    left_out.update(rows=int(doomed.sum()), sequences=int(lost.sum()))
-    left_out.update(tokens=int(origins.lengths[lost].sum()), labels=int(origins.labels[lost].sum()))
-    side[doomed] = NOWHERE
+        data[place].leave_out(doomed, left_out)

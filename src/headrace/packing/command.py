@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli.commands import execute
 from headrace.cli.derived import Given
-from headrace.cli.flags import Json, RunOptions
+from headrace.cli.flags import Json, RunOptions, pairs_of
 from headrace.cli.output import emit, say
 from headrace.errors import InputError, SettingsError
 from headrace.recipe import registration_of_run
@@ -72,22 +72,15 @@ def _blend(paths: list[str], asked: OneDataset) -> Any:
             raise SettingsError(f"{paths[0]}: is a blend file; write layout, mapping and filters into its datasets")
         return paths[0]
     blend: Any = blend_of(paths)
+    (dataset,) = blend["datasets"]
     if asked.layout is not None:
-        blend["datasets"][0]["layout"] = asked.layout
+        dataset["layout"] = asked.layout
     if asked.mapping is not None:
-        pairs = [_pair("--mapping", each, "user=question") for each in asked.mapping.split(",") if each.strip()]
-        blend["datasets"][0]["mapping"] = dict(pairs)
+        dataset["mapping"] = pairs_of("--mapping", asked.mapping.split(","), "NAME=COLUMN", "user=question")
     if asked.filters:
-        found = [_pair("--filter", each, "used_in=sft,chat") for each in asked.filters]
-        blend["datasets"][0]["filters"] = {name: words.split(",") for name, words in found}
+        found = pairs_of("--filter", asked.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take")
+        dataset["filters"] = {name: words.split(",") for name, words in found.items()}
     return blend
-
-
-def _pair(option: str, text: str, example: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found:
-        raise SettingsError(f"{option}: {text!r} has no =; write e.g. {example}")
-    return name.strip(), value.strip()
 
 
 def convert(
@@ -147,6 +140,8 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     from rich.table import Table
     from rich.text import Text
 
+    from headrace.cli.tables import print_facts
+    from headrace.dataset.manifest import in_usual_order
     from headrace.formats.source import told_empty
 
     facts = manifest.facts
@@ -155,15 +150,12 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     table.add_column("dataset", overflow="fold")
     for name in ("rows", "tokens", "trained", "bins", "fill %", "each", "MB"):
         table.add_column(name, justify="right", no_wrap=True)
-    for split in ("train", "valid", "test"):
-        if split not in manifest.splits:
-            continue
+    for split in in_usual_order(manifest.splits):
         groups = [group for group in facts["groups"] if group["split"] == split]
-        size = f"{manifest.splits[split].bytes / 1e6:,.1f}"
-        if len(groups) > 1:
-            for group in groups:
-                table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
+        for group in groups if len(groups) > 1 else ():
+            table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
+        size = f"{manifest.splits[split].bytes / 1e6:,.1f}"
         table.add_row(split, name, *_numbers(groups), size, end_section=True)
     console.print(table)
     console.print("each: sequences in a bin", style="dim")
@@ -172,21 +164,26 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="yellow"))
     _print_left_out(console, manifest)
     if detail == "full":
-        _print_facts(console, manifest, run)
+        encoder = dict(facts["encoder"])
+        libraries = manifest.libraries | encoder.pop("libraries")
+        units = {
+            f"split of {each['of']}": ", ".join(
+                f"{name} {count:,}" for name, count in each.items() if name != "of" and count
+            )
+            for each in facts["units"]
+        }
+        without = facts["packed"]["bins_without_label"]
+        print_facts(console, run, {**encoder, **units, "bins without a label": without}, libraries)
 
 
 def _numbers(groups: list[dict[str, Any]]) -> list[str]:
-    total = {name: sum(group[name] for group in groups) for name in ("rows", "sequences", "tokens", "labels", "bins")}
+    rows, sequences, tokens, labels, bins = (
+        sum(group[name] for group in groups) for name in ("rows", "sequences", "tokens", "labels", "bins")
+    )
     used = sum(group["metrics"]["tokens"] for group in groups)
     room = sum(group["metrics"]["capacity"] * group["bins"] for group in groups)
-    return [
-        f"{total['rows']:,}",
-        f"{total['tokens']:,}",
-        _share(total["labels"], total["tokens"]),
-        f"{total['bins']:,}",
-        f"{100 * used / room:.2f}" if room else "",
-        f"{total['sequences'] / total['bins']:.1f}" if total["bins"] else "",
-    ]
+    fill, each = (f"{100 * used / room:.2f}", f"{sequences / bins:.1f}") if bins else ("", "")
+    return [f"{rows:,}", f"{tokens:,}", _share(labels, tokens), f"{bins:,}", fill, each]
 
 
 def _print_left_out(console: Console, manifest: Manifest) -> None:
@@ -197,51 +194,26 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     table.add_column("reason")
     for name in ("rows", "share", "sequences", "tokens", "trained"):
         table.add_column(name, justify="right")
-    explained, words = [], registration_of_run(manifest.recipe).reasons
+    notes, words = [], registration_of_run(manifest.recipe).reasons
     for reason in sorted({*manifest.dropped, *facts["lost"]}):
         rows, lost = manifest.dropped.get(reason, 0), facts["lost"].get(reason, {})
-        if not rows and not any(lost.values()):
-            continue
-        numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
-        table.add_row(reason, f"{rows:,}", _share(rows, read), *numbers, style="yellow")
-        explained.append(f"{reason}: {words.get(reason, reason)}")
-    if explained:
+        if rows or any(lost.values()):
+            numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
+            table.add_row(reason, f"{rows:,}", _share(rows, read), *numbers, style="yellow")
+            notes.append(f"{reason}: {words.get(reason, reason)}")
+    if notes:
         console.print(table)
-        console.print("\n".join(explained), style="dim", highlight=False)
-    cut = {name: count for name, count in facts["too_long"].items() if count}
-    if cut:
-        done = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
-        listed = ", ".join(f"{count:,} {done[name]}" for name, count in cut.items())
-        console.print(f"sequences longer than a bin: {listed}", highlight=False)
+        console.print("\n".join(notes), style="dim", highlight=False)
+    done = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
+    cut = ", ".join(f"{count:,} {done[name]}" for name, count in facts["too_long"].items() if count)
     typed = facts.get("special_text_rows", 0)  # runs made before it was counted have none
-    if typed:
-        console.print(f"{typed:,} rows hold the text of a special token in a message (special_text)", highlight=False)
     in_bins, encoded = facts["packed"]["tokens"], facts["encoded"]["encoded_tokens"]
-    console.print(
+    lines = [
+        *([f"sequences longer than a bin: {cut}"] if cut else []),
+        *([f"{typed:,} rows hold the text of a special token in a message (special_text)"] if typed else []),
         f"{read:,} rows read, {encoded:,} tokens = {in_bins:,} in bins + {encoded - in_bins:,} left out",
-        highlight=False,
-    )
-
-
-def _print_facts(console: Console, manifest: Manifest, run: Path) -> None:
-    from rich.table import Table
-
-    from headrace.dataset.manifest import finished_at
-
-    facts = Table(title="facts", title_justify="left", show_header=False)
-    facts.add_column()
-    facts.add_column(overflow="fold")
-    encoder = dict(manifest.facts["encoder"])
-    libraries = manifest.libraries | encoder.pop("libraries")
-    rows: dict[str, Any] = {"finished": finished_at(run), **encoder}
-    for units in manifest.facts["units"]:
-        counts = ", ".join(f"{name} {count:,}" for name, count in units.items() if name != "of" and count)
-        rows[f"split of {units['of']}"] = counts
-    rows["bins without a label"] = manifest.facts["packed"]["bins_without_label"]
-    rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(libraries.items()))
-    for name, value in rows.items():
-        facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
-    console.print(facts)
+    ]
+    console.print("\n".join(lines), highlight=False)
 
 
 def _share(part: int, of: int) -> str:

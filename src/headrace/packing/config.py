@@ -13,8 +13,8 @@ from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
 from headrace.bins.rows import Alignment
 from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
-from headrace.packing.chats.settings import ROWS, ChatSettings, RowForm, fingerprint_of
-from headrace.packing.storage.packed_parquet import Codec, Declared, checked_codec
+from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
+from headrace.packing.storage.packed_parquet import Codec, checked_codec
 from headrace.run.settings import RecipeSettings
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ _rows = partial(Field, json_schema_extra=ROWS)
 _packing = partial(Field, json_schema_extra={"panel": "Packing"})
 _output = partial(Field, json_schema_extra={"panel": "Output"})
 _splits = partial(Field, json_schema_extra={"panel": "Splits"})
-
-
-def _formerly(name: str) -> dict[str, Any]:
-    return {"panel": "Splits", "former": (name,)}
 
 
 class PackedSequences(RecipeSettings, ChatSettings):
@@ -97,14 +93,14 @@ class PackedSequences(RecipeSettings, ChatSettings):
         0.01,
         ge=0,
         le=1,
-        json_schema_extra=_formerly("valid_ratio"),
+        json_schema_extra={"panel": "Splits", "former": ["valid_ratio"]},
         description="Share of units that validate.",
     )
     test_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that test.")
     entity: str | None = Field(
         None,
         min_length=1,
-        json_schema_extra=_formerly("split_key"),
+        json_schema_extra={"panel": "Splits", "former": ["split_key"]},
         description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
         "its own.",
     )
@@ -148,20 +144,15 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
     @property
     def parquet(self) -> dict[str, Any]:
-        """How shards are written, as arguments of `ParquetShardWriter`: row groups as the reader likes them."""
+        """How shards are written, as arguments of `ParquetShardWriter`; our own reader gets columns without nulls."""
         own = self.reader == "headrace"
         level = 6 if self.compression == "zstd" and self.compression_level is None else self.compression_level
         return {
             "row_group_size": self.row_group_bins or (1000 if own else 32),
             "compression": self.compression,
             "compression_level": level,
-            "declared": self.declared,
+            "declared": "required" if own else "nullable",
         }
-
-    @property
-    def declared(self) -> Declared:
-        """What shards say of nulls: for our own reader that there are none, for others what the format was given."""
-        return "required" if self.reader == "headrace" else "nullable"
 
     @property
     def ratios(self) -> Mapping[Split, float]:
@@ -181,13 +172,11 @@ class PackedSequences(RecipeSettings, ChatSettings):
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]
-        return {**settings, "encoder": fingerprint_of(self, RowForm())}
+        return {**settings, "encoder": fingerprint_of(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """List the files of all datasets, each name after its split (of blends per split) and dataset."""
-        from headrace.packing.encode import datasets_of  # which imports these settings
-
-        pairs = [pair for each in datasets_of(self) for pair in zip(each.paths, each.names, strict=True)]
+        pairs = [pair for each in self.blend.find_files() for pair in zip(each.paths, each.names, strict=True)]
         return sorted(pairs, key=lambda pair: pair[1])
 
     def source_places(self) -> Sequence[str | Path]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64
+from headrace.arrays import F64, I64
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, share
+
+Mark = tuple[float, str] | None
 
 _MOST_BLOCKS = 48  # of a split; row groups evenly taken stand for the rest
 _MOST_GROUPS = 24
@@ -97,21 +96,29 @@ def fill_figure(facts: RunFacts) -> Figure:
 
 def _shape_figures(facts: RunFacts) -> list[Figure]:
     """Lengths of sequences, tokens of bins, sequences of bins: from the shards themselves."""
-    sampled = {split: _sample(facts, split) for split in facts.splits}
-    found = {split: each for split, each in sampled.items() if each is not None}
-    if not found:
+    samples = {split: _sample(facts, split) for split in facts.splits}
+    lengths, loads, members = (
+        {split: sample[kind] for split, sample in samples.items() if sample} for kind in ("lengths", "loads", "members")
+    )
+    if not lengths:
         return []
-    taken, there = sum(len(each.loads) for each in found.values()), sum(each.there for each in found.values())
-    of = "all bins" if taken == there else f"{taken:,} of {there:,} bins, evenly taken"
-    size = int(facts.config.get("pack_size") or 0)
-    lengths = {split: each.lengths for split, each in found.items()}
-    loads = {split: each.loads for split, each in found.items()}
-    members = {split: each.members for split, each in found.items()}
     every, load, member = (np.concatenate(list(each.values())) for each in (lengths, loads, members))
+    there = sum(facts.manifest.splits[split].rows for split in loads)
+    of = "all bins" if len(load) == there else f"{len(load):,} of {there:,} bins, evenly taken"
+    size = int(facts.config.get("pack_size") or 0)
     alone = f" {share(int((every >= size).sum()), len(every))} fill a bin of {size:,} alone." if size else ""
     mark = (float(size), "pack_size") if size else None
+
+    def histogram(
+        key: str, question: str, answer: str, values: dict[str, F64], axes: tuple[str, str], mark: Mark = None
+    ) -> Figure:
+        edges, grows = edges_for(np.concatenate(list(values.values())))
+        parts = {split: counted(each, edges) for split, each in values.items()}
+        chart = charts.histogram(edges, parts, of=axes[0], title=axes[1], grows=grows, mark=mark)
+        return Figure(key, question, answer, chart)
+
     return [
-        _histogram(
+        histogram(
             "lengths",
             "How long are the sequences?",
             f"{np.median(every):,.0f} tokens in the middle, {np.percentile(every, 99):,.0f} at the 99th percentile, "
@@ -120,7 +127,7 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
             ("sequences", "tokens of a sequence"),
             mark,
         ),
-        _histogram(
+        histogram(
             "loads",
             "How much does a bin hold?",
             f"{many(len(load), 'bin')} looked at hold {load.min():,.0f} to {load.max():,.0f} tokens, "
@@ -129,7 +136,7 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
             ("bins", "tokens of a bin"),
             mark,
         ),
-        _histogram(
+        histogram(
             "members",
             "How many sequences share a bin?",
             f"{np.mean(member):.1f} on average, {member.max():,.0f} at most.",
@@ -139,18 +146,23 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
     ]
 
 
-def _histogram(
-    key: str,
-    question: str,
-    answer: str,
-    values: dict[str, F64],
-    axes: tuple[str, str],
-    mark: tuple[float, str] | None = None,
-) -> Figure:
-    edges, grows = edges_for(np.concatenate(list(values.values())))
-    parts = {split: counted(each, edges) for split, each in values.items()}
-    chart = charts.histogram(edges, parts, of=axes[0], title=axes[1], grows=grows, mark=mark)
-    return Figure(key, question, answer, chart)
+def _sample(facts: RunFacts, split: str) -> dict[str, F64]:
+    """Tokens of sequences, and tokens and sequences of bins, of some bins of a split; empty if it has no Parquet."""
+    own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
+    if facts.manifest.splits[split].rows == 0 or own.is_empty():
+        return {}
+    index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+    found: dict[str, list[I64]] = {"lengths": [], "loads": [], "members": []}
+    for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
+        table = read(block, ["seq_start_id", "loss_mask"])
+        starts, mask = table["seq_start_id"].combine_chunks(), table["loss_mask"].combine_chunks()
+        tokens, counts = pc.list_value_length(mask).to_numpy(), np.diff(starts.offsets.to_numpy())
+        flat = starts.flatten().to_numpy()
+        ends = np.append(flat[1:], 0)
+        ends[np.cumsum(counts) - 1] = tokens
+        for name, values in zip(found, (ends - flat, tokens, counts), strict=True):
+            found[name].append(values)
+    return {name: np.concatenate(values).astype(np.float64) for name, values in found.items()}
 
 
 def _left_out_figures(facts: RunFacts) -> list[Figure]:
@@ -181,40 +193,3 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
         texts=[f"{value:,} · {share(value, encoded)}" for value in values],
     )
     return [Figure("left-out", question, answer, chart, "warning" if total > encoded / 10 else "plain")]
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """Bins that were looked at, of how many there are. lengths: tokens of each sequence.
-
-    loads, members: tokens and sequences of each bin.
-    """
-
-    lengths: F64
-    loads: F64
-    members: F64
-    there: int
-
-
-def _sample(facts: RunFacts, split: str) -> _Sample | None:
-    """Some bins of a split; None where none is Parquet."""
-    own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
-    if facts.manifest.splits[split].rows == 0 or own.is_empty():
-        return None
-    index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
-    lengths, loads, members = [], [], []
-    for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
-        table = read(block, ["seq_start_id", "loss_mask"])
-        starts, mask = (
-            column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            for column in (table["seq_start_id"], table["loss_mask"])
-        )
-        tokens, counts = pc.list_value_length(mask).to_numpy(), np.diff(starts.offsets.to_numpy())
-        flat = starts.flatten().to_numpy()
-        ends = np.append(flat[1:], 0)
-        ends[np.cumsum(counts) - 1] = tokens
-        lengths.append(ends - flat)
-        loads.append(tokens)
-        members.append(counts)
-    length, load, member = (np.concatenate(each).astype(np.float64) for each in (lengths, loads, members))
-    return _Sample(length, load, member, index.total_rows)

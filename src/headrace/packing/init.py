@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from headrace.packing.blend import SPLITS, Source, Split, is_blend_file, plain
 from headrace.packing.chats.layouts import Conversation, Sample, Tokens, layout_of, sample_of
 from headrace.packing.chats.messages import ROLES
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
+from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.config import PackedSequences
-from headrace.packing.encode import Encoder
 from headrace.storage.places import path_of
 
 _FILES, _ROWS = 16, 2000  # that are looked at: of files, of rows in all
@@ -74,22 +74,60 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
     (dataset,) = plain([path_of(each) for each in asked.source])["datasets"]
     dataset = {"name": dataset["name"], "path": [str(each) for each in asked.source]}
     look = _look(listing, dataset, asked.tokenizer)
+    usual = look.layouts.most_common(1)[0][0]
     about = (
         f"{len(listing.names):,} files, {int(listing.sizes.sum()) / 1e6:,.1f} MB; looked at {len(look.rows):,} rows: "
-        f"layout {look.layouts.most_common(1)[0][0]}{f', mapping {look.mapping}' if look.mapping else ''}"
+        f"layout {usual}{f', mapping {look.mapping}' if look.mapping else ''}"
     )
-    blend, told = _blend(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
+    blend, why = _blend(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
+    layouts = f"Rows are of layout {usual}"
+    if len(look.layouts) > 1:
+        counts = ", ".join(f"{layout} {count:,}" for layout, count in look.layouts.most_common())
+        layouts = f"Rows are of several layouts, each found out by itself ({counts})"
+    beside = [name for name in ("tools", "system", "chat_template_kwargs") if name in look.columns]
+    if look.mapping:
+        layouts += ", under other names: mapping says which column is which"
+        read = {*look.mapping.values(), *beside, "instruction", "input", "history"}
+        unread = [name for name in look.columns if name not in read]
+        layouts += f"; not read: {', '.join(unread)}" if unread else ""
+    layouts += f", with {', '.join(beside)} beside." if beside else "."
+
+    tokenizer = "tokenizer.json, or the directory that holds it with tokenizer_config.json, of the model to be trained."
+    if asked.tokenizer is not None:
+        tokenizer += " Its own chat template is used unless chat_template gives a Jinja file."
+        tokenizers = Section(tokenizer, {"tokenizer": asked.tokenizer, "chat_template": Aside("template.jinja")})
+    elif look.how == "counted":
+        tokenizers = Section("Rows are tokens already: no tokenizer is needed.", {})
+    else:
+        tokenizer += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."
+        tokenizers = Section(tokenizer, {"tokenizer": Aside("DIRECTORY", needed=True)})
+    tokens, size = look.tokens, _LEAST_BIN
+    while size < np.quantile(tokens, 0.995) and size < _MOST_BIN:
+        size *= 2
+    shares = Section("The seed decides the order of packing.", {"seed": 42})
+    if "datasets" in blend:
+        few = look.whole and len(look.rows) < 3
+        words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
+        words += " Too few rows to hold some out." if few else ""
+        train, held = (1.0, 0.0) if few else (0.98, 0.01)
+        shares = Section(words, {"train_ratio": train, "val_ratio": held, "test_ratio": held, "seed": 42})
+
     sections = [
         Section(
             f"Written by `headrace init pack` after a look at the data: {about}.\n"
             "Paths are relative to where the command is run. Every setting is explained in docs/packing.md.",
             {"recipe": "packed_sequences", "out": asked.out},
         ),
-        Section(f"{_layout_words(look)} {told}".strip(), {"blend": blend}),
-        _tokenizer_section(look, asked.tokenizer),
-        _bins_section(look),
-        *_bad_rows(look),
-        _shares_section(look, by_ratio="datasets" in blend),
+        Section(f"{layouts} {why}".strip(), {"blend": blend}),
+        tokenizers,
+        Section(
+            f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
+            f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest "
+            f"{int(tokens.max()):,}. {int((tokens > size).sum()):,} of {len(tokens):,} looked at are longer than "
+            "pack_size. Those are dropped and counted; truncate cuts them, split makes several, error ends the run.",
+            {"pack_size": size, "too_long": "drop"},
+        ),
+        shares,
         Section(
             "Rows that belong together, e.g. by a task, stay in one split if entity names their field.",
             {"entity": Aside("task")},
@@ -100,6 +138,14 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
             {"reader": "megatron", "sample": Aside(1000)},
         ),
     ]
+    bad = look.rejected.total()
+    if bad:
+        reasons = "; ".join(f"{reason} {number:,}" for reason, number in sorted(look.rejected.items()))
+        words = (
+            f"{bad:,} of the {len(look.rows):,} rows looked at give no sequence: {reasons}, the first in "
+            f"{look.first_rejected}. Bad rows are left out and counted, up to this share of all."
+        )
+        sections.insert(4, Section(words, {"max_bad_share": min(1.0, round(2 * bad / len(look.rows) + 0.01, 2))}))
     PackedSequences(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
     return sections, about
 
@@ -127,16 +173,18 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
             raise SettingsError(f"{where}: {reason.detail}; write that in a blend file")
     mapping = _mapping(rows, listing.names[0])
     samples = [_sample(row, mapping) for row in rows]
-    rejected = [each.reason if isinstance(each, RowRejected) else "" for each in samples]
     read = [sample for sample in samples if not isinstance(sample, RowRejected)]
-    objects = [row for row, reason in zip(rows, rejected, strict=True) if not reason and isinstance(row, Mapping)]
+    rejected = {place: each.reason for place, each in enumerate(samples) if isinstance(each, RowRejected)}
+    layouts = Counter(
+        layout_of(row, mapping) for place, row in enumerate(rows) if place not in rejected and isinstance(row, Mapping)
+    )
     tokens, how = np.array([_length(each) for each in read], np.int64), "counted"
     if not isinstance(read[0], Tokens) and tokenizer is None:
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
     elif not isinstance(read[0], Tokens):
         source = Source(**dataset, mapping=mapping)
         settings = PackedSequences(blend={"datasets": [source]}, tokenizer=tokenizer)
-        encoded = Encoder(settings).of(source).encode(rows)
+        encoded = ChatEncoder(settings).encode(rows, source)
         if not len(encoded.lengths):
             worst = encoded.rejected[0]
             raise SettingsError(
@@ -144,18 +192,9 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
                 f"another --tokenizer, or mend the data"
             )
         tokens, how = encoded.lengths, "counted with this tokenizer"
-        for each in encoded.rejected:
-            rejected[each.row] = each.reason
-    return _Look(
-        rows,
-        whole,
-        mapping,
-        Counter(layout_of(row, mapping) for row in objects),
-        tokens,
-        how,
-        Counter(filter(None, rejected)),
-        next((where for where, reason in zip(wheres, rejected, strict=True) if reason), ""),
-    )
+        rejected |= {each.row: each.reason for each in encoded.rejected}
+    first = wheres[min(rejected)] if rejected else ""
+    return _Look(rows, whole, mapping, layouts, tokens, how, Counter(rejected.values()), first)
 
 
 def _sample(row: Row, mapping: Mapping[str, str]) -> Sample | RowRejected:
@@ -233,97 +272,34 @@ def _blend(listing: Listing, look: _Look, dataset: Mapping[str, Any]) -> tuple[d
 
     Raises `InputError` where files are named after splits that cannot be kept apart here.
     """
-    files: dict[Split, list[str]] = {}
-    for name, word in zip(listing.names, listing.splits, strict=False):
-        files.setdefault(_SPLIT_WORDS[word], []).append(name)
+
+    def per_split(parts: Mapping[Split, Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            "val" if split == "valid" else split: [{**dataset, **parts[split]}] for split in SPLITS if split in parts
+        }
+
+    files = _by_split(zip(listing.names, listing.splits, strict=False))
     if len(files) > 1 and "train" in files:
-        told = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
-        paths = {split: [str(listing.root / name) for name in names] for split, names in files.items()}
-        return _per_split({split: {**dataset, "path": paths[split]} for split in files}), (
-            f"Files are named after splits, and stay in them: {told}."
-        )
+        listed = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
+        parts = {split: {"path": [str(listing.root / name) for name in names]} for split, names in files.items()}
+        return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
     list_files(dataset["path"])  # refuses names that tell several splits, as the run would
     for column in (name for name in look.columns if name.lower() in ("split", "subset", "partition")):
         words = sorted({str(row[column]) for row in look.rows if isinstance(row, Mapping)})
         if not all(word.lower() in _SPLIT_WORDS for word in words):
             continue
-        values: dict[Split, list[str]] = {}
-        for word in words:
-            values.setdefault(_SPLIT_WORDS[word.lower()], []).append(word)
+        values = _by_split((word, word.lower()) for word in words)
         if len(values) > 1 and "train" in values:
-            return _per_split({split: {**dataset, "filters": {column: each}} for split, each in values.items()}), (
+            return per_split({split: {"filters": {column: each}} for split, each in values.items()}), (
                 f"Column {column} names the split of a row ({', '.join(words)}). Rows with other words are left out, "
                 "and counted."
             )
     return {"datasets": [dict(dataset)]}, ""
 
 
-def _per_split(sources: Mapping[Split, dict[str, Any]]) -> dict[str, Any]:
-    return {"val" if split == "valid" else split: [sources[split]] for split in SPLITS if split in sources}
-
-
-def _layout_words(look: _Look) -> str:
-    words = f"Rows are of layout {look.layouts.most_common(1)[0][0]}"
-    if len(look.layouts) > 1:
-        counts = ", ".join(f"{layout} {count:,}" for layout, count in look.layouts.most_common())
-        words = f"Rows are of several layouts, each found out by itself ({counts})"
-    beside = ("tools", "system", "chat_template_kwargs")
-    if look.mapping:
-        words += ", under other names: mapping says which column is which"
-        read = {*look.mapping.values(), *beside, "instruction", "input", "history"}
-        unread = [name for name in look.columns if name not in read]
-        words += f"; not read: {', '.join(unread)}" if unread else ""
-    more = ", ".join(name for name in beside if name in look.columns)
-    return f"{words}{f', with {more} beside' if more else ''}."
-
-
-def _tokenizer_section(look: _Look, tokenizer: str | None) -> Section:
-    if tokenizer is None and look.how == "counted":
-        return Section("Rows are tokens already: no tokenizer is needed.", {})
-    words = "tokenizer.json, or the directory that holds it with tokenizer_config.json, of the model to be trained."
-    if tokenizer is None:
-        return Section(
-            f"{words} NOT SET: give it here, or with --set tokenizer=DIRECTORY.",
-            {"tokenizer": Aside("DIRECTORY", needed=True)},
-        )
-    template = "Its own chat template is used unless chat_template gives a Jinja file."
-    return Section(f"{words} {template}", {"tokenizer": tokenizer, "chat_template": Aside("template.jinja")})
-
-
-def _bins_section(look: _Look) -> Section:
-    tokens = look.tokens
-    size = _LEAST_BIN
-    while size < np.quantile(tokens, 0.995) and size < _MOST_BIN:
-        size *= 2
-    words = (
-        f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
-        f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest {int(tokens.max()):,}. "
-        f"{int((tokens > size).sum()):,} of {len(tokens):,} looked at are longer than pack_size. Those are dropped and "
-        "counted; truncate cuts them, split makes several, error ends the run."
-    )
-    return Section(words, {"pack_size": size, "too_long": "drop"})
-
-
-def _bad_rows(look: _Look) -> list[Section]:
-    """The share of rows that may be bad, where some of those looked at are."""
-    count = look.rejected.total()
-    if not count:
-        return []
-    where = "; ".join(f"{reason} {number:,}" for reason, number in sorted(look.rejected.items()))
-    words = (
-        f"{count:,} of the {len(look.rows):,} rows looked at give no sequence: {where}, the first in "
-        f"{look.first_rejected}. Bad rows are left out and counted, up to this share of all."
-    )
-    return [Section(words, {"max_bad_share": min(1.0, round(2 * count / len(look.rows) + 0.01, 2))})]
-
-
-def _shares_section(look: _Look, *, by_ratio: bool) -> Section:
-    if not by_ratio:
-        return Section("The seed decides the order of packing.", {"seed": 42})
-    few = look.whole and len(look.rows) < 3
-    words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
-    words += " Too few rows to hold some out." if few else ""
-    shares = zip(
-        ("train_ratio", "val_ratio", "test_ratio"), (1.0, 0.0, 0.0) if few else (0.98, 0.01, 0.01), strict=True
-    )
-    return Section(words, {**dict(shares), "seed": 42})
+def _by_split(pairs: Iterable[tuple[str, str]]) -> dict[Split, list[str]]:
+    """The first of each pair, by the split that the second is a word for."""
+    found: dict[Split, list[str]] = {}
+    for name, word in pairs:
+        found.setdefault(_SPLIT_WORDS[word], []).append(name)
+    return found

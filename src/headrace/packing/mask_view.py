@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.flags import pairs_of
 from headrace.cli.output import emit, printer
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from headrace.packing.chats.settings import RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
 
 
@@ -53,17 +55,12 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
-    mapping: dict[str, str] = {}
-    for word in (part for text in asked.columns or () for part in text.split(",") if part.strip()):
-        name, _, column = word.partition("=")
-        if not column.strip():
-            raise SettingsError(f"--mapping: expected NAME=COLUMN, got {word!r}; give for example user=question")
-        mapping[name.strip()] = column.strip()
+    mapping = pairs_of("--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question")
+    form = RowForm(layout=asked.layout, mapping=mapping)
     encoder = ChatEncoder(
-        ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning),
-        RowForm(layout=asked.layout, mapping=mapping),
+        ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning)
     )
-    records = _records(source, rows, encoder)
+    records = _records(source, rows, encoder, form)
     if as_json:
         emit({"rows": list(records)})
         return
@@ -72,7 +69,7 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
         _print(console, record)
 
 
-def _records(source: str, rows: int, encoder: ChatEncoder) -> Iterator[dict[str, Any]]:
+def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Iterator[dict[str, Any]]:
     """Each of the first rows with its sequences, or why it has none."""
     import numpy as np
 
@@ -83,7 +80,7 @@ def _records(source: str, rows: int, encoder: ChatEncoder) -> Iterator[dict[str,
     for path, file in find_files([source]):
         for batch in read_rows(path, name=file, batch_rows=min(left, _BATCH_ROWS)):
             taken = batch.rows[:left]
-            encoded = encoder.encode(taken)
+            encoded = encoder.encode(taken, form)
             texts, bounds = encoder.texts(encoded), encoded.offsets
             rejected = {each.row: each for each in encoded.rejected}
             for index, number in enumerate(batch.numbers[: len(taken)]):

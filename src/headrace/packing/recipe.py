@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,79 +11,65 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I64
-from headrace.dataset.index import IndexRow
-from headrace.dataset.manifest import SplitTotals
-from headrace.digest import sha256_hex
-from headrace.errors import HeadraceError, InputError, StoreError
-from headrace.packing import choose as choosing
-from headrace.packing.blend import SPLITS
-from headrace.packing.chats.words import CURES, REASONS
-from headrace.packing.choose import Candidate, Choice, choose
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import HeadraceError, InputError, SettingsError, StoreError
+from headrace.machine import library_version
+from headrace.packing.blend import SPLITS, Dataset
+from headrace.packing.chats.tokenise import ChatEncoder
+from headrace.packing.chats.words import CURES
+from headrace.packing.choose import Choice, choose
 from headrace.packing.config import PackedSequences
-from headrace.packing.encode import (
-    NO_SPLIT_KEY,
-    NOT_BAD,
-    SAMPLED_OUT,
-    TOO_LONG,
-    TOO_SHORT,
-    Dataset,
-    Encoder,
-    EncodeTask,
-    datasets_of,
-    encode_task,
-    encode_tasks,
+from headrace.packing.encode import NOT_BAD, TOO_LONG, encode, encode_tasks
+from headrace.packing.registration import REGISTRATION
+from headrace.packing.sequences import Origins
+from headrace.packing.shards import (
+    EXTENSIONS,
+    PUBLISHED,
+    Group,
+    Linked,
+    Shard,
+    even_cuts,
+    pack_group,
+    publish_tree,
+    shard_counts,
+    split_directory,
+    write_shard,
 )
-from headrace.packing.sequences import Origins, read_origins
-from headrace.packing.shards import EXTENSIONS, Group, Shard, even_cuts, pack_group, shard_counts, write_shard
 from headrace.packing.storage.packed_parquet import schema_of
 from headrace.packing.storage.spool import JoinedSpool, Spool
-from headrace.packing.tree import (
-    BLEND,
-    METADATA,
-    REJECTED,
-    Written,
-    blend_json,
-    dataset_directory,
-    links_of,
-    metadata_json,
-    split_directory,
-    write_links,
-)
-from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
-from headrace.storage import local
+from headrace.run.tally import ShardRecord, tally
 
 _KINDS = ("sequences", "tokens", "labels")
 _BIN_WITHOUT_LABEL = "bin_without_label"
-_DROPPED = (*REASONS, NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT, *choosing.REASONS, _BIN_WITHOUT_LABEL)
 
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
-    for name in (BLEND, METADATA, REJECTED):  # names that links will need, asked for before the work
-        taken = context.run.parents[1] / name
+    run = context.run
+    for name in PUBLISHED:  # names that links will need, asked for before the work
+        taken = run.parents[1] / name
         if taken.exists() and not taken.is_symlink():
             raise StoreError(f"{taken}: is in the way of a link of that name; move it, or choose another --out")
-    encoder, datasets = Encoder(settings), datasets_of(settings)
+    encoder, datasets = ChatEncoder(settings), settings.blend.find_files()
+    pad_id, fingerprint = encoder.eos_id if settings.pad_id is None else settings.pad_id, encoder.fingerprint
+    if settings.pad_multiple > 1 and pad_id is None:
+        raise SettingsError(
+            f"pad_multiple is {settings.pad_multiple}, and no tokenizer names an end token to pad with; give pad_id="
+        )
     tasks = encode_tasks(settings, context, datasets)
-    encoded = context.stage("tokenise", [encode_task(settings, task, encoder) for task in tasks], durable=False)
+    work = partial(encode, settings=settings, encoder=encoder, blank=pad_id if settings.pad_multiple > 1 else None)
+    encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
     _refuse_bad(settings, context, encoded)
     origins = []
     for owner in range(len(datasets)):
         names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
-        origins.append(Origins.joined([read_origins(context.run / name) for name in names]))
-    choice = choose(
-        [
-            Candidate(each.source.name, each.split, each.source.weight, own)
-            for each, own in zip(datasets, origins, strict=True)
-        ],
-        ratios=settings.ratios,
-        keyed=settings.entity is not None,
-        seed=settings.seed,
-    )
-    groups = _groups(settings, datasets, choice, encoder)
+        origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
+    choice = choose(datasets, origins, ratios=settings.ratios, keyed=settings.entity is not None, seed=settings.seed)
+    groups = _groups(settings, datasets, choice, fingerprint)
     packed = context.stage(
         "pack",
         [
@@ -100,17 +85,37 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         durable=False,
     )
     shards = _shards(settings, list(groups), packed)
-    written = context.stage("materialise", [_write_task(settings, shard, tasks, encoder) for shard in shards])
-    counts = _Counts.of(encoded, choice, packed, written)
-    counts.must_add_up(settings)
+
+    def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
+        spools = [Spool.open(files.run / task.file()) for task in tasks if task.owner == shard.group.dataset]
+        return write_shard(files, settings, shard, JoinedSpool(spools), pad_id or 0, fingerprint)
+
+    written = context.stage(
+        "materialise", [Task(shard.target, shard.input_bytes, partial(write, shard)) for shard in shards]
+    )
+    rows_read = sum(receipt.result["rows_read"] for receipt in encoded)
+    counts = _summed(encoded, "encoded_sequences", "encoded_tokens", "encoded_labels")
+    kept = _summed(packed, "bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label")
+    dropped, lost = _left_out(encoded, choice, packed)
+    in_bins = sum(receipt.result["rows"] for receipt in packed)
+    conserved = [("rows", rows_read, in_bins, dropped.total())]
+    for name in ("tokens", "labels"):
+        conserved.append((name, counts[f"encoded_{name}"], kept[name], sum(loss[name] for loss in lost.values())))
+    held = _summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
+    conserved += [(f"written {name}", kept[name], held[name], 0) for name in ("bins", "sequences", "stored_tokens")]
+    if settings.loss_mask_alignment == "shift_left":
+        conserved.append(("written labels", kept["labels"], held["mask_sum"], 0))
+    for name, before, there, gone in conserved:
+        if before != there + gone:
+            raise HeadraceError(
+                f"{name} are not conserved: {before:,} before, {there:,} kept and {gone:,} left out; this is a "
+                f"fault of headrace, nothing was published: please report it with config.json of the run"
+            )
     if not shards:
-        left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(counts.dropped.items()) if rows)
-        raise InputError(f"no bin was made of {counts.rows_read:,} rows: {left_out}; correct the data or the settings")
-    _tell(settings, context, choice, counts)
-    made = [
-        Written(shard.group.split, shard.group.name, shard.target, result["bins"], result["stored_tokens"])
-        for shard, result in zip(shards, (receipt.result for receipt in written), strict=True)
-    ]
+        left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows)
+        raise InputError(f"no bin was made of {rows_read:,} rows: {left_out}; correct the data or the settings")
+    _tell(settings, context, choice, lost.get(TOO_LONG, {}))
+
     records = [
         {
             "split": group.split,
@@ -120,16 +125,31 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         }
         for group, receipt in zip(groups, packed, strict=True)
     ]
+    made = [
+        Linked(shard.group.split, shard.group.name, shard.target, receipt.result["stored_tokens"])
+        for shard, receipt in zip(shards, written, strict=True)
+    ]
+    index, totals = tally(
+        (
+            ShardRecord(
+                shard.group.split, receipt.files[0], receipt.result["blocks"], EXTENSIONS[settings.packed_storage]
+            )
+            for shard, receipt in zip(shards, written, strict=True)
+        ),
+        settings.asked_splits,
+    )
+    rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
     holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
+    libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
     return Outcome(
-        schema=schema_of(settings.declared),
-        index=_index(made, written, settings),
-        splits=_totals(settings, made, written),
-        dropped={reason: counts.dropped[reason] for reason in sorted(_DROPPED)},
+        schema=schema_of(settings.parquet["declared"]),
+        index=index,
+        splits=totals,
+        dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": counts.rows_read,
+            "rows": rows_read,
             "empty_shards": sorted(name for dataset in datasets for name in dataset.names if name not in holding),
         },
         directories={split: split_directory(split) for split in settings.asked_splits},
@@ -138,16 +158,21 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 split: sum(each["rows"] for each in records if each["split"] == split)
                 for split in settings.asked_splits
             },
-            "encoder": encoder.facts(),
+            "encoder": {
+                "fingerprint": fingerprint,
+                "vocabulary": encoder.vocabulary,
+                "pad_id": pad_id,
+                "libraries": {name: library_version(name) for name in libraries},
+            },
             "units": [{"of": what, **units} for what, units in choice.units],
-            "encoded": dict(counts.encoded),
-            "lost": {reason: dict(loss) for reason, loss in counts.lost.items()},
+            "encoded": counts,
+            "lost": lost,
             **_summed(encoded, "special_text_rows"),
             "too_long": _summed(encoded, "truncated", "too_long_dropped", "divided"),
-            "packed": dict(counts.packed),
+            "packed": kept,
             "groups": records,
-            "published": {name: name for name in (BLEND, METADATA, REJECTED)},
-            "files": _publish_tree(settings, context, made, records, tasks),
+            "published": {name: name for name in PUBLISHED},
+            "files": publish_tree(run, settings, made, records, rejected),
         },
     )
 
@@ -174,7 +199,7 @@ def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequenc
 
 
 def _groups(
-    settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, encoder: Encoder
+    settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, fingerprint: str
 ) -> dict[Group, I64]:
     """What is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
     shared = settings.model_dump(mode="json", exclude={"blend", "tokenizer", "chat_template", "max_bad_share"})
@@ -184,10 +209,10 @@ def _groups(
             sequences = np.flatnonzero(choice.splits[place] == number)
             if not len(sequences):
                 continue
-            source = dataset.source.model_dump(mode="json", exclude={"path"})
-            parts = [dataset.split, source, list(zip(dataset.names, dataset.sizes, strict=True)), shared]
-            directory = dataset_directory(dataset.source.name, [*parts, encoder.fingerprint])
-            groups[Group(len(groups), place, dataset.source.name, split, directory)] = sequences
+            name, source = dataset.source.name, dataset.source.model_dump(mode="json", exclude={"path"})
+            files = list(zip(dataset.names, dataset.sizes, strict=True))
+            digest = sha256_hex(canonical_json([name, dataset.split, source, files, shared, fingerprint]))
+            groups[Group(len(groups), place, name, split, f"datasets/{name}/{digest[:16]}")] = sequences
     return groups
 
 
@@ -212,142 +237,34 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
     return shards
 
 
-def _write_task(settings: PackedSequences, shard: Shard, tasks: Sequence[EncodeTask], encoder: Encoder) -> Task:
-    spools = [task.file() for task in tasks if task.owner == shard.group.dataset]
-    pad_id, fingerprint = encoder.pad_id or 0, encoder.fingerprint
-
-    def work(files: TaskFiles) -> dict[str, Any]:
-        joined = JoinedSpool([Spool.open(files.run / directory) for directory in spools])
-        return write_shard(files, settings, shard, joined, pad_id, fingerprint)
-
-    return Task(shard.target, shard.input_bytes, work)
-
-
-def _tell(settings: PackedSequences, context: RunContext, choice: Choice, counts: _Counts) -> None:
+def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_long: Mapping[str, int]) -> None:
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
     for split in settings.asked_splits:
         if not any((side == SPLITS.index(split)).any() for side in choice.splits):
             context.on_event(Note("warning", f"{split} is empty: no row is left for it; see the dropped rows"))
-    lost = counts.lost.get(TOO_LONG, {})
-    if lost.get("tokens"):
-        what = f"{lost['tokens']:,} tokens, {lost['labels']:,} of them trained"
+    if too_long.get("tokens"):
+        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
         context.on_event(Note("warning", f"too_long={settings.too_long!r} left out {what}"))
 
 
-def _publish_tree(
-    settings: PackedSequences,
-    context: RunContext,
-    made: Sequence[Written],
-    records: Sequence[Mapping[str, Any]],
-    tasks: Sequence[EncodeTask],
-) -> dict[str, str]:
-    """Make links, blend, metadata and the list of rejected rows; the SHA-256 of each file."""
-    run = context.run
-    write_links(run, [split_directory(split) for split in settings.asked_splits], links_of(made))
-    files = {
-        BLEND: blend_json(run.name, settings.asked_splits, made),
-        METADATA: metadata_json(records, settings.pack_size),
-        REJECTED: b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks),
-    }
-    for name, data in files.items():
-        local.write_new(run / name, data)
-    local.sync_directory(run)
-    return {name: sha256_hex(data) for name, data in files.items()}
-
-
-def _index(made: Sequence[Written], written: Sequence[Receipt], settings: PackedSequences) -> list[IndexRow]:
-    rows = [
-        IndexRow(
-            split=shard.split,
-            shard=shard.path,
-            format=EXTENSIONS[settings.packed_storage],
-            block=block,
-            digest=receipt.files[0].digest,
-            checksum=receipt.files[0].checksum,
-            source_shard="",
-            **facts,
-        )
-        for shard, receipt in zip(made, written, strict=True)
-        for block, facts in enumerate(receipt.result["blocks"])
-    ]
-    return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
-
-
-def _totals(settings: PackedSequences, made: Sequence[Written], written: Sequence[Receipt]) -> dict[str, SplitTotals]:
-    totals: dict[str, SplitTotals] = {}
-    for split in settings.asked_splits:
-        own = [(shard, receipt) for shard, receipt in zip(made, written, strict=True) if shard.split == split]
-        totals[split] = SplitTotals(
-            rows=sum(shard.bins for shard, _ in own),
-            shards=len(own),
-            bytes=sum(record.bytes for _, receipt in own for record in receipt.files),
-        )
-    return totals
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """Rows, tokens and labels of the whole run, each from the stage that saw them."""
-
-    rows_read: int
-    rows: int
-    dropped: Counter[str]
-    encoded: Mapping[str, int]
-    lost: Mapping[str, Mapping[str, int]]
-    packed: Mapping[str, int]
-    written: Mapping[str, int]
-
-    @classmethod
-    def of(
-        cls,
-        encoded: Sequence[Receipt],
-        choice: Choice,
-        packed: Sequence[Receipt],
-        written: Sequence[Receipt],
-    ) -> _Counts:
-        """Count from the receipts of the stages, and the choice between the first two."""
-        dropped: Counter[str] = Counter()
-        lost: dict[str, Counter[str]] = {}
-        for receipt in encoded:
-            dropped.update(receipt.result["dropped"])
-            for reason, loss in receipt.result["lost"].items():
-                lost.setdefault(reason, Counter()).update(loss)
-        for reason, each in choice.left_out.items():
-            dropped[reason] += each["rows"]
-            lost[reason] = each
-        empty = Counter[str]()
-        for receipt in packed:
-            empty.update(receipt.result["dropped"])
-        dropped[_BIN_WITHOUT_LABEL] += empty.pop("rows", 0)
-        lost[_BIN_WITHOUT_LABEL] = empty
-        return cls(
-            rows_read=sum(receipt.result["rows_read"] for receipt in encoded),
-            rows=sum(receipt.result["rows"] for receipt in packed),
-            dropped=dropped,
-            encoded=_summed(encoded, "encoded_sequences", "encoded_tokens", "encoded_labels"),
-            lost={reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()},
-            packed=_summed(packed, "bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label"),
-            written=_summed(written, "bins", "sequences", "stored_tokens", "mask_sum"),
-        )
-
-    def must_add_up(self, settings: PackedSequences) -> None:
-        """Check that rows read = in splits + dropped, and tokens and labels encoded = written + lost."""
-        facts = [("rows", self.rows_read, self.rows, self.dropped.total())]
-        for name in ("tokens", "labels"):
-            gone = sum(loss[name] for loss in self.lost.values())
-            facts.append((name, self.encoded[f"encoded_{name}"], self.packed[name], gone))
-        for name in ("bins", "sequences", "stored_tokens"):
-            facts.append((f"written {name}", self.packed[name], self.written[name], 0))
-        if settings.loss_mask_alignment == "shift_left":
-            facts.append(("written labels", self.packed["labels"], self.written["mask_sum"], 0))
-        for name, before, kept, gone in facts:
-            if before != kept + gone:
-                raise HeadraceError(
-                    f"{name} are not conserved: {before:,} before, {kept:,} kept and {gone:,} left out; this is a "
-                    f"fault of headrace, nothing was published: please report it with config.json of the run"
-                )
+def _left_out(
+    encoded: Sequence[Receipt], choice: Choice, packed: Sequence[Receipt]
+) -> tuple[Counter[str], dict[str, dict[str, int]]]:
+    """Rows that were dropped, and what was lost of `_KINDS`, by reason: each from the stage that saw it."""
+    dropped: Counter[str] = Counter()
+    lost: dict[str, Counter[str]] = {}
+    for receipt in encoded:
+        dropped.update(receipt.result["dropped"])
+        for reason, loss in receipt.result["lost"].items():
+            lost.setdefault(reason, Counter()).update(loss)
+    for reason, each in choice.left_out.items():
+        dropped[reason] += each["rows"]
+        lost[reason] = each
+    lost[_BIN_WITHOUT_LABEL] = sum((Counter(receipt.result["dropped"]) for receipt in packed), Counter[str]())
+    dropped[_BIN_WITHOUT_LABEL] += lost[_BIN_WITHOUT_LABEL]["rows"]
+    return dropped, {reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()}
 
 
 def _summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:

@@ -9,21 +9,19 @@ fingerprints. Sums do not depend on order, so an input of any size is compared w
 sequence that is missing, doubled, cut, moved by a token or joined with another changes the sum but for one chance in
 2^64. This finds mistakes, not forgers. About ten vector operations a token.
 
-**Origins** lie in a file beside the spool, one row a sequence, mapped when read.
+**Origins** lie in a file beside the spool, one row a sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64
-from headrace.run.context import TaskFiles
 
 Policy = Literal["truncate", "drop", "split"]
 
@@ -177,14 +175,7 @@ class Origins:
         }
         return cls(**columns)
 
-
-def write_origins(files: TaskFiles, target: str, origins: Origins) -> None:
-    """Write the file of a task; it gets its name with the task's other files."""
-    files.write_arrow(target, pa.table({each.name: getattr(origins, each.name) for each in fields(Origins)}))
-
-
-def read_origins(path: Path) -> Origins:
-    """Read what `write_origins` wrote; arrays are views of the mapped file."""
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_file(source).read_all().combine_chunks()
-    return Origins(**{each.name: table[each.name].to_numpy() for each in fields(Origins)})
+    @classmethod
+    def of_table(cls, table: pa.Table) -> Origins:
+        """View the columns of a table as arrays."""
+        return cls(**{each.name: table[each.name].to_numpy() for each in fields(cls)})

@@ -1,13 +1,25 @@
-"""The second and third stage: the sequences of a dataset in a split into bins, over the whole set, and into shards.
+"""The sequences of a dataset in a split into bins, over the whole set, and into shards; and the tree beside the shards.
 
 A bin never mixes datasets or splits: shards are per dataset, so that a trainer can weigh datasets by their shards.
+
+    runs/<run_id>/datasets/<name>/<hash>/shard_000000.parquet
+    runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/...
+    runs/<run_id>/blend.json, packing_metadata.json, rejected.jsonl
+    splits/<split> -> ../runs/<run_id>/splits/<split>
+    blend.json -> runs/<run_id>/blend.json, and so on
+
+Links are made inside the run, before its manifest; what lies outside is one link per split, changed in one step. So
+a split's directory is never half old and half new, and an earlier run's links are never left in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -17,16 +29,18 @@ from headrace.arrays import I64
 from headrace.bins.bins import Bins, costs, packing_metrics, padded_lengths
 from headrace.bins.pack import pack
 from headrace.bins.rows import ALIGNMENT_KEY, PackedRows
-from headrace.digest import digest_file
+from headrace.digest import digest_file, sha256_hex
 from headrace.formats.write import Block, Written
-from headrace.packing.blend import Split
+from headrace.packing.blend import SPLITS, Split
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.storage.legacy import LegacyPickleWriter
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
 from headrace.packing.storage.spool import JoinedSpool, gather
-from headrace.run.context import TaskFiles
+from headrace.run.context import TaskFiles, read_arrow
+from headrace.storage import local
 
+BLEND, METADATA, REJECTED = PUBLISHED = "blend.json", "packing_metadata.json", "rejected.jsonl"
 EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy"}
 
 
@@ -117,8 +131,7 @@ def pack_group(
 
 def read_bins(path: Path) -> Bins:
     """Read the bins of a group; their sequences are places in the joined spools of its dataset. Mapped, not read."""
-    with pa.memory_map(str(path)) as source:
-        lists = pa.ipc.open_file(source).read_all()["sequences"].combine_chunks()
+    lists = read_arrow(path)["sequences"].combine_chunks()
     return Bins(lists.offsets.to_numpy(), lists.values.to_numpy())
 
 
@@ -175,8 +188,18 @@ def write_shard(
         block = Block(first_row=0, rows=counted["bins"], offset=0, length=size, key_min=None, key_max=None)
         written = Written(block.rows, size, digest.sha256, (block,), digest.checksum)
     else:
-        footer = _footer(settings, shard.group, encoder)
-        with ParquetShardWriter(shard.target, temporary=temporary, **settings.parquet, metadata=footer) as writer:
+        metadata = {
+            ALIGNMENT_KEY: settings.loss_mask_alignment,
+            "headrace.pack_size": str(settings.pack_size),
+            "headrace.capacity": settings.capacity,
+            "headrace.pad_multiple": str(settings.pad_multiple),
+            "headrace.algorithm": settings.algorithm,
+            "headrace.seed": str(settings.seed),
+            "headrace.dataset": shard.group.name,
+            "headrace.split": shard.group.split,
+            "headrace.encoder": encoder,
+        }
+        with ParquetShardWriter(shard.target, temporary=temporary, **settings.parquet, metadata=metadata) as writer:
             for rows in gathered():
                 writer.write_bins(rows)
             written = writer.finish()
@@ -184,16 +207,94 @@ def write_shard(
     return {"rows_read": counted["bins"], **counted, "blocks": [asdict(block) for block in written.blocks]}
 
 
-def _footer(settings: PackedSequences, group: Group, encoder: str) -> dict[str, str]:
-    """What a shard says about itself in its key-value metadata."""
-    return {
-        ALIGNMENT_KEY: settings.loss_mask_alignment,
-        "headrace.pack_size": str(settings.pack_size),
-        "headrace.capacity": settings.capacity,
-        "headrace.pad_multiple": str(settings.pad_multiple),
-        "headrace.algorithm": settings.algorithm,
-        "headrace.seed": str(settings.seed),
-        "headrace.dataset": group.name,
-        "headrace.split": group.split,
-        "headrace.encoder": encoder,
-    }
+@dataclass(frozen=True)
+class Linked:
+    """A shard as it was written. path: relative to the run; tokens: stored in it."""
+
+    split: Split
+    dataset: str
+    path: str
+    tokens: int
+
+
+def split_directory(split: Split) -> str:
+    """Name the directory of a split's links."""
+    return f"splits/{split}"
+
+
+def links_of(shards: Sequence[Linked]) -> dict[str, str]:
+    """Map each link (relative to the run) to its target, in the order of the shards; positions count inside a split."""
+    links, position = {}, dict.fromkeys(SPLITS, 0)
+    for shard in shards:
+        directory, name = split_directory(shard.split), PurePosixPath(shard.path).name
+        link = f"{directory}/{position[shard.split]:06d}__{shard.dataset}__{name}"
+        links[link] = os.path.relpath(shard.path, directory)
+        position[shard.split] += 1
+    return links
+
+
+def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str]) -> None:
+    """Make the split directories hold these links and nothing else. Before the manifest nobody looks at them."""
+    with local.storing(run):
+        for directory in directories:
+            local.make_directory(run / directory)
+            for path in sorted((run / directory).iterdir()):
+                if not path.is_symlink() or os.readlink(path) != links.get(path.relative_to(run).as_posix()):
+                    path.unlink()
+        for link, target in links.items():
+            with suppress(FileExistsError):  # an earlier attempt came so far
+                os.symlink(target, run / link)
+    for directory in directories:
+        local.sync_directory(run / directory)
+
+
+def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Linked]) -> bytes:
+    """Write the blend of each split: weight, path, weight, path, ... as texts.
+
+    Paths are relative to the dataset directory and have no extension. A shard's weight is its share of the tokens of
+    its split: whoever draws from the shards by these weights draws every bin equally often.
+    """
+    record: dict[str, list[str]] = {}
+    for split in splits:
+        own = [shard for shard in shards if shard.split == split]
+        total = sum(shard.tokens for shard in own)
+        record[split] = [
+            text
+            for shard in own
+            for text in (f"{shard.tokens / total:.9f}", f"runs/{run_id}/{PurePosixPath(shard.path).with_suffix('')}")
+        ]
+    return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def publish_tree(
+    run: Path,
+    settings: PackedSequences,
+    shards: Sequence[Linked],
+    groups: Sequence[Mapping[str, Any]],
+    rejected: bytes,
+) -> dict[str, str]:
+    """Write the links and the files of `PUBLISHED`, and return the SHA-256 of each file.
+
+    The packing metadata is the list that Megatron-style readers ask for, a record for each dataset in each split, with
+    lengths that such a reader trains on: one less than is stored of each sequence.
+    """
+    splits = settings.asked_splits
+    write_links(run, [split_directory(split) for split in splits], links_of(shards))
+    records = [
+        {
+            **group["runtime"],
+            "packing_factor": round(group["metrics"]["packing_factor"], 6),
+            "packing_efficiency": round(group["metrics"]["packing_efficiency"], 6),
+            "pack_size": settings.pack_size,
+            "split": group["split"],
+            "dataset": group["dataset"],
+        }
+        for group in groups
+        if group["bins"]
+    ]
+    metadata = (json.dumps(records, indent=1, sort_keys=True) + "\n").encode()
+    files = dict(zip(PUBLISHED, (blend_json(run.name, splits, shards), metadata, rejected), strict=True))
+    for name, data in files.items():
+        local.write_new(run / name, data)
+    local.sync_directory(run)
+    return {name: sha256_hex(data) for name, data in files.items()}

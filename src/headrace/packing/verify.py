@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
-from headrace.bins.rows import PackedRows
+from headrace.bins.rows import PackedRows, first_fault
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -29,9 +30,9 @@ from headrace.errors import CorruptShard, InputError
 from headrace.packing.blend import SPLITS
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import sequence_prints
+from headrace.packing.shards import BLEND, Linked, blend_json, links_of, split_directory
 from headrace.packing.storage.legacy import read_legacy
 from headrace.packing.storage.packed_parquet import read_parquet
-from headrace.packing.tree import Written, blend_json, links_of, split_directory
 from headrace.storage.places import place_of
 
 
@@ -54,14 +55,12 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         config.pop(name, None)
     settings, groups = PackedSequences(**config), run.manifest.facts["groups"]
     names = [name for group in groups for name in group["shards"]]
-
-    def look(name: str) -> Callable[[], _Seen]:
-        return lambda: _look_at(run, settings, name)
-
-    seen = dict(zip(names, run_tasks([look(name) for name in names], workers or default_workers()), strict=True))
+    looks = [partial(_look_at, run, settings, name) for name in names]
+    seen = dict(zip(names, run_tasks(looks, workers or default_workers()), strict=True))
+    shards = [[seen[name] for name in group["shards"]] for group in groups]
     return [
-        _bins_check(settings, groups, seen),
-        _sequences_check(run, settings, groups, seen),
+        _bins_check(settings, groups, shards),
+        _sequences_check(run, settings, groups, shards),
         _splits_check(groups),
         _links_check(run, groups, seen),
         _files_check(run),
@@ -69,40 +68,45 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     ]
 
 
-def _bins_check(settings: PackedSequences, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
-    problem = next((each.problem for each in seen.values() if each.problem is not None), None)
-    bins, tokens = sum(each.bins for each in seen.values()), sum(each.tokens for each in seen.values())
+def _bins_check(
+    settings: PackedSequences, groups: Sequence[Mapping[str, Any]], shards: Sequence[Sequence[_Seen]]
+) -> Check:
+    every = [shard for own in shards for shard in own]
+    bins, tokens = sum(shard.bins for shard in every), sum(shard.tokens for shard in every)
     detail = f"{bins:,} bins of up to {settings.pack_size:,}, {tokens:,} tokens; starts, masks and ids are right"
-    if problem is None:
-        for group in groups:
-            found = sum(seen[name].bins for name in group["shards"])
-            if found != group["bins"]:
-                problem = f"{group['split']}/{group['dataset']}: {found:,} bins, the manifest says {group['bins']:,}"
-    return Check("bins", detail, problem)
+    for shard in every:
+        if shard.problem is not None:
+            return Check("bins", detail, shard.problem)
+    for group, own in zip(groups, shards, strict=True):
+        found = sum(shard.bins for shard in own)
+        if found != group["bins"]:
+            where = f"{group['split']}/{group['dataset']}"
+            return Check("bins", detail, f"{where}: {found:,} bins, the manifest says {group['bins']:,}")
+    return Check("bins", detail)
 
 
 def _sequences_check(
-    run: FinishedRun, settings: PackedSequences, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]
+    run: FinishedRun,
+    settings: PackedSequences,
+    groups: Sequence[Mapping[str, Any]],
+    shards: Sequence[Sequence[_Seen]],
 ) -> Check:
-    sequences = sum(each.sequences for each in seen.values())
-    detail = f"{sequences:,} sequences are those that were packed, each once"
-    for group in groups:
-        shards = [seen[name] for name in group["shards"]]
-        if any(shard.problem for shard in shards):
-            return Check("every sequence once", detail, "not compared: a shard could not be read as bins")
-        count, total = sum(each.sequences for each in shards), sum(each.prints for each in shards) % (1 << 64)
+    every = sum(shard.sequences for own in shards for shard in own)
+    check = partial(Check, "every sequence once", f"{every:,} sequences are those that were packed, each once")
+    for group, own in zip(groups, shards, strict=True):
+        if any(shard.problem for shard in own):
+            return check("not compared: a shard could not be read as bins")
         where = f"{run.root}: {group['dataset']} in {group['split']}"
+        count, total = sum(shard.sequences for shard in own), sum(shard.prints for shard in own) % (1 << 64)
         if f"{count}:{total:016x}" != group["print"]:
             expected = group["print"].partition(":")[0]
-            return Check(
-                "every sequence once",
-                detail,
-                f"{where}: {count:,} sequences are not the {expected} that were packed, with their tokens and labels",
+            return check(
+                f"{where}: {count:,} sequences are not the {expected} that were packed, with their tokens and labels"
             )
-        labels = sum(each.labels for each in shards)
+        labels = sum(shard.labels for shard in own)
         if settings.loss_mask_alignment == "shift_left" and labels != group["labels"]:
-            return Check("every sequence once", detail, f"{where}: {labels:,} labels, {group['labels']:,} were packed")
-    return Check("every sequence once", detail)
+            return check(f"{where}: {labels:,} labels, {group['labels']:,} were packed")
+    return check()
 
 
 def _splits_check(groups: Sequence[Mapping[str, Any]]) -> Check:
@@ -116,28 +120,29 @@ def _splits_check(groups: Sequence[Mapping[str, Any]]) -> Check:
 
 def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
     made = [
-        Written(group["split"], group["dataset"], name, seen[name].bins, seen[name].tokens)
+        Linked(group["split"], group["dataset"], name, seen[name].tokens)
         for group in groups
         for name in group["shards"]
     ]
     splits = [split for split in SPLITS if split in run.manifest.splits]
-    expected, found = links_of(made), {}
-    detail = f"{len(expected):,} links lead to their shards; blend.json names them"
-    if not place_of(run.root).has_links:
-        expected, detail = {}, "blend.json names the shards; an object store has no links"
-    for split in splits if place_of(run.root).has_links else ():
-        directory = run.root / split_directory(split)
-        if not directory.is_dir():
-            return Check("links", detail, f"{directory}: is missing")
-        for each in sorted(directory.iterdir()):
-            name = each.relative_to(run.root).as_posix()
-            found[name] = os.readlink(each) if each.is_symlink() else "a file"
-            if not each.exists():
-                return Check("links", detail, f"{each}: leads nowhere ({found[name]})")
+    expected: dict[str, str] = {}
+    found: dict[str, str] = {}
+    detail = "blend.json names the shards; an object store has no links"
+    if place_of(run.root).has_links:
+        expected = links_of(made)
+        detail = f"{len(expected):,} links lead to their shards; blend.json names them"
+        for directory in (run.root / split_directory(split) for split in splits):
+            if not directory.is_dir():
+                return Check("links", detail, f"{directory}: is missing")
+            for each in sorted(directory.iterdir()):
+                name = each.relative_to(run.root).as_posix()
+                found[name] = os.readlink(each) if each.is_symlink() else "a file"
+                if not each.exists():
+                    return Check("links", detail, f"{each}: leads nowhere ({found[name]})")
     if found != expected:
         wrong = sorted(set(found.items()) ^ set(expected.items()))[0]
         return Check("links", detail, f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing")
-    blend = run.root / "blend.json"
+    blend = run.root / BLEND
     if not blend.is_file() or blend.read_bytes() != blend_json(run.manifest.run_id, splits, made):
         return Check("links", detail, f"{blend}: is not the blend of these shards")
     return Check("links", detail)
@@ -154,45 +159,36 @@ def _files_check(run: FinishedRun) -> Check:
 
 def _tokens_check(run: FinishedRun) -> Check:
     facts = run.manifest.facts
-    for name in ("tokens", "labels"):
+    for name in ("labels", "tokens"):
         before, kept = facts["encoded"][f"encoded_{name}"], facts["packed"][name]
         gone = sum(loss[name] for loss in facts["lost"].values())
         if before != kept + gone:
             what = f"{before:,} {name}, {kept:,} packed and {gone:,} left out"
             return Check("tokens conserved", what, f"{run.root}: {what}; they do not add up")
-    lost = facts["encoded"]["encoded_tokens"] - facts["packed"]["tokens"]
-    return Check(
-        "tokens conserved",
-        f"{facts['encoded']['encoded_tokens']:,} tokens = {facts['packed']['tokens']:,} in bins + {lost:,} left out",
-    )
+    return Check("tokens conserved", f"{before:,} tokens = {kept:,} in bins + {gone:,} left out")
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
-    path = run.root / name
-    try:
-        with place_of(path).local_copy() as file:
-            return _look_at_file(run, settings, path, file)
-    except FileNotFoundError:
-        return _Seen(problem=f"{path}: is missing")
-
-
-def _look_at_file(run: FinishedRun, settings: PackedSequences, path: Path, file: Path) -> _Seen:
-    seen, encoder = _Seen(), run.manifest.facts["encoder"]
+    path, seen, encoder = run.root / name, _Seen(), run.manifest.facts["encoder"]
     aligned = settings.loss_mask_alignment == "shift_left"
     blank = encoder["pad_id"] if settings.pad_multiple > 1 else None
     try:
-        for rows in read_bins_of(file, settings.packed_storage):
-            problem = next(_problems(rows, settings, encoder), None)
-            if problem is not None:
-                return _Seen(problem=f"{path}: bin {seen.bins + problem[0]}: {problem[1]}")
-            seen.bins += len(rows)
-            seen.sequences += len(rows.starts)
-            seen.tokens += len(rows.ids)
-            seen.labels += int(np.sum(rows.mask, dtype=np.int64))
-            prints = sequence_prints(rows.ids, rows.mask if aligned else None, rows.sequence_lengths, blank)
-            seen.prints += int(prints.sum(dtype=np.uint64))
-    except CorruptShard as error:
-        return _Seen(problem=str(error).replace(str(file), str(path)))
+        with place_of(path).local_copy() as file:
+            try:
+                for rows in read_bins_of(file, settings.packed_storage):
+                    problem = first_fault(rows) or next(_problems(rows, settings, encoder), None)
+                    if problem is not None:
+                        return _Seen(problem=f"{path}: bin {seen.bins + problem[0]}: {problem[1]}")
+                    seen.bins += len(rows)
+                    seen.sequences += len(rows.starts)
+                    seen.tokens += len(rows.ids)
+                    seen.labels += int(np.sum(rows.mask, dtype=np.int64))
+                    prints = sequence_prints(rows.ids, rows.mask if aligned else None, rows.sequence_lengths, blank)
+                    seen.prints += int(prints.sum(dtype=np.uint64))
+            except CorruptShard as error:
+                return _Seen(problem=str(error).replace(str(file), str(path)))
+    except FileNotFoundError:
+        return _Seen(problem=f"{path}: is missing")
     return seen
 
 
@@ -206,20 +202,10 @@ def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
 
 def _problems(rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """(bin, what is wrong with it), the worst first. Each check is computed only where those before found nothing."""
-    sizes, counts, every = np.diff(rows.token_offsets), np.diff(rows.start_offsets), np.arange(len(rows))
-    yield from _first(sizes < 1, every, lambda _: "is empty")
-    yield from _first(counts < 1, every, lambda _: "has no sequence")
     if not len(rows):
         return
-    starts, owner = rows.starts, np.repeat(every, counts)
-    firsts = starts[rows.start_offsets[:-1]]
-    yield from _first(firsts != 0, every, lambda at: f"seq_start_id begins with {firsts[at]}, not 0")
-    falling = np.diff(starts, prepend=0) <= 0
-    falling[rows.start_offsets[:-1]] = False
-    yield from _first(falling, owner, lambda at: f"seq_start_id does not rise at {starts[at]}")
-    behind = starts >= sizes[owner]
-    yield from _first(behind, owner, lambda at: f"a sequence starts at {starts[at]}, behind the last token")
-
+    sizes, counts, every = np.diff(rows.token_offsets), np.diff(rows.start_offsets), np.arange(len(rows))
+    owner = np.repeat(every, counts)
     lengths, extra = rows.sequence_lengths, 1 if settings.capacity == "runtime" else 0
     used = np.bincount(owner, np.maximum(lengths - 1, 1)).astype(np.int64) if extra else sizes
     size, most, multiple = settings.pack_size, settings.max_sequences_per_bin, settings.pad_multiple

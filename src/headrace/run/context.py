@@ -108,6 +108,12 @@ class TaskFiles:
             temporary.unlink(missing_ok=True)
 
 
+def read_arrow(path: Path) -> pa.Table:
+    """Map a table that `TaskFiles.write_arrow` made, each column as one chunk."""
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all().combine_chunks()
+
+
 @dataclass(frozen=True)
 class Task:
     """An independent piece of a stage. `work` makes files and returns JSON for the receipt.

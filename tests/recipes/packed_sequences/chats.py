@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from headrace.packing.chats.settings import ChatSettings, RowForm, fingerprint_of
+from headrace.packing.chats.settings import ChatSettings, RowForm
 from headrace.packing.chats.tokenise import ChatEncoder
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -49,22 +49,26 @@ def settings_of(tokenizer: Path, **settings) -> tuple[ChatSettings, RowForm]:
     return ChatSettings(tokenizer=tokenizer, **settings), RowForm(**form)
 
 
-def encoder(tokenizer: Path, **settings) -> ChatEncoder:
-    return ChatEncoder(*settings_of(tokenizer, **settings))
+class Encoder(ChatEncoder):
+    """An encoder of rows that are all of one form."""
+
+    form = RowForm()
+
+    def encode(self, rows, form=None):
+        return super().encode(rows, form or self.form)
 
 
-def fingerprint(tokenizer: Path, **settings) -> str:
-    return fingerprint_of(*settings_of(tokenizer, **settings))
+def encoder(tokenizer: Path, **settings) -> Encoder:
+    chats, form = settings_of(tokenizer, **settings)
+    found = Encoder(chats)
+    found.form = form
+    return found
 
 
 @functools.cache
-def _qwen() -> ChatEncoder:
-    return encoder(QWEN)
-
-
-def qwen_encoder(**settings) -> ChatEncoder:
+def qwen_encoder() -> Encoder:
     """An encoder with the real tokenizer, which is loaded once for all tests."""
-    return _qwen().sharing(*settings_of(QWEN, **settings))
+    return encoder(QWEN)
 
 
 def rows_of(name: str, most: int | None = None) -> list[dict]:

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.packing.chats.layouts import Conversation, sample_of
-from headrace.packing.chats.learn import Learner, _Rendering
-from headrace.packing.chats.marks import marked, tags_of
-from headrace.packing.chats.render import ChatRenderer
-from headrace.packing.chats.special_text import Specials
+from headrace.packing.chats.marks import Specials
+from headrace.packing.chats.render import ChatRenderer, Rendering, Turns
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.words import RowRejected
 from laws import examples
@@ -77,16 +75,13 @@ def test_a_mask_is_right_or_there_is_none(turns, source):
 
 def three_ways(template: Template, chat: Conversation, specials: Specials):
     """Spans by marks, by differences, and by rendering every prefix; the last only where prefixes are prefixes."""
-    tags = tags_of(template.source)
     text = template.render(chat.messages, chat.tools, {}, trace=Trace())
-    learner = Learner(template, specials, tags)
-    messages, pieces, owners = marked(chat.messages, tags)
-    rendering = _Rendering(learner, chat, messages, pieces, text)
-    marks = rendering.with_marks(messages, owners)
+    rendering = Rendering(Turns(template, specials), chat, text)
+    assert rendering.takes_marks()
     for place, weight in enumerate(chat.weights):
         if not weight:
             continue
-        by_marks = rendering.turn_by_marks(place, marks, marks.of(place))
+        by_marks = rendering.turn_by_marks(place)
         by_difference = rendering.turn_by_difference(place)
         before = template.render(chat.messages[:place], chat.tools, {}, trace=Trace(), generation_prompt=True)
         after = template.render(chat.messages[: place + 1], chat.tools, {}, trace=Trace())

@@ -9,10 +9,10 @@ import re
 
 import jinja2
 import pytest
-from chats import QWEN, chat, needs_data, qwen_encoder, rows_of, trained_texts
+from chats import QWEN, chat, encoder, needs_data, qwen_encoder, rows_of, trained_texts
 
 from headrace.packing.chats.layouts import sample_of
-from headrace.packing.chats.tokenizer_files import read_tokenizer
+from headrace.packing.chats.settings import read_tokenizer
 
 pytestmark = needs_data
 FILES = ("train.jsonl.gz", "alpaca_en_demo.json.gz", "glaive_toolcall_en_demo.json.gz", "glaive_toolcall_zh_demo.json.gz", "reason_tool_use_demo_50.jsonl.gz", "v1_sft_demo.jsonl.gz")  # fmt: skip
@@ -92,7 +92,7 @@ def test_chats_that_this_template_looks_into(place, qwen, plain_template):
 def test_every_user_turn_keeps_its_reasoning(plain_template):
     """The template alone strips what was thought before the last user turn."""
     rows = rows_of("reason_tool_use_demo_50.jsonl.gz")
-    alone, every = qwen_encoder(), qwen_encoder(reasoning="every_user_turn")
+    alone, every = qwen_encoder(), encoder(QWEN, reasoning="every_user_turn")
     encoded = every.encode(rows)
     thoughts = [part["value"] for row in rows for message in row["messages"] if message["role"] == "assistant" for part in message["content"] if part["type"] == "reasoning"]  # fmt: skip
     trained = ["".join(text for text, mask in parts if mask) for parts in every.texts(encoded)]
@@ -106,7 +106,7 @@ def test_every_user_turn_keeps_its_reasoning(plain_template):
 
 def test_what_the_prompt_already_says_is_not_trained():
     rows = [chat("q", "one"), chat("q", "one", "r", "two"), chat("q", f"{THOUGHT}one")]
-    usual, quiet = qwen_encoder(), qwen_encoder(template_values={"enable_thinking": False})
+    usual, quiet = qwen_encoder(), encoder(QWEN, template_values={"enable_thinking": False})
     empty = "<think>\n\n</think>\n\n"
 
     assert [[f"{empty}one<|im_end|>"], ["one<|im_end|>", f"{empty}two<|im_end|>"], [f"{THOUGHT}one<|im_end|>"]] == trained_texts(usual, rows)  # fmt: skip

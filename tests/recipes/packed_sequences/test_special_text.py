@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recipe_cases import packed, write_jsonl
 
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.special_text import Specials
+from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.words import RowRejected
 from laws import examples
 

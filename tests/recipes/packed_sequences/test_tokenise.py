@@ -1,4 +1,4 @@
-"""Tokens: borders, texts without templates, given tokens, filters, what is rejected, and what the fingerprint holds."""
+"""Tokens: borders, texts without templates, given tokens, filters, what is rejected, and what a run is known by."""
 
 import gzip
 import hashlib
@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chats import CHATML, QWEN, chat, encoder, fingerprint, qwen_encoder, small_tokenizer, trained_texts
+from chats import CHATML, QWEN, chat, encoder, small_tokenizer, trained_texts
 from tokenizers import Tokenizer
 
+import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.reader import BrokenRow
 from headrace.packing.chats.settings import ChatSettings
@@ -53,7 +54,7 @@ def test_no_token_is_half_the_prompts(answer, kind, place):
     """With Qwen3's tokens two line ends are one token, so an answer that begins with one needs the text cut."""
     if kind == "qwen" and not QWEN.is_dir():
         pytest.skip("the tokenizer is not in the repository")
-    found = encoder(place) if kind == "small" else qwen_encoder(chat_template=CHATML)
+    found = encoder(place) if kind == "small" else encoder(QWEN, chat_template=CHATML)
     ((ids, mask),) = ids_and_mask(found.encode([chat("q", answer)]))
     encode = found.tokenizer.encode
     prompt = encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False).ids
@@ -176,7 +177,14 @@ def test_a_row_without_any_token_is_counted(row, asked, place):
     assert 0 == len(encoded.lengths)
 
 
-def test_every_setting_that_changes_a_token_is_in_the_fingerprint(place, tmp_path):
+def identity(**settings):
+    """What a run of this recipe is known by."""
+    form = {name: settings.pop(name) for name in ("layout", "mapping", "filters") if name in settings}
+    blend = {"datasets": [{"name": "chats", "path": "chats.jsonl", **form}]}
+    return json.dumps(headrace.PackedSequences(blend=blend, **settings).identity_settings(), sort_keys=True)
+
+
+def test_every_setting_that_changes_a_token_is_in_the_identity_of_a_run(place, tmp_path):
     base = {"tokenizer": place}
     variants = [
         {},
@@ -192,13 +200,13 @@ def test_every_setting_that_changes_a_token_is_in_the_fingerprint(place, tmp_pat
         {"tokenizer": small_tokenizer(tmp_path / "b", eos="</s>")},
         {"tokenizer": small_tokenizer(tmp_path / "c", template=CHATML + " ")},
     ]
-    found = [fingerprint(**(base | each)) for each in variants]
+    found = [identity(**(base | each)) for each in variants]
 
     assert len(set(found)) == len(variants)
     (tmp_path / "template.jinja").write_text(CHATML + " ")
-    assert found[1] == fingerprint(place, chat_template=str(tmp_path / "template.jinja"))
+    assert found[1] == identity(tokenizer=place, chat_template=str(tmp_path / "template.jinja"))
     (place / "tokenizer.json.gz").write_bytes(gzip.compress((place / "tokenizer.json").read_bytes()))
-    assert found[0] == fingerprint(place / "tokenizer.json.gz")
+    assert found[0] == identity(tokenizer=place / "tokenizer.json.gz")
 
 
 def test_a_template_of_its_own_file_goes_first(place):

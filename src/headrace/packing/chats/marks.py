@@ -1,4 +1,5 @@
-"""Marks around the parts of messages, so that a rendering tells where they went, and skeletons made of that. Pure.
+"""Marks around the parts of messages, so that a rendering tells where they went; skeletons made of that; and stand-ins
+for special tokens that somebody typed into a message. Pure.
 
 A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF, which no text for interchange holds and which are no white
 space, no letters and no digits to a template that trims or splits. Rows that hold them are refused, so what is found
@@ -14,12 +15,15 @@ for character, the skeleton says where the turns are; if not, it says nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.messages import REASONING_KEYS, Message
+from headrace.packing.chats.words import RowRejected, shown
 
 Span = tuple[int, int]
 """Begin and end in a text, in characters."""
@@ -37,6 +41,8 @@ _MARK = re.compile(f"([{BEGIN}{END}{JSON_BEGIN}{JSON_END}])([{_DIGITS}]+)")
 _TAG = re.compile(r"</?[A-Za-z_][\w|.:-]*>")
 _HOLE = "\x00"
 _ENDS = {BEGIN: END, JSON_BEGIN: JSON_END}
+_STANDS, _FIRST = "\uffff", 0xF0000  # a noncharacter, and which token it stands for in a private one
+_STAND_IN = re.compile(f"{_STANDS}([{chr(_FIRST)}-\U0010ffff])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,11 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
     """
     key: list[Any] = []
     texts: list[str] = []
+
+    def hole(core: str) -> str:
+        texts.append(core)
+        return _HOLE
+
     for message in messages:
         key.append(message["role"])
         for name, value in message.items():
@@ -90,92 +101,71 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                     texts.append(core)
                     key.append(name if len(core) == len(value) else (name, value.replace(core, _HOLE, 1)))
                 else:
-                    key.append((name, _pattern(value, tags, texts)))
+                    key.append((name, _filled(value, tags, hole)))
             elif name == "tool_calls":
                 for call in value:
                     written = [call["function"]["name"], call["function"]["arguments"]]
-                    patterns = [_pattern(each, tags, texts) for each in written if isinstance(each, str)]
-                    key.append((name, *patterns))
+                    key.append((name, *(_filled(each, tags, hole) for each in written if isinstance(each, str))))
             else:  # ids and the like are of one conversation alone, and most templates leave them out
                 key.append(name)
     return key, texts
 
 
-def _pattern(text: str, tags: re.Pattern[str], texts: list[str]) -> str:
-    """A text with its parts between tags as holes; the parts are added to `texts`."""
+def _filled(text: str, tags: re.Pattern[str], fill: Callable[[str], str]) -> str:
+    """A text with its parts between tags replaced, but for the white space around them."""
     found = []
     for place, part in enumerate(tags.split(text)):
         core = "" if place & 1 else part.strip()
-        if core:
-            texts.append(core)
-        found.append(part.replace(core, _HOLE, 1) if core else part)
+        found.append(part.replace(core, fill(core), 1) if core else part)
     return "".join(found)
 
 
 def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Message], list[Piece], dict[int, int]]:
     """Mark the messages; what each mark stands for, and whose every part of a tool call is, by `id`."""
-    marker = _Marker(tags)
-    found = [marker.message(owner, message) for owner, message in enumerate(messages)]
-    for owner, message in enumerate(found):  # numbered behind the whole pieces
+    pieces: list[Piece] = []
+    owners: dict[int, int] = {}
+
+    def mark(owner: int, part: str, text: str, *, whole: bool = True) -> str:
+        def between_marks(core: str) -> str:
+            digits = str(len(pieces)).translate(_TO_DIGITS)
+            pieces.append(Piece(owner, part, core, whole))
+            return f"{BEGIN}{digits}{core}{END}{digits}"
+
+        return _filled(text, tags, between_marks)
+
+    def leaves(owner: int, value: Any) -> Any:
+        """Arguments with every text in them marked; a template may write them one by one."""
+        if isinstance(value, str):
+            return mark(owner, "arguments", value, whole=False)
+        if isinstance(value, Mapping):
+            found: Any = {key: leaves(owner, inner) for key, inner in value.items()}
+        elif isinstance(value, list):
+            found = [leaves(owner, inner) for inner in value]
+        else:
+            return value
+        owners[id(found)] = owner
+        return found
+
+    copies = [dict(message) for message in messages]
+    for owner, message in enumerate(copies):
+        for name, value in message.items():
+            if value is not None and (name == "content" or name in REASONING_KEYS):
+                message[name] = mark(owner, name, value)
+            elif name == "tool_calls":
+                message[name] = [{**call, "function": dict(call["function"])} for call in value]
+                for function in (call["function"] for call in message[name]):
+                    function |= {
+                        key: mark(owner, name, text) for key, text in function.items() if isinstance(text, str)
+                    }
+    for owner, message in enumerate(copies):  # numbered behind the whole pieces
         for call in message.get("tool_calls", ()):
             function = call["function"]
             if not isinstance(function["arguments"], str):
-                function["arguments"] = marker.leaves(owner, function["arguments"])
-            marker.owners[id(call)] = marker.owners[id(function)] = owner
+                function["arguments"] = leaves(owner, function["arguments"])
+            owners[id(call)] = owners[id(function)] = owner
         if "tool_calls" in message:
-            marker.owners[id(message["tool_calls"])] = owner
-    return found, marker.pieces, marker.owners
-
-
-class _Marker:
-    def __init__(self, tags: re.Pattern[str]) -> None:
-        self.tags = tags
-        self.pieces: list[Piece] = []
-        self.owners: dict[int, int] = {}
-
-    def message(self, owner: int, message: Message) -> Message:
-        """Mark the texts of a message; of a call the name, and arguments that are one text."""
-        found: Message = dict(message)
-        for name, value in message.items():
-            if value is not None and (name == "content" or name in REASONING_KEYS):
-                found[name] = self.text(owner, name, value)
-            elif name == "tool_calls":
-                found[name] = [
-                    {
-                        **call,
-                        "function": {
-                            key: self.text(owner, name, inner) if isinstance(inner, str) else inner
-                            for key, inner in call["function"].items()
-                        },
-                    }
-                    for call in value
-                ]
-        return found
-
-    def text(self, owner: int, part: str, text: str, *, whole: bool = True) -> str:
-        found = []
-        for place, each in enumerate(self.tags.split(text)):
-            core = "" if place & 1 else each.strip()
-            if core:
-                digits = str(len(self.pieces)).translate(_TO_DIGITS)
-                self.pieces.append(Piece(owner, part, core, whole))
-                each = each.replace(core, f"{BEGIN}{digits}{core}{END}{digits}", 1)
-            found.append(each)
-        return "".join(found)
-
-    def leaves(self, owner: int, value: Any) -> Any:
-        """Arguments with every text in them marked; a template may write them one by one."""
-        if isinstance(value, str):
-            return self.text(owner, "arguments", value, whole=False)
-        if not isinstance(value, Mapping | list):
-            return value
-        found: Any = (
-            {key: self.leaves(owner, inner) for key, inner in value.items()}
-            if isinstance(value, Mapping)
-            else [self.leaves(owner, inner) for inner in value]
-        )
-        self.owners[id(found)] = owner
-        return found
+            owners[id(message["tool_calls"])] = owner
+    return copies, pieces, owners
 
 
 def parts_of(value: Any) -> Iterator[Any]:
@@ -246,32 +236,97 @@ def skeleton_of(
     text: str, found: Sequence[Found], pieces: Sequence[Piece], jsons: Sequence[str], turns: dict[int, Span]
 ) -> Skeleton | None:
     """Make the skeleton of one rendering. None where a text went into it otherwise than whole and as it is."""
+    if len(found) % 2:
+        return None
     parts: list[str | int] = []
-    starts: list[int] = []
-    at, place = 0, 0
-    while place < len(found):
-        first = found[place]
-        last = found[place + 1] if place + 1 < len(found) else None
-        if last is None or last.number != first.number or _ENDS.get(first.kind) != last.kind:
+    starts: list[int] = []  # of literals, whose length no conversation changes; they stand at even numbers of parts
+    at = 0
+    for first, last in zip(found[::2], found[1::2], strict=True):
+        if last.number != first.number or _ENDS.get(first.kind) != last.kind:
             return None
-        held = text[first.at : last.at]
-        if first.kind == BEGIN:
-            piece = pieces[first.number]
-            if not piece.whole or held != piece.text:
-                return None
-        elif held != jsons[first.number]:
+        piece = pieces[first.number] if first.kind == BEGIN else None
+        if text[first.at : last.at] != (piece.text if piece else jsons[first.number]) or (piece and not piece.whole):
             return None
-        parts += (text[at : first.at], first.number if first.kind == BEGIN else -1 - first.number)
-        starts += (at, first.at)
-        at, place = last.at, place + 2
+        parts += (text[at : first.at], first.number if piece else -1 - first.number)
+        starts.append(at)
+        at = last.at
     parts.append(text[at:])
     starts.append(at)
-    return Skeleton(
-        parts, {message: (_place(starts, span[0]), _place(starts, span[1])) for message, span in turns.items()}
-    )
+
+    def place(at: int) -> Place:
+        literal = bisect_right(starts, at) - 1
+        return 2 * literal, at - starts[literal]
+
+    return Skeleton(parts, {message: (place(begin), place(end)) for message, (begin, end) in turns.items()})
 
 
-def _place(starts: Sequence[int], at: int) -> Place:
-    """Counted from a literal, whose length no conversation changes. Literals stand at even numbers."""
-    literal = max(place for place in range(0, len(starts), 2) if starts[place] <= at)
-    return literal, at - starts[literal]
+class Specials:
+    """The special tokens of one tokenizer as a pattern; eos: the one that ends a sequence.
+
+    A user who types `<|im_end|>` has typed ten characters; a tokenizer that reads the rendering makes them the token
+    that ends a turn. So such texts are rendered as stand-ins, two characters that no row holds and no template looks
+    for, and put back afterwards: then it is known where they are. Rows without such texts pay one search.
+    """
+
+    def __init__(self, tokens: Sequence[str], eos: str | None = None) -> None:
+        self.tokens = sorted({*tokens} - {""}, key=lambda token: (-len(token), token))
+        self._number = {token: number for number, token in enumerate(self.tokens)}
+        self.pattern = re.compile("|".join(map(re.escape, self.tokens)) or r"(?!)")
+        self.eos = eos or None
+
+    def spans(self, text: str, until: int | None = None) -> list[Span]:
+        """Find where special tokens stand in a text, those that end by `until`."""
+        most = len(text) if until is None else until
+        return [match.span() for match in self.pattern.finditer(text) if match.end() <= most]
+
+    def first_in(self, chat: Conversation) -> str | None:
+        """Find one that stands in the messages, the tools or the template's values; None if none does."""
+        return self._first(chat.messages) or self._first(chat.tools) or self._first(chat.values)
+
+    def hidden(self, chat: Conversation) -> Conversation:
+        """Put stand-ins into the conversation. Raises `RowRejected` if it holds their characters."""
+        messages, tools, values = (self._hidden(each) for each in (chat.messages, chat.tools, chat.values))
+        return Conversation(messages, chat.weights, tools, values)
+
+    def restored(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Span]]:
+        """Put the texts back into a rendering: (text, spans in it, where the texts stand). Raises `RowRejected`."""
+        parts: list[str] = []
+        plain: list[Span] = []
+        borders, shifts, last, at = [0], [0], 0, 0  # behind a border in `text`, places move by its shift
+        for match in _STAND_IN.finditer(text):
+            token = self.tokens[ord(match[1]) - _FIRST]
+            parts += [text[last : match.start()], token]
+            at += match.start() - last + len(token)
+            last = match.end()
+            plain.append((at - len(token), at))
+            borders.append(last)
+            shifts.append(at - last)
+        whole = "".join([*parts, text[last:]])
+        if _STANDS in whole:
+            raise RowRejected("special_text", "the template takes the text of a special token apart")
+
+        def moved(place: int) -> int:
+            return place + shifts[bisect_right(borders, place) - 1]
+
+        return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
+
+    def _first(self, value: Any) -> str | None:
+        if type(value) is str:
+            match = self.pattern.search(value)
+            return None if match is None else match[0]
+        if isinstance(value, Mapping):
+            inner = (*value.keys(), *value.values())
+        elif isinstance(value, list | tuple):
+            inner = tuple(value)
+        else:
+            return None
+        return next((found for each in inner if (found := self._first(each)) is not None), None)
+
+    def _hidden(self, value: Any) -> Any:
+        if isinstance(value, str):
+            if _STANDS in value:
+                raise RowRejected("reserved_character", f"U+{ord(_STANDS):04X}: {shown(value)}")
+            return self.pattern.sub(lambda match: _STANDS + chr(_FIRST + self._number[match[0]]), value)
+        if isinstance(value, Mapping):
+            return {self._hidden(key): self._hidden(inner) for key, inner in value.items()}
+        return [self._hidden(inner) for inner in value] if isinstance(value, list | tuple) else value

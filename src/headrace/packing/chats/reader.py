@@ -30,11 +30,12 @@ LINE_BYTES = 256 << 20
 _READ_BYTES = 1 << 20
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _BOM = b"\xef\xbb\xbf"
+_WHITE, _BETWEEN = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenRow:
-    """What stands for a row that could not be read. reason: a word of `rejects.REASONS`."""
+    """What stands for a row that could not be read. reason: a word of `words.REASONS`."""
 
     reason: str
     detail: str
@@ -83,13 +84,26 @@ def read_rows(
     if holds_nothing(path, kind):
         return
     if kind.format == "jsonl":
-        yield from _batched(name, "line", _lines(path, kind, part, line_bytes), batch_rows, batch_bytes)
+        found = _lines(path, kind, part, line_bytes)
     elif kind.format == "json":
-        yield from _batched(name, "row", _values(path, kind, part), batch_rows, batch_bytes)
+        found = _values(path, kind, part)
     elif kind.format == "parquet":
-        yield from _parquet(path, name, kind, part, batch_rows, batch_bytes)
+        found = _parquet(path, kind, part, batch_rows, batch_bytes)
     else:
         raise InputError(f"{path}: is {kind.format}; chats are read from .jsonl, .json and .parquet, also .gz and .zst")
+    unit = "line" if kind.format == "jsonl" else "row"
+    numbers: list[int] = []
+    rows: list[Row] = []
+    size = 0
+    for number, row, row_bytes in found:
+        numbers.append(number)
+        rows.append(row)
+        size += row_bytes
+        if len(rows) >= batch_rows or size >= batch_bytes:
+            yield RowBatch(name, unit, numbers, rows)
+            numbers, rows, size = [], [], 0
+    if rows:
+        yield RowBatch(name, unit, numbers, rows)
 
 
 def row_of_line(line: bytes) -> Row:
@@ -110,23 +124,6 @@ def _row_of_value(value: object) -> Row:
     if isinstance(value, dict | BrokenRow):
         return value
     return BrokenRow("not_an_object", f"the row is {shown(value)}")
-
-
-def _batched(
-    name: str, unit: str, found: Iterator[tuple[int, Row, int]], batch_rows: int, batch_bytes: int
-) -> Iterator[RowBatch]:
-    numbers: list[int] = []
-    rows: list[Row] = []
-    size = 0
-    for number, row, row_bytes in found:
-        numbers.append(number)
-        rows.append(row)
-        size += row_bytes
-        if len(rows) >= batch_rows or size >= batch_bytes:
-            yield RowBatch(name, unit, numbers, rows)
-            numbers, rows, size = [], [], 0
-    if rows:
-        yield RowBatch(name, unit, numbers, rows)
 
 
 def _chunks(path: Path, kind: Kind) -> Iterator[bytes]:
@@ -172,15 +169,11 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
     """The objects of an array, or of a file of objects end to end."""
     text, at, inside, ended = "", 0, False, False
     place, wanted = 0, _READ_BYTES
-    pieces = _texts(path, kind)
-    more = True
+    pieces, more = _texts(path, kind), True
     while True:
-        at = _past_white(text, at, "," if inside else "")
-        if at < len(text) and not place and not inside and text[at] == "[":
-            inside, at = True, at + 1
-            continue
-        if at < len(text) and inside and text[at] == "]":
-            inside, ended, at = False, True, at + 1
+        at = (_BETWEEN if inside else _WHITE).match(text, at).end()  # type: ignore[union-attr]  # both match anything
+        if at < len(text) and (text[at] == "]" if inside else text[at] == "[" and not (place or ended)):
+            inside, ended, at = not inside, inside, at + 1
             continue
         if at < len(text):
             if ended:
@@ -219,12 +212,6 @@ def _decoded(text: str, at: int) -> tuple[object, int]:
         return BrokenRow("repeated_key", f"{error}: {shown(text[at:end])}"), end
 
 
-def _past_white(text: str, at: int, also: str) -> int:
-    while at < len(text) and (text[at] in " \t\r\n" or text[at] == also):
-        at += 1
-    return at
-
-
 def _texts(path: Path, kind: Kind) -> Iterator[str]:
     """The characters of a file; bytes that are no UTF-8 become half surrogates, which give their row away."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -234,14 +221,14 @@ def _texts(path: Path, kind: Kind) -> Iterator[str]:
 
 
 def _parquet(
-    path: Path, name: str, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
-) -> Iterator[RowBatch]:
+    path: Path, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
+) -> Iterator[tuple[int, Row, int]]:
+    """The rows of a Parquet file, each as large as all are on average."""
     with open_file(path, kind) as file:
         rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
-        size = sum(file.metadata.row_group(group).total_byte_size for group in range(groups))
-        step = max(1, min(batch_rows, batch_bytes * rows // max(1, size))) if rows else batch_rows
+        size = sum(file.metadata.row_group(group).total_byte_size for group in range(groups)) // max(1, rows)
         first = 0
-        batches = file.iter_batches(step, use_threads=False)
+        batches = file.iter_batches(max(1, min(batch_rows, batch_bytes // max(1, size))), use_threads=False)
         while True:
             try:
                 batch = next(batches, None)
@@ -251,13 +238,13 @@ def _parquet(
                 ) from error
             if batch is None:
                 return
-            places = range((part[0] - first) % part[1], batch.num_rows, part[1])
-            numbers = [first + place + 1 for place in places]
-            first += batch.num_rows
-            if len(places) < batch.num_rows:
+            count = batch.num_rows
+            places = range((part[0] - first) % part[1], count, part[1])
+            if len(places) < count:
                 batch = batch.take(pa.array(places, pa.int64()))
-            if numbers:
-                yield RowBatch(name, "row", numbers, _without_nulls(batch))
+            for place, row in zip(places, _without_nulls(batch), strict=True):
+                yield first + place + 1, row, size
+            first += count
 
 
 def _without_nulls(batch: pa.RecordBatch) -> list[Row]:

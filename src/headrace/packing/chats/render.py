@@ -1,31 +1,70 @@
 """Conversations as text, with the spans that the model must produce.
 
 The template renders a whole conversation once. Where the turns are is told by `{% generation %}` blocks if the template
-has them, else by a skeleton of the conversation's shape if it predicts the text exactly, else by `learn`, which renders
-with marks and leaves a skeleton for the next conversation of this shape. What is trained of a turn is everything behind
-the generation prompt through the token that ends the turn.
+has them, else by a skeleton of the conversation's shape if it predicts the text exactly, else it is learnt:
+
+With marks: the conversation is rendered with a mark at both ends of every text of it. If the rendering without the
+marks is the plain rendering, the marks say where every text went, and what stands between them is the template's. The
+header and the end-of-turn token of a turn are told by two shorter renderings, one that ends with the generation prompt
+before the turn and one that ends with the turn; what was found is remembered by the template's text around it. A
+skeleton is left for the next conversation of this shape.
+
+By differences, where marks would change the rendering: a turn is where it changes if that message alone is changed.
+
+Both are checked, and a conversation for which neither is certain raises `RowRejected`: no mask is guessed.
+
+The model is given everything up to the end of the generation prompt and must produce everything from there through the
+token that ends its turn. White space behind that token and the header of the next turn are the template's.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.learn import Learner
-from headrace.packing.chats.marks import RESERVED, Skeleton, Span, shape_of, tags_of, without_generated
-from headrace.packing.chats.messages import reasons
-from headrace.packing.chats.special_text import Specials
+from headrace.packing.chats.marks import (
+    BEGIN,
+    JSON_BEGIN,
+    JSON_END,
+    RESERVED,
+    Found,
+    Skeleton,
+    Span,
+    Specials,
+    marked,
+    parts_of,
+    shape_of,
+    skeleton_of,
+    tags_of,
+    without_generated,
+    without_marks,
+)
+from headrace.packing.chats.messages import Message, reasons
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.words import Reasoning, RowRejected, shown
 
 _ADDRESS = " at 0x"
-_MOST_SHAPES = 4096  # bounds memory, whatever the chats
+_MOST_SHAPES, _MOST_REMEMBERED = 4096, 4096  # bound memory, whatever the chats
 _MOST_SKELETONS = 8  # of one shape
+_TOOLS = -1  # the owner of what is written of the tools
+_CHANGED = "\ufdef"
+_SHORT = 8  # texts of so few characters may stand anywhere by chance
+_LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # what may stand beside a changed text: white space and tags
+
+# How messages with tool calls are given to a template, for templates expect one or another: the content where there is
+# none, and arguments as an object or as JSON. Normalised messages are of the first form.
+_FORMS: list[tuple[str | None, Literal["object", "text"]]] = [
+    ("", "object"),
+    ("", "text"),
+    (None, "object"),
+    (None, "text"),
+]
+_ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +82,7 @@ class ChatRenderer:
         self, templates: Mapping[str, Template], specials: Specials, reasoning: Reasoning = "template"
     ) -> None:
         self._reasoning = reasoning
-        self._turns = {name: _Turns(template, specials) for name, template in templates.items()}
+        self._turns = {name: Turns(template, specials) for name, template in templates.items()}
 
     def render(self, chat: Conversation) -> list[Rendered]:
         """Render one conversation as one sequence, or with reasoning="every_user_turn" one per answered user turn.
@@ -59,22 +98,10 @@ class ChatRenderer:
 def _user_turns(chat: Conversation) -> Iterator[Conversation]:
     """The conversation up to the end of each user turn that has a trained answer; only that answer is trained."""
     users = [place for place, message in enumerate(chat.messages) if message["role"] == "user"]
-    bounds = [0, *users[1:], len(chat.messages)] if users else [0, len(chat.messages)]
-    for begin, end in pairwise(bounds):
+    for begin, end in pairwise([0, *users[1:], len(chat.messages)]):
         weights = [0] * begin + chat.weights[begin:end]
         if any(weights):
-            yield Conversation(chat.messages[:end], weights, chat.tools, chat.values)
-
-
-# How messages with tool calls are given to a template, for templates expect one or another: the content where there is
-# none, and arguments as an object or as JSON. Normalised messages are of the first form.
-_FORMS: list[tuple[str | None, Literal["object", "text"]]] = [
-    ("", "object"),
-    ("", "text"),
-    (None, "object"),
-    (None, "text"),
-]
-_ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
+            yield replace(chat, messages=chat.messages[:end], weights=weights)
 
 
 def _in_form(chat: Conversation, empty: str | None, arguments: Literal["object", "text"]) -> Conversation:
@@ -90,96 +117,109 @@ def _in_form(chat: Conversation, empty: str | None, arguments: Literal["object",
                 calls = [{**call, "function": function} for call, function in zip(calls, functions, strict=True)]
             message = {**message, "content": message["content"] or empty, "tool_calls": calls}
         messages.append(message)
-    return Conversation(messages, chat.weights, chat.tools, chat.values)
+    return replace(chat, messages=messages)
 
 
-class _Turns:
-    """One template, and what is known of its renderings."""
+class Turns:
+    """One template, and what is known of its renderings. Not for two threads at once."""
 
     def __init__(self, template: Template, specials: Specials) -> None:
-        self._template = template
-        self._tags = tags_of(template.source)
+        self.template, self.specials, self.tags = template, specials, tags_of(template.source)
         asks = _ASKS_FOR_NONE.search(template.source) is not None
         self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
-        self._learner = Learner(template, specials, self._tags)
         self._skeletons: dict[Any, list[Skeleton]] = {}
+        self._remembered: dict[Any, int | None] = {}
 
     def render(self, chat: Conversation) -> Rendered:
         """Render a conversation. Tool calls are written as the template can read them."""
-        if chat.tools and not self._template.writes_tools:
+        if chat.tools and not self.template.writes_tools:
             raise RowRejected(
                 "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
             )
         if not any("tool_calls" in message for message in chat.messages):
             return self._render(chat)
-        first: RowRejected | None = None
+        wrong: list[RowRejected] = []
         for form in self._forms:
             try:
                 return self._render(_in_form(chat, *form))
             except RowRejected as rejected:
                 if rejected.reason not in ("template_error", "not_rendered"):
                     raise
-                first = first or rejected
-        assert first is not None
-        raise first
+                wrong.append(rejected)
+        raise wrong[0]
 
     def _render(self, chat: Conversation) -> Rendered:
         trace = Trace()
-        text = self._template.render(chat.messages, chat.tools, chat.values, trace=trace)
-        _check_addresses(text, chat)
-        if self._template.has_generation_blocks:
-            return self._generated(chat, text)
+        text = self.template.render(chat.messages, chat.tools, chat.values, trace=trace)
+        # A function or an iterator that a template writes has its address in its text, another one in every run.
+        if _ADDRESS in text and _ADDRESS not in repr((chat.messages, chat.tools, chat.values)):
+            before = text[: text.index(_ADDRESS)][-40:]
+            raise RowRejected("template_error", f"the template writes an object, not a text: {shown(before)}")
+        if self.template.has_generation_blocks:
+            return _generated(chat, text)
         _check_reserved(text)
         wanted = [place for place, weight in enumerate(chat.weights) if weight]
         if not wanted:
             return Rendered(text, [])
-        turns = self._known(chat, text, trace, wanted)
-        spans, last = [], 0
-        for place in wanted:
-            span = turns[place]
-            if not last <= span[0] < span[1]:
+        turns = self._find(chat, text, trace, wanted)
+        spans = [turns[place] for place in wanted]
+        for (_, last), (begin, end) in pairwise([(0, 0), *spans]):
+            if not last <= begin < end:
                 raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(turns.values())}")
-            spans.append(span)
-            last = span[1]
         return Rendered(text, spans)
 
-    def _known(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> dict[int, Span]:
-        shape, texts = shape_of(chat.messages, self._tags)
+    def _find(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> dict[int, Span]:
+        """Find where in `text`, the plain rendering, the `wanted` messages are trained; learn what others may use.
+
+        Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
+        """
+        shape, texts = shape_of(chat.messages, self.tags)
         key = (*shape, *chat.weights, bool(chat.tools), repr(chat.values) if chat.values else "")
-        skeletons = self._skeletons.get(key, ())
-        for skeleton in skeletons:
+        for skeleton in self._skeletons.get(key, ()):
             if (turns := skeleton.spans(text, texts, trace.texts)) is not None:
                 return turns
-        turns, learnt = self._learner.learn(chat, text, trace, wanted)
-        if learnt is not None:
-            if len(self._skeletons) >= _MOST_SHAPES:
-                self._skeletons.clear()
-            kept = self._skeletons.setdefault(key, [])
-            kept[:] = [*kept[-_MOST_SKELETONS + 1 :], learnt]
+        rendering = Rendering(self, chat, text)
+        if not rendering.takes_marks():
+            turns = {place: rendering.turn_by_difference(place) for place in wanted}
+            rendering.check_by_difference()
+            return turns
+        rendering.check_marks()
+        owners = set(rendering.owner)
+        turns = {
+            place: rendering.turn_by_marks(place) if place in owners else rendering.turn_by_difference(place)
+            for place in wanted
+        }
+        if self.template.fixed_prompt and owners.issuperset(wanted):
+            learnt = skeleton_of(text, rendering.found, rendering.pieces, trace.texts, turns)
+            if learnt is not None:
+                if len(self._skeletons) >= _MOST_SHAPES:
+                    self._skeletons.clear()
+                kept = self._skeletons.setdefault(key, [])
+                kept[:] = [*kept[-_MOST_SKELETONS + 1 :], learnt]
         return turns
 
-    def _generated(self, chat: Conversation, marked: str) -> Rendered:
-        """The blocks the template marks itself; told apart by message only where some are not to be trained."""
-        _check_reserved(json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str))
-        text, spans = without_generated(marked)
-        answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
-        if any(not chat.weights[place] for place in answers):
-            if len(answers) != len(spans):
-                raise RowRejected(
-                    "uncertain_mask",
-                    f"{len(spans)} generation blocks for {len(answers)} assistant messages, some of them not trained",
-                )
-            spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
-        return Rendered(text, spans)
+    def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
+        """Give what was found for this key before. Only where nothing but the key decides."""
+        if key not in self._remembered:
+            if len(self._remembered) >= _MOST_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = find()
+        return self._remembered[key]
 
 
-def _check_addresses(text: str, chat: Conversation) -> None:
-    """A function or an iterator that a template writes has its address in its text, another one in every run."""
-    if _ADDRESS in text and _ADDRESS not in repr((chat.messages, chat.tools, chat.values)):
-        at = text.index(_ADDRESS)
-        raise RowRejected(
-            "template_error", f"the template writes an object, not a text: {shown(text[max(0, at - 40) : at])}"
-        )
+def _generated(chat: Conversation, text: str) -> Rendered:
+    """The blocks the template marks itself; told apart by message only where some are not to be trained."""
+    _check_reserved(json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str))
+    text, spans = without_generated(text)
+    answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
+    if any(not chat.weights[place] for place in answers):
+        if len(answers) != len(spans):
+            raise RowRejected(
+                "uncertain_mask",
+                f"{len(spans)} generation blocks for {len(answers)} assistant messages, some of them not trained",
+            )
+        spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
+    return Rendered(text, spans)
 
 
 def _check_reserved(text: str) -> None:
@@ -187,3 +227,236 @@ def _check_reserved(text: str) -> None:
         raise RowRejected(
             "reserved_character", f"U+{ord(found[0]):04X}: {shown(text[max(0, found.start() - 20) :], 50)}"
         )
+
+
+class Rendering:
+    """A conversation and its plain rendering, whose turns are looked for.
+
+    found: the marks of a marked rendering, in order; owner: per mark its message, None for tools.
+    """
+
+    def __init__(self, turns: Turns, chat: Conversation, text: str) -> None:
+        self.turns, self.chat, self.text = turns, chat, text
+        self.messages, self.pieces, self._parts = marked(chat.messages, turns.tags)
+        self.found: list[Found] = []
+        self.owner: list[int | None] = []
+
+    def takes_marks(self) -> bool:
+        """Render with marks and keep where they went; False if they change the rendering."""
+        tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
+        trace = Trace(marked=True, owners={**tools, **self._parts})
+        try:
+            text, found = without_marks(self._render(self.messages, trace))
+        except RowRejected:
+            return False  # a template may refuse a text for its marks
+        if text != self.text:
+            return False
+        own: list[int | None] = []
+        for each in found:
+            json_text = each.kind in (JSON_BEGIN, JSON_END)
+            owner = trace.owned[each.number] if json_text else self.pieces[each.number].owner
+            if owner is None and own and own[-1] is not None and "tool_calls" in self.chat.messages[own[-1]]:
+                owner = own[-1]  # a number, say, among the arguments that stand before it
+            own.append(None if owner == _TOOLS else owner)
+        self.found, self.owner = found, own
+        return True
+
+    def _render(self, messages: list[Message], trace: Trace | None = None, *, prompt: bool = False) -> str:
+        tools, values = self.chat.tools, self.chat.values
+        return self.turns.template.render(messages, tools, values, trace=trace or Trace(), generation_prompt=prompt)
+
+    def check_marks(self) -> None:
+        """Refuse a rendering that leaves out a message with a text, or a tool call."""
+        present = {
+            (self.pieces[each.number].owner, self.pieces[each.number].part)
+            for each in self.found
+            if each.kind not in (JSON_BEGIN, JSON_END)
+        }
+        with_json = {owner for each, owner in zip(self.found, self.owner, strict=True) if each.kind == JSON_BEGIN}
+        for piece in self.pieces:
+            if not piece.whole or (piece.owner, piece.part) in present:
+                continue
+            if piece.part == "content" or (piece.part == "tool_calls" and piece.owner not in with_json):
+                raise self._missing(piece.owner, piece.part)
+
+    def turn_by_marks(self, place: int) -> Span:
+        """Find the turn of a message by its marks."""
+        own = [number for number, owner in enumerate(self.owner) if owner == place]
+        first, last = own[0], own[-1]
+        begun = [  # a function's name may well be written twice within its turn
+            each.number
+            for each in self.found[first : last + 1]
+            if each.kind == BEGIN and self.pieces[each.number].part != "tool_calls"
+        ]
+        if own != list(range(first, last + 1)) or len(set(begun)) < len(begun):
+            raise _uncertain(place, "which part of the text is its own, as some of it is written twice")
+        before = self.found[first - 1] if first else None
+        behind = self.found[last + 1].at if last + 1 < len(self.found) else len(self.text)
+        begin, end = before.at if before else 0, self.found[last].at
+        literal, after = self.text[begin : self.found[first].at], self.text[end:behind]
+        role = self.chat.messages[place - 1]["role"] if place else ""
+
+        def find_start() -> int | None:
+            return self._start(literal, self.messages[:place], before, marked=True)
+
+        def find_end() -> int | None:
+            try:
+                text, found = without_marks(self._render(self.messages[: place + 1], Trace(marked=True)))
+            except RowRejected:
+                return _end_in(after, None, self.turns.specials)
+            return _end_in(after, text[found[-1].at :] if found else text, self.turns.specials)
+
+        if self.turns.template.fixed_prompt:  # else what was said before may decide
+            start = self.turns.remembered(("start", role, first == 0, literal), find_start)
+        else:
+            start = find_start()
+        stop = self.turns.remembered(("end", behind == len(self.text), after), find_end)
+        return _turn(place, begin, start, end, stop)
+
+    def turn_by_difference(self, place: int) -> Span:
+        """Find the turn of a message by what changes with it."""
+        messages = self.chat.messages
+        try:
+            begin, end = self._changed_part(self.text, messages, place)
+            start = self._start(self.text[:begin], messages[:place], None, marked=False)
+            shorter = self._render(messages[: place + 1])
+            _, last = self._changed_part(shorter, messages[: place + 1], place)
+        except RowRejected as rejected:
+            if rejected.reason in ("uncertain_mask", "not_rendered"):
+                raise
+            raise _uncertain(place, "which part of the text is its own") from None
+        return _turn(place, 0, start, end, _end_in(self.text[end:], shorter[last:], self.turns.specials))
+
+    def _start(self, literal: str, messages: list[Message], before: Found | None, *, marked: bool) -> int | None:
+        """Find where the model begins in `literal`, the text from the mark before a turn to the turn's own text.
+
+        messages: those before the turn. They are rendered up to the generation prompt; where they cannot be, it is
+        looked for as it stands behind any user.
+        """
+        lead = None
+        try:
+            asked, found = without_marks(self._render(messages, Trace(marked=marked), prompt=True))
+            last = found[-1] if found else None
+            if (last and (last.kind, last.number)) == (before and (before.kind, before.number)):
+                lead = asked[last.at :] if last else asked
+            if lead is not None and literal.startswith(lead):
+                return len(lead)
+            plain, _ = without_marks(self._render(messages, Trace(marked=marked)))
+        except RowRejected:
+            lead, probe = None, [{"role": "user", "content": "x"}]
+            try:
+                plain, asked = self._render(probe), self._render(probe, prompt=True)
+            except RowRejected:
+                return None
+        prompt = asked[len(plain) :] if asked.startswith(plain) else ""
+        return _start_in(literal, lead, prompt, self.turns.specials)
+
+    def _changed_part(self, text: str, messages: list[Message], place: int) -> Span:
+        """Find the part of `text`, the rendering of `messages`, that goes with one message."""
+        other = self._render([*messages[:place], _changed(messages[place]), *messages[place + 1 :]])
+        if other == text:
+            raise self._missing(place, "content")
+        begin = _shared_start(text, other)
+        most = min(len(text), len(other)) - begin
+        shared = _shared_start(text[::-1][:most], other[::-1][:most])
+        instead = other[begin : len(other) - shared]
+        plain = not messages[place].get("tool_calls")
+        others = [message["content"] or "" for message in (*messages[:place], *messages[place + 1 :])]
+        if (
+            _CHANGED not in instead
+            or (plain and (instead.count(_CHANGED) > 1 or not _LEFT.fullmatch(instead.replace(_CHANGED, ""))))
+            or any(len(each) > _SHORT and each in instead for each in others)
+        ):
+            raise _uncertain(place, "which part of the text is its own")
+        return begin, len(text) - shared
+
+    def check_by_difference(self) -> None:
+        """Refuse a rendering that leaves out a message."""
+        for place, message in enumerate(self.chat.messages):
+            core = (message["content"] or "").strip()
+            if core and core not in self.text:
+                self._changed_part(self.text, self.chat.messages, place)
+
+    def _missing(self, place: int, part: str) -> RowRejected:
+        what = "a tool call" if part == "tool_calls" else "the content"
+        role = self.chat.messages[place]["role"]
+        return RowRejected("not_rendered", f"message {place + 1}: the template leaves out {what} of role {role}")
+
+
+def _changed(message: Message) -> Message:
+    """A message with another text in every field that is its own; arguments keep being an object."""
+    found = {**message, "content": _CHANGED}
+    if "tool_calls" in message:
+        if not (message["content"] or "").strip():
+            found["content"] = message["content"]
+        found["tool_calls"] = [
+            {
+                **call,
+                "function": {
+                    "name": _CHANGED,
+                    "arguments": _CHANGED if isinstance(call["function"]["arguments"], str) else {_CHANGED: _CHANGED},
+                },
+            }
+            for call in message["tool_calls"]
+        ]
+    return found
+
+
+def _uncertain(place: int, what: str) -> RowRejected:
+    return RowRejected("uncertain_mask", f"message {place + 1}: no method tells for certain {what}")
+
+
+def _turn(place: int, begin: int, start: int | None, end: int, stop: int | None) -> Span:
+    """The span from `start` behind `begin` to `stop` behind `end`. Raises `RowRejected` where one is not known."""
+    if start is None or stop is None:
+        raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
+    return begin + start, end + stop
+
+
+def _start_in(literal: str, lead: str | None, prompt: str, specials: Specials) -> int | None:
+    """Find where the model begins in `literal`; None where no rule is certain.
+
+    lead: what a rendering that ends with the generation prompt has in this place, if that is known; prompt: the
+    generation prompt alone, "" if the template writes none.
+    """
+    if lead is not None and lead.startswith(literal):  # the prompt says more than this turn has, say opened reasoning
+        return len(literal)
+    lines = {match.end() for match in re.finditer("\n", prompt)}  # a shorter prompt may end there, or with a token
+    for end in sorted({len(prompt), *lines, *(end for _, end in specials.spans(prompt))}, reverse=True):
+        at = literal.rfind(prompt[:end]) if end else -1
+        if at >= 0:
+            return at + end
+    return None
+
+
+def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
+    """Find where in `after`, the text behind the turn's last own text, its end-of-turn token ends.
+
+    tail: what is behind that text where the conversation ends with this turn, None if that is not known; then only the
+    token that ends sequences is an end. None where no rule is certain.
+    """
+    if tail is None:
+        begun = specials.pattern.search(after)
+        return begun.end() if begun is not None and begun[0] == specials.eos else None
+    shared = _shared_start(after, tail)
+    within = specials.spans(after, shared)
+    if within:
+        return next((end for begin, end in within if after[begin:end] == specials.eos), within[-1][1])
+    first, other = specials.pattern.search(after), specials.pattern.search(tail)
+    if first is not None and other is not None:  # a last turn may end with another token than one in the middle
+        return first.end() if first.start() == other.start() and first.start() <= shared else None
+    if other is not None:
+        return None
+    return len(after[:shared].rstrip())
+
+
+def _shared_start(first: str, second: str) -> int:
+    """How many characters two texts begin with alike."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -34,8 +34,8 @@ from typing import Any
 
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.render import ChatRenderer, Rendered
-from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template
 from headrace.packing.chats.words import Reasoning, RowRejected
 

@@ -62,17 +62,6 @@ class Trace:
     owned: list[int | None] = field(default_factory=list)
 
 
-def _joined(pieces: Any) -> str:
-    """The text of a rendering. Raises `RowRejected` (template_limit) as soon as it is too long."""
-    found, size = [], 0
-    for piece in pieces:
-        found.append(piece)
-        size += len(piece)
-        if size > _MOST_CHARACTERS:
-            raise RowRejected("template_limit", f"the template wrote more than {_MOST_CHARACTERS:,} characters")
-    return "".join(found)
-
-
 class _Generation(Extension):
     """`{% generation %}…{% endgeneration %}`: what is inside stands between marks."""
 
@@ -133,8 +122,18 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self._safe: set[tuple[type, str]] = set()  # attributes that it allows, whatever the value
         self.filters["tojson"] = _tojson
         del self.filters["attr"], self.filters["random"], self.globals["lipsum"]
-        self.globals["raise_exception"] = _refuse
-        self.globals["strftime_now"] = lambda form: _date_text(day, form)
+
+        def refuse(message: str) -> None:
+            raise jinja2.TemplateError(message)
+
+        def date_text(form: str) -> str:
+            if day is None:
+                raise SettingsError(
+                    "the chat template asks for today's date, which would change the data from day to day; give date="
+                )
+            return day.strftime(form)
+
+        self.globals["raise_exception"], self.globals["strftime_now"] = refuse, date_text
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         if obj is Namespace or (
@@ -209,18 +208,6 @@ def _tojson(
     return json_mark(len(trace.texts) - 1, text)
 
 
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _date_text(day: date | None, form: str) -> str:
-    if day is None:
-        raise SettingsError(
-            "the chat template asks for today's date, which would change the data from day to day; give date="
-        )
-    return day.strftime(form)
-
-
 class Template:
     """A compiled chat template. Raises `SettingsError` if the source is no template."""
 
@@ -257,7 +244,13 @@ class Template:
         }
         try:
             context = Context(self._environment, variables, None, self._compiled.blocks)
-            return _joined(self._compiled.root_render_func(context))
+            found, size = [], 0
+            for piece in self._compiled.root_render_func(context):
+                found.append(piece)
+                size += len(piece)
+                if size > _MOST_CHARACTERS:
+                    raise RowRejected("template_limit", f"the template wrote more than {_MOST_CHARACTERS:,} characters")
+            return "".join(found)
         except (RowRejected, SettingsError):
             raise
         except (RecursionError, MemoryError) as error:

@@ -8,14 +8,15 @@ Tokenizers whose parts do not add up (those that put a space before every text) 
 and a straddling token counts as trained if it begins inside the span.
 
 Text of a special token that stands in a message itself stays text: it is encoded on its own, by a second tokenizer that
-knows no special tokens (see `special_text`).
+knows no special tokens (see `marks.Specials`).
 """
 
 from __future__ import annotations
 
+import platform
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from copy import copy
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
@@ -24,14 +25,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from headrace.arrays import I32, I64, U8
-from headrace.digest import canonical_json
-from headrace.errors import SettingsError
+from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
-from headrace.packing.chats.marks import Span
+from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row
-from headrace.packing.chats.settings import ChatSettings, RowForm
-from headrace.packing.chats.special_text import Specials
-from headrace.packing.chats.tokenizer_files import load_tokenizer, read_tokenizer, template_text
+from headrace.packing.chats.settings import (
+    ChatSettings,
+    RowForm,
+    fingerprint_of,
+    load_tokenizer,
+    read_tokenizer,
+    template_text,
+)
 from headrace.packing.chats.words import Rejected, RowRejected, shown
 
 if TYPE_CHECKING:
@@ -40,7 +45,10 @@ if TYPE_CHECKING:
     from headrace.packing.chats.render import Rendered
     from headrace.packing.chats.render_process import ProcessRenderer
 
+Special = Literal["none", "text", "control"]
+
 _ROWS_AT_ONCE = 128  # rendered while those before them are encoded
+_ANY_FORM = RowForm()
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,26 +88,17 @@ class _Item:
     special_text: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    """A conversation to render. special: how it holds the text of a special token, if it does."""
-
-    row: int
-    conversation: Conversation
-    special: Literal["none", "text", "control"]
-
-
 class ChatEncoder:
     """Encodes rows with one tokenizer and template; the same rows and settings give the same tokens anywhere.
 
-    Safe from any thread. Without a tokenizer, rows must be tokens already. Raises `SettingsError`, `InputError` and
-    `MissingExtra` when built.
+    Safe from any thread. Another process that is sent an encoder loads its own tokenizer. Without a tokenizer, rows
+    must be tokens already. Raises `SettingsError`, `InputError` and `MissingExtra` when built.
     """
 
-    def __init__(self, settings: ChatSettings, form: RowForm | None = None) -> None:
-        self.settings, self.form = settings, form or RowForm()
-        self._renderers: dict[bytes, ProcessRenderer] = {}
+    def __init__(self, settings: ChatSettings) -> None:
+        self.settings = settings
         self.vocabulary: int | None = None  # token ids there are; None without a tokenizer
+        self.eos_id: int | None = None  # the end token, if the tokenizer names one
         if settings.tokenizer is None:
             return
         self.files = read_tokenizer(settings.tokenizer)
@@ -107,26 +106,40 @@ class ChatEncoder:
         self._plain = cache(partial(load_tokenizer, self.files, special="text"))
         known = self.tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
-        if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
+        eos = self.files.special.get("eos_token")
+        self.eos_id = None if eos is None else self.tokenizer.token_to_id(eos)
+        if settings.eos == "append" and eos is not None and self.eos_id is None:
             raise SettingsError(
-                f"{self.files.path}: the end token {self.files.special['eos_token']!r} is not in the vocabulary; "
-                "correct tokenizer_config.json"
+                f"{self.files.path}: the end token {eos!r} is not in the vocabulary; correct tokenizer_config.json"
             )
 
-    def sharing(self, settings: ChatSettings, form: RowForm) -> ChatEncoder:
-        """Make an encoder with other settings that uses the tokenizer of this one."""
-        other = copy(self)
-        other.settings, other.form = settings, form
-        vars(other).pop("renderer", None)  # which depends on settings
-        return other
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_this_process, (type(self), self.settings, self.fingerprint)
 
-    def encode(self, rows: Sequence[Row]) -> Encoded:
-        """Encode some rows, in their order. What is wrong with a row is told in `rejected`, never raised.
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the tokenizer's files, the template and every setting that can change a token."""
+        return fingerprint_of(self.settings)
+
+    def encode(self, rows: Sequence[Row], form: RowForm = _ANY_FORM) -> Encoded:
+        """Encode some rows of this form, in their order. `rejected` says what is wrong with a row; nothing is raised.
 
         Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an end token
         and there is none.
         """
-        items, rejected = self._encoded_items(rows)
+        items: list[_Item] = []
+        rejected: list[Rejected] = []
+        waiting: deque[tuple[list[_Item], Future[list[Encoding]]]] = deque()
+        with ThreadPoolExecutor(1, "headrace-encode") as encoder:  # encodes some rows while the next are rendered
+            for begin in range(0, len(rows), _ROWS_AT_ONCE):
+                found = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin, form, rejected)
+                texts = [item for item in found if item.ids is None]
+                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
+                items += found
+                if len(waiting) > 2:
+                    self._fill(*waiting.popleft())
+            while waiting:
+                self._fill(*waiting.popleft())
         kept: list[_Item] = []
         dead: set[int] = set()
         for item in items:
@@ -149,7 +162,7 @@ class ChatEncoder:
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
         """Decode each sequence in parts of one mask value each: (text, 0 or 1), for people to look at."""
         found = []
-        for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
+        for begin, end in pairwise(encoded.offsets.tolist()):
             ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
             cuts = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(ids)]
             parts = [ids[first:last].tolist() for first, last in pairwise(cuts)]
@@ -157,35 +170,11 @@ class ChatEncoder:
             found.append([(text, int(mask[first])) for text, first in zip(decoded, cuts, strict=False)])
         return found
 
-    @property
-    def eos_id(self) -> int | None:
-        """The end token, if the tokenizer names one."""
-        token = None if self.settings.tokenizer is None else self.files.special.get("eos_token")
-        return None if token is None else self.tokenizer.token_to_id(token)
-
-    def _encoded_items(self, rows: Sequence[Row]) -> tuple[list[_Item], list[Rejected]]:
-        """All sequences with their ids and masks. While some rows are being encoded, the next ones are rendered."""
-        items, rejected, waiting = [], [], []
-        with ThreadPoolExecutor(1, "headrace-encode") as encoder:
-            for begin in range(0, len(rows), _ROWS_AT_ONCE):
-                found, wrong = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin)
-                texts = [item for item in found if item.ids is None]
-                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
-                items += found
-                rejected += wrong
-                if len(waiting) > 2:
-                    done, future = waiting.pop(0)
-                    self._fill(done, future.result())
-            for done, future in waiting:
-                self._fill(done, future.result())
-        return items, rejected
-
-    def _items(self, rows: Sequence[Row], first: int) -> tuple[list[_Item], list[Rejected]]:
-        """What is to be encoded of some rows, numbered from `first` on."""
-        form, rejected = self.form, []
+    def _items(self, rows: Sequence[Row], first: int, form: RowForm, rejected: list[Rejected]) -> list[_Item]:
+        """The sequences of some rows, numbered from `first` on; rows without one are added to `rejected`."""
         items: list[_Item] = []
         filters = [(name, frozenset(words)) for name, words in form.filters.items()]
-        chats: list[_Chat] = []
+        chats: list[tuple[int, Conversation, Special]] = []
         for place, row in enumerate(rows, first):
             try:
                 if isinstance(row, BrokenRow):
@@ -195,43 +184,43 @@ class ChatEncoder:
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
                     raise SettingsError(f"rows with {', '.join(sorted(row))} are no tokens yet; give tokenizer=")
                 if isinstance(sample, Conversation):
-                    chats.append(self._chat(place, sample))
+                    chats.append((place, *self._ready(sample)))
                 elif isinstance(sample, Text):
                     items.append(self._raw(place, sample))
                 else:
                     items.append(self._given(place, sample))
             except RowRejected as wrong:
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
-        outcomes = self.renderer.render([chat.conversation for chat in chats]) if chats else []
-        for chat, outcome in zip(chats, outcomes, strict=True):
+        outcomes = self.renderer.render([chat for _, chat, _ in chats]) if chats else []
+        for (place, _, special), outcome in zip(chats, outcomes, strict=True):
             try:
                 if isinstance(outcome, RowRejected):
                     raise outcome
-                items += [self._rendered(chat, each) for each in outcome]
+                items += [self._rendered(place, special, each) for each in outcome]
             except RowRejected as wrong:
-                rejected.append(Rejected(chat.row, wrong.reason, wrong.detail))
+                rejected.append(Rejected(place, wrong.reason, wrong.detail))
         if len(chats) < len(items):
             items.sort(key=lambda item: item.row)
-        return items, rejected
+        return items
 
-    def _chat(self, row: int, chat: Conversation) -> _Chat:
-        """A conversation as it is given to the template."""
+    def _ready(self, chat: Conversation) -> tuple[Conversation, Special]:
+        """A conversation as it is given to the template, and how it holds the text of a special token."""
         special, wanted = self._specials.first_in(chat), self.settings.special_text
         if special is None or wanted == "control":
-            return _Chat(row, chat, "control" if special else "none")
+            return chat, "control" if special else "none"
         if wanted == "drop" or not self._adds_up:
             why = "" if wanted == "drop" else "; this tokenizer cannot encode it on its own"
             raise RowRejected("special_text", f"a message holds {special}{why}")
-        return _Chat(row, self._specials.hidden(chat), "text")
+        return self._specials.hidden(chat), "text"
 
-    def _rendered(self, chat: _Chat, rendered: Rendered) -> _Item:
-        if chat.special != "text":
+    def _rendered(self, row: int, special: Special, rendered: Rendered) -> _Item:
+        if special != "text":
             _check_text(rendered.text)
-            return _Item(chat.row, rendered.text, rendered.spans, special_text=chat.special == "control")
+            return _Item(row, rendered.text, rendered.spans, special_text=special == "control")
         text, spans, plain = self._specials.restored(rendered.text, rendered.spans)
         _check_text(text)
         ids, runs = self._in_parts(text, spans, plain)
-        return _Item(chat.row, ids=np.array(ids, np.int32), mask=_mask(runs, len(ids)), special_text=True)
+        return _Item(row, ids=np.array(ids, np.int32), mask=_mask(runs, len(ids)), special_text=True)
 
     def _raw(self, row: int, sample: Text) -> _Item:
         _check_text(sample.text)
@@ -253,25 +242,20 @@ class ChatEncoder:
     def _encode(self, texts: list[str]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
 
-    def _fill(self, items: Sequence[_Item], encodings: Sequence[Encoding]) -> None:
+    def _fill(self, items: Sequence[_Item], encoded: Future[list[Encoding]]) -> None:
         """Give texts their ids and masks."""
-        for item, encoding in zip(items, encodings, strict=True):
+        for item, encoding in zip(items, encoded.result(), strict=True):
             ids = encoding.ids
             runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
-            if runs is None:
-                ids, runs = self._cut(item, encoding)
+            if runs is None and self._adds_up:
+                ids, runs = self._in_parts(item.text, item.spans)
+            elif runs is None:
+                starts = np.array([begin for begin, _ in encoding.offsets], np.int64)
+                runs = [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
             if item.eos:
                 runs = [*runs, (len(ids), len(ids) + 1)]
                 ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
-            mask = _mask(runs, len(ids))
-            item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), mask
-
-    def _cut(self, item: _Item, whole: Encoding) -> tuple[list[int], list[Span]]:
-        """Ids and trained runs of a text whose tokens straddle borders."""
-        if not self._adds_up:
-            starts = np.array([begin for begin, _ in whole.offsets], np.int64)
-            return whole.ids, [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
-        return self._in_parts(item.text, item.spans)
+            item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), _mask(runs, len(ids))
 
     def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
         """Ids and trained runs of a text cut at its borders. plain: where no special token may come of it."""
@@ -281,15 +265,17 @@ class ChatEncoder:
         at = {0: 0}
         begins = {begin for begin, _ in plain}
         for (begin, cut), encoding in zip(pairwise(cuts), self._encode(parts), strict=True):
-            ids += self._plain_ids(text[begin:cut]) if begin in begins else encoding.ids
+            own = encoding.ids
+            if begin in begins:
+                own = self._plain().encode(text[begin:cut], add_special_tokens=False).ids
+                if not self._special_ids.isdisjoint(own):
+                    raise RowRejected(
+                        "special_text",
+                        f"a message holds {text[begin:cut]}; this tokenizer knows it as nothing but a token",
+                    )
+            ids += own
             at[cut] = len(ids)
         return ids, [(at[first], at[last]) for first, last in spans]
-
-    def _plain_ids(self, text: str) -> list[int]:
-        ids: list[int] = self._plain().encode(text, add_special_tokens=False).ids
-        if not self._special_ids.isdisjoint(ids):
-            raise RowRejected("special_text", f"a message holds {text}; this tokenizer knows it as nothing but a token")
-        return ids
 
     @cached_property
     def _adds_up(self) -> bool:
@@ -312,26 +298,34 @@ class ChatEncoder:
 
     @cached_property
     def renderer(self) -> ProcessRenderer:
-        """What turns conversations into text and spans; the encoders that share a tokenizer share it as well.
-
-        Raises `SettingsError` without a template, `MissingExtra`.
-        """
+        """What turns conversations into text and spans. Raises `SettingsError` without a template, `MissingExtra`."""
         from headrace.packing.chats.render_process import ProcessRenderer, RenderSettings
 
-        settings, own = self.settings, self.settings.chat_template
+        own = self.settings.chat_template
         sources = self.files.templates if own is None else {"default": template_text(own)}
         if not sources:
             raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
-        render = RenderSettings(
-            templates=sources,
-            special=self.files.special,
-            values=dict(settings.template_values),
-            day=settings.date,
-            specials=self._specials,
-            reasoning=settings.reasoning,
+        return ProcessRenderer(
+            RenderSettings(
+                templates=sources,
+                special=self.files.special,
+                values=dict(self.settings.template_values),
+                day=self.settings.date,
+                specials=self._specials,
+                reasoning=self.settings.reasoning,
+            )
         )
-        key = canonical_json([dict(sources), render.values, str(render.day), render.reasoning])
-        return self._renderers.setdefault(key, ProcessRenderer(render))
+
+
+def _in_this_process(kind: type[ChatEncoder], settings: ChatSettings, fingerprint: str) -> ChatEncoder:
+    """The encoder of another process, made anew: tokenizers do not travel. Raises `InputError` if it is another one."""
+    encoder = kind(settings)
+    if encoder.fingerprint != fingerprint:
+        raise InputError(
+            f"{settings.tokenizer}: tokenizer or template on {platform.node()} is not the one that the run began with "
+            f"(digest {encoder.fingerprint[:12]}, not {fingerprint[:12]}); give all machines the same files"
+        )
+    return encoder
 
 
 def _token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, tokens: int) -> list[Span] | None:
