@@ -124,9 +124,9 @@ def swapped_bins(bins: list[Bin]) -> None:
     [
         (grow, "bin 0: takes .*, more than pack_size 512"),
         (cut_mask, "row 0: .* input_ids and .* values of loss_mask"),
-        (first_start, r"bin 0: .* tokens and sequence starts \[1.*; starts must be 0 first"),
-        (equal_starts, r"tokens and sequence starts \[0, 0.*; starts must be 0 first, then rise"),
-        (start_behind, "bin 0: .* tokens and sequence starts .*stay below the number of tokens"),
+        (first_start, r"bin 0: seq_start_id is \[1, .*; it begins with 0, rises"),
+        (equal_starts, r"seq_start_id is \[0, 0.*; it begins with 0, rises"),
+        (start_behind, "bin 0: seq_start_id is .*stays below the number of tokens"),
         (mask_of_two, "bin 0: loss_mask holds 2"),
         (last_label, "bin 0: the last position of a sequence has a label"),
         (negative_id, "bin 0: token id -1 is not in the vocabulary"),
