@@ -55,7 +55,7 @@ class FileDigest:
 
     @property
     def sha256(self) -> str:
-        """As 64 hexadecimal digits."""
+        """Return the digest as 64 hexadecimal digits."""
         return self._sha256.hexdigest()
 
     @property

@@ -95,7 +95,7 @@ def permuted(keys: U64, sizes: I64, places: I64) -> I64:
 
 
 def permuted_prefixes(keys: U64, sizes: I64, offsets: I64) -> I64:
-    """For each key k the first offsets[k + 1] - offsets[k] places of its permutation, all of them end to end."""
+    """Return the first offsets[k + 1] - offsets[k] places of each key k's permutation, end to end."""
     of_key = np.repeat(np.arange(len(keys)), np.diff(offsets))
     return permuted(keys[of_key], sizes[of_key], np.arange(offsets[-1]) - offsets[of_key])
 

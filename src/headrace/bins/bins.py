@@ -140,7 +140,7 @@ class Bins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingMetrics:
-    """Of one packing. All counts; `dataclasses.asdict` is JSON.
+    """Count one packing's bins, sequences and tokens; `dataclasses.asdict` is JSON.
 
     bound: bins that no packing can do without. fill: share of the capacity that is used, 0..1; packing_efficiency is
     the same in percent. packing_factor: sequences a bin. least_load, greatest_load: cost of the emptiest and the

@@ -85,7 +85,7 @@ class PackedRows:
 
     @property
     def sequence_begins(self) -> I64:
-        """Where each sequence begins in `ids`; int64 [sequences]."""
+        """Return where each sequence begins in `ids`; int64 [sequences]."""
         return np.repeat(self.token_offsets[:-1], self.counts) + self.starts
 
     @property

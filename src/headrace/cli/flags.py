@@ -143,7 +143,7 @@ class RunOptions:
 
     @property
     def how(self) -> Literal["stat", "content"]:
-        """What tells source files apart. Raises `SettingsError` for an unknown word."""
+        """Return the word for what tells source files apart. Raises `SettingsError` for an unknown word."""
         if self.fingerprint_by not in (None, "stat", "content"):
             raise SettingsError(f"fingerprint_by is {shown(self.fingerprint_by)}; give stat or content")
         return "content" if self.fingerprint_by == "content" else "stat"

@@ -198,7 +198,7 @@ def _write(text: str) -> None:
 
 @contextmanager
 def own_process() -> Generator[None]:
-    """For a process that is nothing but the command: its standard streams are there, and its end is quiet.
+    """Give a process that is nothing but the command its standard streams and a quiet end.
 
     A missing descriptor 0, 1 or 2 would be given to the first file that is opened, and what libraries print would be
     written into data. Once the command is over, an interrupt ends the process at once instead of showing where it was.

@@ -28,7 +28,7 @@ _CHECKING = tuple(Lock() for _ in range(64))
 
 
 def _check_anew() -> None:
-    """In a forked child: a thread that was checking did not come along, and nobody would open its lock."""
+    """Forget the parent's check in a forked child: its thread did not come along, and nobody would open its lock."""
     global _CHECKING
     _CHECKING = tuple(Lock() for _ in _CHECKING)
 

@@ -61,7 +61,7 @@ class Manifest:
         return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     def _repr_html_(self) -> str:
-        """For notebooks: rows of each split and of each reason to drop some."""
+        """Show rows of each split and of each reason to drop some, for notebooks."""
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
         splits = [[name, each.rows, each.shards, f"{each.bytes / 1e6:,.1f}"] for name, each in ordered]
         dropped = [[f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows]

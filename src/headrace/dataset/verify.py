@@ -55,7 +55,7 @@ class Verdict:
         return f"Verdict({self.run_id}: {len(self.checks)} checks, {f'FAILED: {failed}' if failed else 'all hold'})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: every check and what it found."""
+        """Show every check and what it found, for notebooks."""
         rows = [
             [each.name, "ok" if each.problem is None else "FAILED", each.problem or each.detail] for each in self.checks
         ]

@@ -29,7 +29,7 @@ _PARTITION = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)  # a directory insi
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How another system lays out a directory.
+    """Describe a directory as another system lays it out.
 
     name: with its article; export: what to do instead, with PATH for the directory as a Python literal.
     files: "parts", its data files are not its rows; "plain", they are, only not all of the directory is data.

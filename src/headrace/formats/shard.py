@@ -47,7 +47,7 @@ def separator_of(word: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a delimited text file is written. `header_bytes` counts decompressed bytes, byte-order mark included."""
+    """Describe a delimited text file. `header_bytes` counts decompressed bytes, byte-order mark included."""
 
     separator: str
     newline: str
@@ -118,4 +118,4 @@ class Chunk(Protocol):
         """The rows as columns, of the shard's own types; all columns in file order, or the given ones."""
 
     def sizes(self) -> npt.NDArray[np.int32] | None:
-        """How many bytes each row takes in the file, line end included; None where rows cannot be copied as bytes."""
+        """Return each row's bytes in the file, line end included; None where rows cannot be copied as bytes."""

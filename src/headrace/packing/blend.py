@@ -1,4 +1,4 @@
-"""What is prepared: datasets with weights, or per split, from a JSON file, from Python, or one plain path.
+"""Name the datasets to prepare, with weights or per split, from a JSON file, from Python, or as one plain path.
 
     {"datasets": [{"name": "math", "path": "gsm8k.jsonl.gz", "weight": 0.7, "mapping": {...}}, ...]}
     {"train": [{...}], "val": [{...}], "test": [{...}]}

@@ -1,4 +1,4 @@
-"""Which sequences of each dataset go into which split, and why the others go nowhere. Pure.
+"""Choose which sequences of each dataset go into which split, and why the others go nowhere. Pure.
 
 Splits. A unit is the value of the entity field where one is given, else a row. Units are ordered by a keyed hash; the
 first `round(n × test_ratio)` are test, the next `round(n × val_ratio)` valid, the rest train (halves round up; a ratio

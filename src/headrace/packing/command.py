@@ -27,7 +27,7 @@ _row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=Fal
 
 @dataclass(frozen=True, kw_only=True)
 class OneDataset:
-    """What plain paths are; a blend file says it itself."""
+    """Describe the dataset that plain paths are; a blend file says it itself."""
 
     layout: Annotated[
         str | None, _row(help="How chats lie in a row; found out unless given. Not with a blend file.")
@@ -63,7 +63,7 @@ def pack(
 
 
 def _blend(paths: list[str], asked: OneDataset) -> Any:
-    """What was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
+    """Read what was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
     from headrace.packing.blend import blend_of, is_blend_file
     from headrace.storage.places import path_of
 

@@ -1,4 +1,4 @@
-"""What can be asked of packed sequences."""
+"""The settings of packed sequences."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
     @property
     def parquet(self) -> dict[str, Any]:
-        """How shards are written, as arguments of `ParquetShardWriter`; our own reader gets columns without nulls."""
+        """Return the arguments of `ParquetShardWriter` for shards; our own reader gets columns without nulls."""
         own = self.reader == "headrace"
         level = 6 if self.compression == "zstd" and self.compression_level is None else self.compression_level
         return {

@@ -217,7 +217,7 @@ def _length(sample: Sample) -> int:
 
 
 def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
-    """What the recipe must be told of the columns: the first proposal that reads most rows. Raises `SettingsError`."""
+    """Return the first proposal for the columns that reads most rows. Raises `SettingsError`."""
     objects = [row for row in rows if isinstance(row, Mapping)]
     if not objects:
         broken = next(row for row in rows if isinstance(row, BrokenRow))

@@ -201,7 +201,7 @@ def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequenc
 def _groups(
     settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, fingerprint: str
 ) -> dict[Group, I64]:
-    """What is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
+    """List what is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
     shared = settings.model_dump(mode="json", exclude={"blend", "tokenizer", "chat_template", "max_bad_share"})
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):

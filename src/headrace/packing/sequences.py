@@ -1,4 +1,4 @@
-"""What is done with tokenised sequences: made to fit a bin, fingerprinted, and told where they came from.
+"""Make tokenised sequences fit a bin, fingerprint them, and record where they came from.
 
 **Fitting.** A label is a trained token that has a token before it in its sequence: the first token of a sequence is
 never one. What a policy loses is counted in tokens and in labels; nothing else is lost.

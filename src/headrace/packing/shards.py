@@ -56,7 +56,7 @@ class Group:
 
     @property
     def bins_file(self) -> str:
-        """Where its bins lie, relative to the run."""
+        """Return the path of its bins, relative to the run."""
         return f"stage/bins-{self.number:05d}.arrow"
 
 

@@ -38,7 +38,7 @@ from headrace.storage.places import place_of
 
 @dataclass
 class _Seen:
-    """What was found in one shard. prints: the sum of the fingerprints of its sequences."""
+    """Hold what one shard showed. prints: the sum of the fingerprints of its sequences."""
 
     bins: int = 0
     sequences: int = 0

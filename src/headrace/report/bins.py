@@ -120,7 +120,7 @@ def spread(begins: F64, ends: F64, weights: F64, edges: F64) -> F64:
 
 
 def thinned(values: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
-    """At most `most` of the values, evenly taken, the first and the last among them."""
+    """Return at most `most` of the values, evenly taken, the first and the last among them."""
     if len(values) <= most:
         return values
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]

@@ -52,7 +52,7 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
 
 
 def _mixing_tile(mixing: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str]]:
-    """For those with an order that all ranks have in common."""
+    """Describe mixing, where all ranks have one order in common."""
     if "256_rows" not in mixing:
         return []
     found = mixing["256_rows"]

@@ -79,7 +79,7 @@ class Prepared:
         return f"Prepared({self.manifest.recipe}, {self.how}, {str(self.run)!r}: {rows} rows)"
 
     def _repr_html_(self) -> str:
-        """For notebooks: where the run is, and rows of each split and of each reason to drop some."""
+        """Show the run's place, and rows of each split and of each reason to drop some, for notebooks."""
         return self.manifest._repr_html_() + f"<p>{escape(self.how)}: {escape(str(self.run))}</p>"
 
 

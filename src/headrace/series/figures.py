@@ -44,7 +44,7 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
-    """Of each split a row for each entity: its steps, observed targets, and microseconds from `begin` to `end`."""
+    """Return for each split a row per entity: its steps, observed targets, and microseconds from `begin` to `end`."""
     names = ["entity", "rows", "first_time", "val_row", "test_row", *(f"{split}_targets" for split in SPLITS)]
     entities = pl.DataFrame(read_table(facts.run.root / ENTITIES, names))
     frequency = Frequency.parse(str(facts.manifest.facts["frequency"]))

@@ -114,7 +114,7 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
 
 
 def _regions(directories: Mapping[str, Path], otherwise: Sequence[Path]) -> list[tuple[str, Sequence[Path]]]:
-    """What names of each region begin with, and its places; without regions these places."""
+    """Return each region's prefix of names and its places; without regions, these places."""
     return [(f"{region}/", [directory]) for region, directory in sorted(directories.items())] or [("", otherwise)]
 
 

@@ -106,7 +106,7 @@ class DateBins:
 
     @classmethod
     def over(cls, first_us: int, last_us: int, cutoff_us: int) -> DateBins:
-        """At most 73 of them, that hold both dates."""
+        """Return at most 73 of them that hold both dates."""
         width = max(1, -(-(last_us - first_us + 1) // _STRETCHES))
         shift = (cutoff_us - first_us) % width if first_us < cutoff_us <= last_us else 0
         begin = first_us + shift - width if shift else first_us

@@ -229,7 +229,7 @@ class PipelineIterableDataset(StreamingDataset):
 
     @property
     def shuffle_shards(self) -> bool:
-        """Whether the rows are shuffled anew in each epoch."""
+        """Tell whether the rows are shuffled anew in each epoch."""
         return self.options.shuffle
 
     @property

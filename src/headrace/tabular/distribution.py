@@ -1,4 +1,4 @@
-"""Who takes which rows of which shards: what a rank or worker delivers, whether all is read once, what a stop leaves.
+"""Share rows of shards between ranks and workers, prove that all are read once, and say what a stop leaves.
 
 The stream divides rows, not files, so a shard may serve several ranks; what must not overlap is rows. All of it follows
 from the plan, which every rank makes by itself. Cost is O(rows) of a pass at most.
@@ -115,7 +115,7 @@ def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[i
 
 
 def _misread(dataset: Any, num_ranks: int) -> list[str]:
-    """What is wrong with who reads which rows by the plan; nothing if each row has one reader."""
+    """Say what is wrong with the plan's readers; nothing if each row has exactly one."""
     plan, index = dataset.plan(), dataset.index
     by_position = isinstance(parts_of(plan.order)[0].order, MixedOrder)  # it may have a row several times
     readers = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint32)
@@ -154,7 +154,7 @@ def left_after(plan: Plan, batches: int, *, batch_size: int, workers: int, piece
 
 
 def _in_turn(batches_of_worker: I64, batches: int) -> I64:
-    """How many of its batches each worker has given when all together gave this many: int64 [W]."""
+    """Count the batches each worker has given when all together gave this many: int64 [W]."""
     check_batches(batches, int(batches_of_worker.sum()))
     turns = range(int(batches_of_worker.max(initial=0)) + 1)
     turn = bisect_right(turns, batches, key=lambda turn: int(np.minimum(batches_of_worker, turn).sum())) - 1

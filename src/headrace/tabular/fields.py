@@ -1,4 +1,4 @@
-"""What the columns are, as a configuration declares them, and blocks that are read so.
+"""Read blocks by the columns that a configuration declares.
 
     config = {"label_name": "label", "text_name": "text", "cat_field_list": ["sky"], "tab_field_list": ["height"]}
 
@@ -32,7 +32,7 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Which column is what.
+    """Declare what each column is.
 
     label_name: the target; text such as "1" is read as a whole number, unless label_type is "text".
     text_name, primary_text_name, secondary_text_name: texts. cat_field_list: categories, as text, "" where missing.
@@ -160,7 +160,7 @@ class DeclaredBlocks:
 
     @property
     def schema(self) -> pa.Schema:
-        """What a block has after this. Raises `SettingsError` if the declarations do not fit the source."""
+        """Return a block's schema after reading. Raises `SettingsError` if the declarations do not fit the source."""
         return self.fields.schema(self.source_schema, self.number_type)
 
     def declare(self, fields: Fields) -> None:

@@ -1,4 +1,4 @@
-"""What is done to a column on its way to training: steps that are chained with `>>`, and the forms of their results.
+"""Process a column on its way to training, by steps that are chained with `>>` and have results of declared forms.
 
     lengths = FunctionProcessor(str.strip) >> FunctionProcessor(len)     # a value at a time
     lower = ColumnProcessor(pyarrow.compute.utf8_lower)                  # a whole column at a time
@@ -31,7 +31,7 @@ class Processor(ABC):
 
     @property
     def name(self) -> str:
-        """What this step is called in messages."""
+        """Return the step's name in messages."""
         return type(self).__name__
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Where the rows are: shards in a directory, one file, a prepared dataset, or a DataFrame."""
+"""Find the rows: shards in a directory, one file, a prepared dataset, or a DataFrame."""
 
 from __future__ import annotations
 

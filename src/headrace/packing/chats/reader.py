@@ -35,7 +35,7 @@ _WHITE, _BETWEEN = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
 
 @dataclass(frozen=True, slots=True)
 class BrokenRow:
-    """What stands for a row that could not be read. reason: a word of `words.REASONS`."""
+    """Stand for a row that could not be read. reason: a word of `words.REASONS`."""
 
     reason: str
     detail: str

@@ -451,7 +451,7 @@ def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
 
 
 def _shared_start(first: str, second: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Count the characters that two texts begin with alike."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""How rows of chats become tokens: the settings, the tokenizer's files, and a digest of all that can change a token.
+"""Settle how rows of chats become tokens: settings, the tokenizer's files, a digest of all that can change a token.
 
 A tokenizer is tokenizer.json (also .gz) with its configuration and chat templates beside it.
 """
@@ -33,7 +33,7 @@ _DROP: dict[str, Any] = {**ROWS, "former_words": {"reject": "drop"}}
 
 
 class ChatSettings(Settings):
-    """How rows become tokens, whatever their form. Raises `SettingsError` when built with values that cannot work."""
+    """Settle how rows of any form become tokens. Raises `SettingsError` when built with values that cannot work."""
 
     tokenizer: LocalPath | None = _rows(
         None, description="tokenizer.json or its directory; not for rows that are tokens already."
@@ -101,7 +101,7 @@ def fingerprint_of(settings: ChatSettings) -> str:
 
 @dataclass(frozen=True, eq=False)
 class TokenizerFiles:
-    """What a tokenizer's directory says.
+    """Hold what a tokenizer's directory says.
 
     json_text: tokenizer.json; templates: by name, "default" first; special: the named special tokens that there are.
     """

@@ -51,7 +51,7 @@ _PLACES = frozenset(("role", "last", "first", "index", "index0", "length", "prev
 
 @dataclass(slots=True)
 class Trace:
-    """What a rendering did. texts: what `tojson` wrote, in order; marked: whether it puts marks around it.
+    """Record a rendering. texts: what `tojson` wrote, in order; marked: whether it puts marks around it.
 
     owners: by `id` of a part of a message, whose it is; owned: per text its owner, None where it has none.
     """
@@ -260,17 +260,17 @@ class Template:
 
     @cached_property
     def has_generation_blocks(self) -> bool:
-        """Whether the template itself says what is generated."""
+        """Tell whether the template itself says what is generated."""
         return any(each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute))
 
     @cached_property
     def writes_tools(self) -> bool:
-        """Whether the template looks at the tools of a conversation at all."""
+        """Tell whether the template looks at the tools of a conversation at all."""
         return any(name.name == "tools" for name in self._tree.find_all(nodes.Name))
 
     @cached_property
     def fixed_prompt(self) -> bool:
-        """Whether what is written for `add_generation_prompt` depends on roles and places alone, on no content.
+        """Tell whether the text of `add_generation_prompt` depends on roles and places alone, on no content.
 
         True only where that can be read off the source: wherever the word is asked for, it is in a condition; under it
         and in the conditions around it nothing of a message is looked at but its role and place, and no variable that

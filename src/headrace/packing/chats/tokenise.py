@@ -68,7 +68,7 @@ class Encoded:
 
     @property
     def offsets(self) -> I64:
-        """Where each sequence begins, and the end of the last; int64 [n + 1]."""
+        """Return where each sequence begins, and the end of the last; int64 [n + 1]."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
 
@@ -279,7 +279,7 @@ class ChatEncoder:
 
     @cached_property
     def _adds_up(self) -> bool:
-        """Whether a text cut behind a line has the tokens of its parts."""
+        """Tell whether a text cut behind a line has the tokens of its parts."""
         whole, *parts = (
             self.tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
         )
@@ -298,7 +298,7 @@ class ChatEncoder:
 
     @cached_property
     def renderer(self) -> ProcessRenderer:
-        """What turns conversations into text and spans. Raises `SettingsError` without a template, `MissingExtra`."""
+        """Build the renderer of conversations. Raises `SettingsError` without a template, `MissingExtra`."""
         from headrace.packing.chats.render_process import ProcessRenderer, RenderSettings
 
         own = self.settings.chat_template
@@ -358,7 +358,7 @@ def _filter(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]
 
 
 def _words(value: object) -> frozenset[str]:
-    """What a cell that is text, a comma list or a list names."""
+    """Return the names in a cell that is text, a comma list or a list."""
     if isinstance(value, str):
         return frozenset(word.strip() for word in value.split(","))
     if isinstance(value, Sequence):

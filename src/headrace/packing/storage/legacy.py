@@ -155,7 +155,7 @@ def _loaded(path: Path) -> list[Any]:
 
 
 def _check_header(file: BinaryIO, path: Path) -> int:
-    """How many bins the file counts. Raises `InputError`."""
+    """Return the file's count of bins. Raises `InputError`."""
     try:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]

@@ -1,4 +1,4 @@
-"""Where a series is cut into train, val and test: by counts of observed targets, never by removing rows.
+"""Cut a series into train, val and test by counts of observed targets, never by removing rows.
 
 Of n observed targets the first floor(n × train) train and the next floor(n × val) validate; the rest tests. A part ends
 with its last target's row, so rows without a target stay where time has them and every part is one run of steps.

@@ -1,4 +1,4 @@
-"""Which windows of many entities' rows are whole: as segments, never as a list of windows. Pure.
+"""Find the whole windows of many entities' rows, as segments and never as a list of windows. Pure.
 
 A window that starts at row s has its inputs in rows s..s+L-1 and its horizon in rows s+L..s+L+H-1. Every run of
 missing rows forbids a range of starts, one for each role the rows have in a window; the starts that an entity's rows
@@ -176,7 +176,7 @@ def _depth(ranges: list[Runs]) -> tuple[I64, I64]:
 
 
 def _difference(allowed: Runs, blocked: list[Runs]) -> tuple[I64, I64, I64]:
-    """What is left of the allowed ranges without the blocked ones: (number of the allowed range, begin, end)."""
+    """Subtract the blocked ranges from the allowed ones: (number of the allowed range, begin, end)."""
     limits = np.iinfo(np.int64)
     # An empty range between two neighbours is a border too, so what is left never reaches from one into the other.
     outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.begins, limits.max))

@@ -187,7 +187,7 @@ class Resolved(Settings):
 
     @property
     def unified_entities(self) -> int:
-        """How many entities' train rows the unified pipelines of time series need; 0 where there is none."""
+        """Count the entities whose train rows the unified pipelines need; 0 where there is no such pipeline."""
         return max((each.fit_on_n_basins or 0 for each in self.time_series if each.strategy == "unified"), default=0)
 
 

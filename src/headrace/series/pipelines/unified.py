@@ -57,12 +57,12 @@ class FramePipeline(ABC):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether `fit` has been called, or it was taken from a run."""
+        """Tell whether `fit` has been called, or the pipeline was taken from a run."""
         return self._part is not None
 
     @property
     def part(self) -> Part:
-        """What was fitted. Raises `SettingsError` before `fit`."""
+        """Return the fitted part. Raises `SettingsError` before `fit`."""
         if self._part is None:
             raise SettingsError("the pipeline is not fitted; call fit first, with the rows that train")
         return self._part
@@ -97,7 +97,7 @@ class FramePipeline(ABC):
         return fit([self._settings], self.columns, rows.matrix, rows.offsets, rows.entities, strategy=strategy)
 
     def _plain(self) -> tuple[bytes | None, list[StepData], list[str]]:
-        """What a pickle holds: bytes and plain data, the same on every version."""
+        """Return a pickle's content as bytes and plain data, the same on every version."""
         fitted = None if self._part is None else to_bytes(self._part)
         return fitted, list(self.steps), list(self.columns)
 

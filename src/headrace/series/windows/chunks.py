@@ -1,4 +1,4 @@
-"""Which entities are in memory together, epoch by epoch: chunks of passes over all of them.
+"""Choose which entities are in memory together, epoch by epoch: chunks of passes over all of them.
 
 A pass permutes the entities by its own key and cuts this line into chunks: every so many entities, or as many as have
 at most so many rows together. An epoch is a chunk. All of it is a function of the seed, the number of the epoch and the

@@ -75,7 +75,7 @@ class EpochLoader(CountedLoader[WindowLoader]):
 
     @property
     def went_on(self) -> bool:
-        """Whether the stream is in an epoch behind the loaded one."""
+        """Tell whether the stream is in an epoch behind the loaded one."""
         return 0 <= self._loaded_epoch < self.stream.epoch
 
 

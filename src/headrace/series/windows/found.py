@@ -1,4 +1,4 @@
-"""Which windows a split has: what blocks a start, how many are left of each entity, what to do if there are none."""
+"""Find a split's windows: what blocks a start, how many each entity has left, what to do if there are none."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def segments_of(store: SeriesStore, split: str, options: WindowOptions, blockers
 
 @dataclass(frozen=True)
 class WindowCounts:
-    """How many windows a split has, and who has none; `str` is a line about it.
+    """Count a split's windows, and name the entities without any; `str` is a line about it.
 
     entities: with windows; of: all of the run. without: the names of those that have no window in the split.
     longest_without: rows of the longest of them there; window_rows: rows that a window takes.

@@ -15,7 +15,7 @@ _Steps = Annotated[int, Field(strict=True)]
 
 
 class WindowOptions(Settings):
-    """What a window is and which ones there are.
+    """Define a window, and which ones there are.
 
     input_length, output_length: L and H, steps of the inputs and of the horizon behind them.
     horizons: the steps of the horizon that y has, from 1 to H, ascending; None: all.

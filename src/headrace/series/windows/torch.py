@@ -52,7 +52,7 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
 
     @property
     def counts(self) -> WindowCounts:
-        """How many windows there are, and which entities of the run have none."""
+        """Count the windows, and name the run's entities that have none."""
         return self.windows.counts
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:

@@ -42,7 +42,7 @@ SPLITS = ("train", "val", "test", "all")
 
 
 class Places(NamedTuple):
-    """Where some windows are in memory, their entities, and when their inputs end in microseconds; int64 [B] each."""
+    """Locate some windows in memory, with their entities and the microsecond their inputs end; int64 [B] each."""
 
     offset: I64
     entity: I64
@@ -101,12 +101,12 @@ class Windows:
 
     @cached_property
     def per_entity(self) -> I64:
-        """How many windows each entity has; int64 [E]."""
+        """Count each entity's windows; int64 [E]."""
         return self.segments.per_entity(len(self.store.entities))
 
     @property
     def counts(self) -> WindowCounts:
-        """How many windows there are, and which entities of the run have none."""
+        """Count the windows, and name the run's entities that have none."""
         return count_windows(self)
 
     @cached_property

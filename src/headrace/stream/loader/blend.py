@@ -51,7 +51,7 @@ class Blend:
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
-        """As `Dataset.stream`. split: of the datasets that were given without one.
+        """Stream the blend, as `Dataset.stream` does a dataset. split: of the datasets that were given without one.
 
         Raises `InputError` where the columns read are not the same in all, `SettingsError`, `StreamError`.
         """
@@ -67,7 +67,7 @@ class Blend:
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamingDataset:
-        """As `Dataset.torch_dataset`. split: of the datasets that were given without one. Raises as `stream`."""
+        """Wrap the blend as `Dataset.torch_dataset` does. split: of datasets given without one. Raises as `stream`."""
         import_torch()  # before anything is read
         from headrace.stream.loader.torch_dataset import StreamingDataset
 
