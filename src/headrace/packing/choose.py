@@ -6,6 +6,9 @@ above zero gives at least one unit). Counts are exact; shards, workers and file 
 is split for itself. With an entity all datasets are split together, so that no value is in two splits. In a blend per
 split the split is given; there a value that is in a later split too (test, then valid) is left out of the earlier ones.
 
+Rows with the same content are one unit, with all that is joined to it (see `duplicates`), where the settings say so. A
+unit that is in several datasets is in the split that the first of them gave it, and counts there.
+
 Weights are relative shares of TOKENS inside each split. Nothing is repeated: the mix is as large as it can be
 without any dataset giving more than it has, so the scarcest dataset is taken whole and of the others so many rows, in
 the order of a keyed hash, that their tokens come as near to their share as whole rows can. Equal weights ask for no
@@ -19,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +31,16 @@ from headrace.arrays import I64, U8, U64
 from headrace.digest import derive_key, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import SPLITS, Dataset, Split
+from headrace.packing.duplicates import find_repeats, number_rows
 from headrace.packing.sequences import Origins
 
 Value = TypeVar("Value", bound=np.generic)
 
 TRAIN, VALID, TEST = 0, 1, 2
 NOWHERE = 255
-KEY_IN_TEST, KEY_IN_VALID, WEIGHT = "key_in_test", "key_in_valid", "weight"
-REASONS = (KEY_IN_TEST, KEY_IN_VALID, WEIGHT)
+KEY_IN, CONTENT_IN = ("key_in_test", "key_in_valid"), ("content_in_test", "content_in_valid")
+DUPLICATE, WEIGHT = "duplicate", "weight"
+REASONS = (*KEY_IN, *CONTENT_IN, DUPLICATE, WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,13 @@ class Choice:
 
     left_out: per reason the rows, sequences, tokens and labels that are in no split.
     units: one record per independent draw: what was drawn, how many units each split got.
+    duplicates: what was found of rows with the same content; None: nobody looked.
     """
 
     splits: Sequence[U8]
     left_out: Mapping[str, Counter[str]]
     units: Sequence[tuple[str, Mapping[Split, int]]]
+    duplicates: Mapping[str, int] | None = None
 
 
 @dataclass
@@ -75,34 +82,89 @@ class _Rows:
 
 
 def choose(
-    datasets: Sequence[Dataset], origins: Sequence[Origins], *, ratios: Mapping[Split, float], keyed: bool, seed: int
+    datasets: Sequence[Dataset],
+    origins: Sequence[Origins],
+    *,
+    ratios: Mapping[Split, float],
+    keyed: bool,
+    seed: int,
+    duplicates: Literal["group", "drop", "count", "allow"],
+    least_tokens: int = 1,
 ) -> Choice:
     """Choose the split of every sequence; sequences of one row are never apart.
 
-    origins: of each dataset; keyed: whether an entity is given.
+    origins: of each dataset; keyed: whether an entity is given; duplicates: as the settings say; least_tokens: shorter
+    sequences are not compared.
     """
-    data = [_Rows(each, np.empty(0, np.uint8)) for each in origins]
+    data = [_Rows(each, np.full(len(each.first_of_row), TRAIN, np.uint8)) for each in origins]
+    cuts = np.cumsum([len(own.first) for own in data])[:-1]
+    repeats = None if duplicates == "allow" else find_repeats(origins, least_tokens)
+    joins = repeats is not None and duplicates != "count"
     left_out = {reason: Counter[str]() for reason in REASONS}
     units: list[tuple[str, Mapping[Split, int]]] = []
+    if repeats is not None and duplicates == "drop":
+        for own, copies in zip(data, np.split(repeats.is_copy, cuts), strict=True):
+            own.leave_out(copies, left_out[DUPLICATE])
     given = [each.split for each in datasets if each.split is not None]
     if given:
         for own, split in zip(data, given, strict=True):
-            own.side = np.full(len(own.first), SPLITS.index(split), np.uint8)
+            own.side[own.side != NOWHERE] = SPLITS.index(split)
         if keyed:
-            _keep_keys_apart(data, left_out)
-    elif keyed:
-        high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
-        side, counts = split_units(high, low, ratios, "conversation keys of the blend")
-        for own, part in zip(data, np.split(side, np.cumsum([len(own.first) for own in data])[:-1]), strict=True):
-            own.side = part
-        units.append(("keys", counts))
+            high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
+            _keep_apart(data, np.split(number_rows(high, low), cuts), KEY_IN, left_out)
+        if repeats is not None and joins:
+            _keep_apart(data, np.split(repeats.unit, cuts), CONTENT_IN, left_out)
     else:
-        for own, dataset in zip(data, datasets, strict=True):
-            own.side, counts = split_units(*own.units, ratios, f"rows of {dataset.source.name}")
-            units.append((dataset.source.name, counts))
+        if repeats is not None and joins:
+            halves = (np.split(half, cuts) for half in (repeats.unit_high, repeats.unit_low))
+            for own, high, low in zip(data, *halves, strict=True):
+                own.units = high, low
+        if keyed:
+            high, low = (np.concatenate([own.units[half] for own in data]) for half in (0, 1))
+            side = np.concatenate([own.side for own in data])
+            taken = side != NOWHERE
+            side[taken], counts = split_units(high[taken], low[taken], ratios, "conversation keys of the blend")
+            for own, part in zip(data, np.split(side, cuts), strict=True):
+                own.side = part
+            units.append(("keys", counts))
+        else:
+            units += _split_each(datasets, data, ratios, None if repeats is None or not joins else repeats.unit)
     for number in (TRAIN, VALID, TEST):
         _thin([each.source.weight for each in datasets], data, number, seed, left_out[WEIGHT])
-    return Choice([own.per_sequence(own.side) for own in data], left_out, units)
+    found = None
+    if repeats is not None:
+        side = np.concatenate([own.side for own in data])
+        found = {**repeats.facts, "seen_in_earlier_splits": _seen_in_earlier(side, repeats.unit)}
+    return Choice([own.per_sequence(own.side) for own in data], left_out, units, found)
+
+
+def _split_each(
+    datasets: Sequence[Dataset], data: Sequence[_Rows], ratios: Mapping[Split, float], unit: I64 | None
+) -> list[tuple[str, Mapping[Split, int]]]:
+    """Split each dataset for itself. unit: of all rows; one that an earlier dataset has, too, is where that put it."""
+    counts: list[tuple[str, Mapping[Split, int]]] = []
+    placed = np.full(0 if unit is None else int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
+    begin = 0
+    for own, dataset in zip(data, datasets, strict=True):
+        taken = own.side != NOWHERE
+        high, low = own.units
+        known = None
+        if unit is not None:
+            mine = unit[begin : begin + len(taken)][taken]
+            known = placed[mine]
+        own.side[taken], each = split_units(high[taken], low[taken], ratios, f"rows of {dataset.source.name}", known)
+        if unit is not None:
+            placed[mine] = own.side[taken]
+        counts.append((dataset.source.name, each))
+        begin += len(taken)
+    return counts
+
+
+def _seen_in_earlier(side: U8, unit: I64) -> int:
+    """Count the rows of valid and test whose unit has a row in an earlier split (train, then valid)."""
+    earliest = np.full(int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
+    np.minimum.at(earliest, unit, side)
+    return int(((side != NOWHERE) & (earliest[unit] < side)).sum())
 
 
 def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[Split, int]:
@@ -126,10 +188,12 @@ def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[S
     return counts
 
 
-def split_units(high: U64, low: U64, ratios: Mapping[Split, float], what: str) -> tuple[U8, dict[Split, int]]:
+def split_units(
+    high: U64, low: U64, ratios: Mapping[Split, float], what: str, placed: U8 | None = None
+) -> tuple[U8, dict[Split, int]]:
     """Find the split of every row, from the 128-bit hash of its unit [N] → uint8 [N], and the units of each split.
 
-    Rows with equal hashes are one unit and never apart.
+    Rows with equal hashes are one unit and never apart. placed: the split that a row's unit has already, or `NOWHERE`.
     """
     order = np.lexsort((low, high))
     first = np.ones(len(order), np.bool_)
@@ -137,12 +201,14 @@ def split_units(high: U64, low: U64, ratios: Mapping[Split, float], what: str) -
     unit_of = np.cumsum(first) - 1
     units = int(first.sum())
     counts = ratio_counts(units, ratios, what)
-    split_of_unit = np.full(units, TRAIN, np.uint8)
-    split_of_unit[: counts["test"] + counts["valid"]] = VALID
-    split_of_unit[: counts["test"]] = TEST
+    split_of_unit = np.full(units, NOWHERE, np.uint8) if placed is None else placed[order][first]
+    for number in (TEST, VALID):
+        lacking = max(0, counts[SPLITS[number]] - int((split_of_unit == number).sum()))
+        split_of_unit[np.flatnonzero(split_of_unit == NOWHERE)[:lacking]] = number
+    split_of_unit[split_of_unit == NOWHERE] = TRAIN
     side = np.empty(len(order), np.uint8)
     side[order] = split_of_unit[unit_of]
-    return side, counts
+    return side, {split: int((split_of_unit == number).sum()) for number, split in enumerate(SPLITS)}
 
 
 def thinned(weights: Sequence[float], tokens: Sequence[I64], orders: Sequence[U64]) -> list[npt.NDArray[np.bool_]]:
@@ -171,17 +237,14 @@ def thinned(weights: Sequence[float], tokens: Sequence[I64], orders: Sequence[U6
     return masks
 
 
-def _keep_keys_apart(data: Sequence[_Rows], left_out: Mapping[str, Counter[str]]) -> None:
-    """Test keeps its keys, valid those that are not in test, train the rest."""
-    keys = []
-    for own in data:
-        pairs = np.empty((len(own.first), 2), ">u8")  # 128 bits as 16 bytes, which numpy can sort and compare
-        pairs[:, 0], pairs[:, 1] = own.units
-        keys.append(pairs.view("S16").reshape(-1))
-    for keeper, reason, others in ((TEST, KEY_IN_TEST, (VALID, TRAIN)), (VALID, KEY_IN_VALID, (TRAIN,))):
-        held = np.unique(np.concatenate([key[own.side == keeper] for own, key in zip(data, keys, strict=True)]))
-        for own, key in zip(data, keys, strict=True):
-            own.leave_out(np.isin(own.side, others) & np.isin(key, held), left_out[reason])
+def _keep_apart(
+    data: Sequence[_Rows], units: Sequence[I64], reasons: tuple[str, str], left_out: Mapping[str, Counter[str]]
+) -> None:
+    """Test keeps its units, valid those that are not in test, train the rest. units: the number of each row's."""
+    for keeper, reason, others in ((TEST, reasons[0], (VALID, TRAIN)), (VALID, reasons[1], (TRAIN,))):
+        held = np.unique(np.concatenate([unit[own.side == keeper] for own, unit in zip(data, units, strict=True)]))
+        for own, unit in zip(data, units, strict=True):
+            own.leave_out(np.isin(own.side, others) & np.isin(unit, held), left_out[reason])
 
 
 def _thin(weights: Sequence[float], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]) -> None:

@@ -16,6 +16,7 @@ from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
 from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
 from headrace.packing.storage.packed_parquet import Codec, checked_codec
 from headrace.run.settings import RecipeSettings
+from headrace.settings import Names
 
 if TYPE_CHECKING:
     from headrace.run.context import RunContext
@@ -104,6 +105,16 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
         "its own.",
     )
+    duplicates: Literal["group", "drop", "count", "allow"] | None = Field(
+        None,
+        json_schema_extra={"panel": "Splits"},
+        description="Rows with the same user turns (case and white space aside) or a same sequence; group: in one "
+        "split; drop: in one split, and the later copies of a whole row go; count: reported; allow: not looked for. "
+        "Unless given group, or count where the blend gives the splits.",
+    )
+    content: Names = Field(
+        (), json_schema_extra={"panel": "Splits"}, description="Columns to compare in place of user turns."
+    )
     sample: int | None = _rows(
         None, ge=1, description="At most this many rows of each dataset, chosen by seed; all unless given."
     )
@@ -136,6 +147,16 @@ class PackedSequences(RecipeSettings, ChatSettings):
                 f"choose a larger pack_size or a smaller multiple"
             )
         return self
+
+    @property
+    def duplicates_are(self) -> Literal["group", "drop", "count", "allow"]:
+        """What becomes of rows with the same content: as asked, else by who gives the splits."""
+        return self.duplicates or ("group" if self.blend.datasets else "count")
+
+    @property
+    def least_compared(self) -> int:
+        """The least tokens of a sequence that is compared with others: pieces of cut ones may be short and common."""
+        return self.longest if self.too_long == "split" else 1
 
     @property
     def longest(self) -> int:

@@ -25,6 +25,7 @@ from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import Dataset
+from headrace.packing.chats.layouts import digest_of_texts
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
 from headrace.packing.chats.words import CHOSEN
@@ -218,6 +219,7 @@ class _Encoding:
             taken = hashes <= np.uint64(self.task.sample_below)
             self.dropped[SAMPLED_OUT] += int((~taken).sum())
         places, rows, keys = [], [], []
+        named: list[bytes | None] = []
         for place in np.flatnonzero(taken).tolist():
             row = batch.rows[place]
             if isinstance(row, BrokenRow):
@@ -229,6 +231,12 @@ class _Encoding:
                     self.reject(batch, place, NO_SPLIT_KEY, f"{entity} is {key!r}")
                     continue
                 keys.append(key if isinstance(key, str) else canonical_json(key).decode())
+            if not self.settings.content:
+                named.append(None)
+            else:
+                values = [row.get(name) for name in self.settings.content]
+                given = any(value not in (None, "") for value in values)
+                named.append(digest_of_texts([canonical_json(values).decode()]) if given else None)
             places.append(place)
             rows.append(row)
         if not rows:
@@ -238,10 +246,15 @@ class _Encoding:
         for each in encoded.rejected:
             self.reject(batch, places[each.row], each.reason, each.detail)
         if len(encoded.lengths):
-            self.keep(part, batch, np.array(places), keys, encoded)
+            self.keep(part, batch, np.array(places), keys, named, encoded)
 
-    def keep(self, part: Part, batch: RowBatch, places: I64, keys: list[str], encoded: Encoded) -> None:
-        """Cut the sequences to fit, and spool them with their origins. places, keys: of the rows that were encoded."""
+    def keep(
+        self, part: Part, batch: RowBatch, places: I64, keys: list[str], named: list[bytes | None], encoded: Encoded
+    ) -> None:
+        """Cut the sequences to fit, and spool them with their origins.
+
+        places, keys, named: of the rows that were encoded; named: digests of the columns to compare.
+        """
         settings, lengths, longest = self.settings, encoded.lengths, self.settings.longest
         over = np.flatnonzero(lengths > longest)
         if settings.too_long == "error" and len(over):
@@ -287,6 +300,8 @@ class _Encoding:
             texts = pa.array(keys, pa.large_string())
             units = hash_texts(derive_key(settings.seed, "packed_sequences.key"), texts)
             high, low = (each[rows] for each in units)
+        digests = [named[row] or encoded.contents[each] for row, each in zip(rows, pieces.sequence[kept], strict=True)]
+        contents = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
         aligned = shift_left(mask, np.cumsum(sizes)) if settings.loss_mask_alignment == "shift_left" else None
         self.origins.append(
             Origins(
@@ -294,6 +309,8 @@ class _Encoding:
                 row=numbers,
                 unit_high=high,
                 unit_low=low,
+                content_high=contents[:, 0],
+                content_low=contents[:, 1],
                 lengths=sizes,
                 labels=labels,
                 prints=sequence_prints(tokens, aligned, sizes, self.blank),

@@ -43,6 +43,7 @@ from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 
+_SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a warning
 _KINDS = ("sequences", "tokens", "labels")
 _BIN_WITHOUT_LABEL = "bin_without_label"
 
@@ -68,7 +69,15 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     for owner in range(len(datasets)):
         names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
         origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
-    choice = choose(datasets, origins, ratios=settings.ratios, keyed=settings.entity is not None, seed=settings.seed)
+    choice = choose(
+        datasets,
+        origins,
+        ratios=settings.ratios,
+        keyed=settings.entity is not None,
+        seed=settings.seed,
+        duplicates=settings.duplicates_are,
+        least_tokens=settings.least_compared,
+    )
     groups = _groups(settings, datasets, choice, fingerprint)
     packed = context.stage(
         "pack",
@@ -164,6 +173,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 "pad_id": pad_id,
                 "libraries": {name: library_version(name) for name in libraries},
             },
+            "duplicates": choice.duplicates,
             "units": [{"of": what, **units} for what, units in choice.units],
             "encoded": counts,
             "lost": lost,
@@ -244,9 +254,34 @@ def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_lo
     for split in settings.asked_splits:
         if not any((side == SPLITS.index(split)).any() for side in choice.splits):
             context.on_event(Note("warning", f"{split} is empty: no row is left for it; see the dropped rows"))
+    if choice.duplicates is not None:
+        _tell_duplicates(settings, context, choice.duplicates)
     if too_long.get("tokens"):
         what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
         context.on_event(Note("warning", f"too_long={settings.too_long!r} left out {what}"))
+
+
+def _tell_duplicates(settings: PackedSequences, context: RunContext, found: Mapping[str, Any]) -> None:
+    """Say what rows repeat, and warn where a split repeats what another trains, or one unit is large."""
+    again, rows, seen = found["same_content"], found["rows"], found["seen_in_earlier_splits"]
+    if again:
+        context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
+    if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
+        context.on_event(
+            Note(
+                "warning",
+                f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do; "
+                'choose duplicates="group" to keep them apart',
+            )
+        )
+    elif found["largest"] > max(100, _LARGE_UNIT * rows):
+        context.on_event(
+            Note(
+                "warning",
+                f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one split; name the "
+                'columns that tell them apart with content=, or choose duplicates="allow"',
+            )
+        )
 
 
 def _left_out(

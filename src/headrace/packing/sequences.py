@@ -143,6 +143,7 @@ class Origins:
 
     file int32, row int64: the source file's place in its dataset, and the row's number in it from 0.
     unit_high, unit_low uint64: hash of what must stay in one split: the entity, else the row itself.
+    content_high, content_low uint64: digest of what the row asks.
     lengths, labels int64: tokens, and those that are trained and have a token before them.
     prints uint64: fingerprints.
     """
@@ -151,6 +152,8 @@ class Origins:
     row: I64
     unit_high: U64
     unit_low: U64
+    content_high: U64
+    content_low: U64
     lengths: I64
     labels: I64
     prints: U64
@@ -168,7 +171,7 @@ class Origins:
     @classmethod
     def joined(cls, parts: Sequence[Origins]) -> Origins:
         """Lay the sequences of several spools end to end."""
-        kinds = (np.int32, np.int64, np.uint64, np.uint64, np.int64, np.int64, np.uint64)
+        kinds = (np.int32, np.int64, *(4 * (np.uint64,)), np.int64, np.int64, np.uint64)
         columns = {
             each.name: np.concatenate([np.empty(0, kind), *(getattr(part, each.name) for part in parts)])
             for each, kind in zip(fields(cls), kinds, strict=True)

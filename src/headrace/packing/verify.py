@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import I64, U64
 from headrace.bins.rows import PackedRows, first_fault
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
@@ -45,6 +46,7 @@ class _Seen:
     tokens: int = 0
     labels: int = 0
     prints: int = 0
+    compared: U64 = field(default_factory=lambda: np.empty(0, np.uint64))  # fingerprints of those that are long enough
     problem: str | None = None
 
 
@@ -53,6 +55,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     config = json.loads((run.root / "config.json").read_bytes())
     for name in ("recipe", "algorithm"):  # no law depends on the packer, and an older run may name one that is gone
         config.pop(name, None)
+    config.setdefault("duplicates", "allow")  # of runs that were made before it could be asked
     settings, groups = PackedSequences(**config), run.manifest.facts["groups"]
     names = [name for group in groups for name in group["shards"]]
     looks = [partial(_look_at, run, settings, name) for name in names]
@@ -62,6 +65,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         _bins_check(settings, groups, shards),
         _sequences_check(run, settings, groups, shards),
         _splits_check(groups),
+        _content_check(settings, groups, shards),
         _links_check(run, groups, seen),
         _files_check(run),
         _tokens_check(run),
@@ -116,6 +120,27 @@ def _splits_check(groups: Sequence[Mapping[str, Any]]) -> Check:
             if owner.setdefault(name, group["split"]) != group["split"]:
                 return Check("splits apart", "", f"{name}: is in {owner[name]} and in {group['split']}")
     return Check("splits apart", f"each of {len(owner):,} shards is in one split")
+
+
+def _content_check(
+    settings: PackedSequences, groups: Sequence[Mapping[str, Any]], shards: Sequence[Sequence[_Seen]]
+) -> Check:
+    """Compare the sequences of each split with those of the others, token for token and label for label."""
+    prints: dict[str, U64] = {}
+    for split in SPLITS:
+        own = [each for group, each in zip(groups, shards, strict=True) if group["split"] == split]
+        found = [shard.compared for each in own for shard in each]
+        prints[split] = np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+    again = {
+        f"{late} and {early}": len(np.intersect1d(prints[late], prints[early], assume_unique=True))
+        for early, late in combinations(SPLITS, 2)
+    }
+    which = "sequences of a whole bin" if settings.too_long == "split" else "sequences"
+    listed = "; ".join(f"{count:,} {which} are in {where}" for where, count in again.items() if count)
+    apart = f"no sequence of a split is in another ({which} compared)"
+    if settings.duplicates_are in ("group", "drop"):
+        return Check("content apart", apart, listed or None)
+    return Check("content apart", f"not asked for: {listed or apart}")
 
 
 def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
@@ -184,6 +209,8 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
                     seen.tokens += len(rows.ids)
                     seen.labels += int(np.sum(rows.mask, dtype=np.int64))
                     prints = sequence_prints(rows.ids, rows.mask if aligned else None, rows.sequence_lengths, blank)
+                    long = rows.sequence_lengths >= settings.least_compared
+                    seen.compared = np.concatenate([seen.compared, prints[long]])
                     seen.prints += int(prints.sum(dtype=np.uint64))
             except CorruptShard as error:
                 return _Seen(problem=str(error).replace(str(file), str(path)))

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +64,24 @@ class Tokens:
 
 
 Sample = Conversation | Text | Tokens
+
+
+def digest_of_texts(texts: Sequence[str]) -> bytes:
+    """Digest texts of which case, width of characters and white space do not count; 16 bytes."""
+    plain = (text if text.isascii() else normalize("NFKC", text) for text in texts)
+    joined = "\0".join(" ".join(text.casefold().split()) for text in plain)
+    return blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def content_of(sample: Sample) -> bytes:
+    """Digest what a row asks: its user turns or prompt, else all of it; of tokens all of them. 16 bytes."""
+    if isinstance(sample, Tokens):  # what is not trained of them may be no more than a token that all rows begin with
+        return blake2b(sample.ids.astype("<i8").tobytes(), digest_size=16).digest()
+    if isinstance(sample, Text):
+        return digest_of_texts([sample.text[: sample.trained_from].strip() or sample.text])
+    asked = [message["content"] for message in sample.messages if message["role"] == "user"]
+    texts = [text for text in asked if text.strip()] or [message["content"] for message in sample.messages]
+    return digest_of_texts(texts)
 
 
 def sample_of(

@@ -26,7 +26,7 @@ import numpy as np
 
 from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
-from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
+from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row
 from headrace.packing.chats.settings import (
@@ -57,6 +57,7 @@ class Encoded:
 
     rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
     special_text: how many rows with a sequence hold the text of a special token in a message.
+    contents: of each sequence's row the digest of what asks: see `content_of`.
     """
 
     tokens: I32
@@ -64,6 +65,7 @@ class Encoded:
     lengths: I64
     rows: I64
     rejected: list[Rejected]
+    contents: list[bytes]
     special_text: int = 0
 
     @property
@@ -86,6 +88,7 @@ class _Item:
     ids: Any = None
     mask: Any = None
     special_text: bool = False
+    content: bytes = b""
 
 
 class ChatEncoder:
@@ -156,6 +159,7 @@ class ChatEncoder:
             lengths=np.array([len(item.ids) for item in kept], np.int64),
             rows=np.array([item.row for item in kept], np.int64),
             rejected=rejected,
+            contents=[item.content for item in kept],
             special_text=len({item.row for item in kept if item.special_text}),
         )
 
@@ -175,6 +179,7 @@ class ChatEncoder:
         items: list[_Item] = []
         filters = [(name, frozenset(words)) for name, words in form.filters.items()]
         chats: list[tuple[int, Conversation, Special]] = []
+        contents: dict[int, bytes] = {}
         for place, row in enumerate(rows, first):
             try:
                 if isinstance(row, BrokenRow):
@@ -183,6 +188,7 @@ class ChatEncoder:
                 sample = sample_of(row, form.layout, form.mapping, form.filters)
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
                     raise SettingsError(f"rows with {', '.join(sorted(row))} are no tokens yet; give tokenizer=")
+                contents[place] = content_of(sample)
                 if isinstance(sample, Conversation):
                     chats.append((place, *self._ready(sample)))
                 elif isinstance(sample, Text):
@@ -201,6 +207,8 @@ class ChatEncoder:
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
         if len(chats) < len(items):
             items.sort(key=lambda item: item.row)
+        for item in items:
+            item.content = contents[item.row]
         return items
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, Special]:

@@ -1,0 +1,101 @@
+"""Find rows that hold the same content, and join them to units that share a split. Pure.
+
+Rows are joined where they ask the same (the same digest of user turns, or of named columns), where a sequence of one is
+a sequence of the other, token for token and label for label, and where they have one entity. What is joined through
+others is joined: a unit is a connected component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.arrays import I64, U64
+from headrace.packing.sequences import Origins
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Rows of all datasets end to end [R], compared with each other.
+
+    unit: the number of each row's component; unit_high, unit_low: what the component is drawn by, the least hash of
+    its rows, so that a row that repeats no other is drawn as it would be alone.
+    content: the number of what each row asks; is_copy: whether all of a row is in an earlier one.
+    """
+
+    unit: I64
+    unit_high: U64
+    unit_low: U64
+    content: I64
+    is_copy: npt.NDArray[np.bool_]
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Count the rows, those that ask what an earlier one asks, the copies, and the rows of the largest unit."""
+        return {
+            "rows": len(self.unit),
+            "same_content": len(self.content) - int(self.content.max(initial=-1)) - 1,
+            "copies": int(self.is_copy.sum()),
+            "largest": int(np.bincount(self.unit).max(initial=0)),
+        }
+
+
+def find_repeats(origins: Sequence[Origins], least_tokens: int) -> Repeats:
+    """Compare all rows of all datasets. least_tokens: shorter sequences join no rows."""
+    every = Origins.joined(origins)
+    counts = np.concatenate([np.diff(each.first_of_row, append=len(each)) for each in origins])
+    first = np.cumsum(counts) - counts
+    row = np.repeat(np.arange(len(counts)), counts)
+    entity = number_rows(every.unit_high[first], every.unit_low[first])
+    content = number_rows(every.content_high[first], every.content_low[first])
+    long = every.lengths >= least_tokens
+    sequence = number_rows(every.prints[long])
+    least = least_of_component(
+        len(counts), [(np.arange(len(counts)), entity), (np.arange(len(counts)), content), (row[long], sequence)]
+    )
+    numbers, unit = np.unique(least, return_inverse=True)
+
+    order = np.lexsort((every.unit_low[first], every.unit_high[first]))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    lowest = np.full(len(numbers), len(order))
+    np.minimum.at(lowest, unit, rank)
+    drawn = first[order[lowest[unit]]]
+
+    sums = np.add.reduceat(every.prints, first) if len(first) else every.prints
+    _, first_copy = np.unique(number_rows(content.astype(np.uint64), sums, counts.astype(np.uint64)), return_index=True)
+    is_copy = np.ones(len(counts), np.bool_)
+    is_copy[first_copy] = False
+    return Repeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)
+
+
+def number_rows(*columns: U64) -> I64:
+    """Number the distinct rows of parallel columns [N], from 0; equal rows have one number. int64 [N]."""
+    order = np.lexsort(columns)
+    new = np.zeros(len(order), np.bool_)
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(new)
+    return numbers
+
+
+def least_of_component(rows: int, groups: Sequence[tuple[I64, I64]]) -> I64:
+    """Find the connected components of rows 0..rows-1: the least row of each row's component. int64 [rows].
+
+    groups: (rows [M], numbers [M]); rows with one number are connected.
+    """
+    least = np.arange(rows)
+    while True:
+        before = least
+        for row, number in groups:
+            lowest = np.full(int(number.max(initial=-1)) + 1, rows)
+            np.minimum.at(lowest, number, least[row])
+            least = least.copy()
+            np.minimum.at(least, row, lowest[number])
+        least = least[least]
+        if np.array_equal(least, before):
+            return least
