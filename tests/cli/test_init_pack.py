@@ -87,7 +87,7 @@ def test_columns_that_are_not_read_are_named(tokenizer: Path, tmp_path: Path) ->
 
 
 def test_bins_are_as_large_as_almost_all_chats_need(tokenizer: Path, tmp_path: Path) -> None:
-    rows = [{"text": "word " * 6000}] * 10 + [{"text": "a few words"}] * 90
+    rows = [{"text": f"{n} " + "word " * 6000} for n in range(10)] + [{"text": f"{n} few words"} for n in range(90)]
     record, text = configured(written(tmp_path / "a.jsonl", rows), tmp_path / "out", tokenizer)
     run = prepare(record)
 

@@ -152,7 +152,8 @@ def _split_each(
         if unit is not None:
             mine = unit[begin : begin + len(taken)][taken]
             known = placed[mine]
-        own.side[taken], each = split_units(high[taken], low[taken], ratios, f"rows of {dataset.source.name}", known)
+        what = f"rows of {dataset.source.name}{'' if unit is None else ', those that repeat each other counted once'}"
+        own.side[taken], each = split_units(high[taken], low[taken], ratios, what, known)
         if unit is not None:
             placed[mine] = own.side[taken]
         counts.append((dataset.source.name, each))

@@ -405,7 +405,8 @@ def test_padding_without_a_token_to_pad_with_is_refused(tmp_path: Path, source: 
 
 
 def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]}] * 5)
+    rows = [{"input_ids": [1, 2, 3 + number], "loss_mask": [0, 0, 0]} for number in range(5)]
+    path = write_jsonl(tmp_path / "in.jsonl", rows)
 
     with pytest.raises(InputError, match="no bin was made of 5 rows: bin_without_label 5"):
         packed(path, tmp_path / "out", nothing_trained="keep")
