@@ -148,11 +148,11 @@ def _split_each(
     for own, dataset in zip(data, datasets, strict=True):
         taken = own.side != NOWHERE
         high, low = own.units
-        known = None
+        known, what = None, f"rows of {dataset.source.name}"
         if unit is not None:
             mine = unit[begin : begin + len(taken)][taken]
             known = placed[mine]
-        what = f"rows of {dataset.source.name}{'' if unit is None else ', those that repeat each other counted once'}"
+            what += "" if len(np.unique(mine)) == len(mine) else ", those that repeat each other counted once"
         own.side[taken], each = split_units(high[taken], low[taken], ratios, what, known)
         if unit is not None:
             placed[mine] = own.side[taken]
