@@ -53,11 +53,11 @@ def written(directory):
 @needs_package
 def test_chats_of_the_package_train_a_tokenizer_and_a_model_that_sees_one_chat_at_a_time(tmp_path):
     pytest.importorskip("tokenizers", reason="needs headrace[chat]")
-    small = ("--limit", 600, "--pack-size", 256, "--steps", 12, "--bins", 4, "--out", tmp_path)
+    small = ("--limit", 900, "--pack-size", 512, "--steps", 15, "--bins", 4, "--out", tmp_path)
     done = run(*small)
 
     shows_no_leak_and_learning(done)
-    assert "600 chats" in done.stdout
+    assert "900 chats" in done.stdout
 
 
 @needs_package

@@ -136,6 +136,7 @@ def test_rows_may_give_several_sequences_that_stay_in_one_split(tmp_path: Path, 
     run = headrace.prepare(recipe, tmp_path / "out")
 
     facts = run.manifest.facts
-    assert {"train": 25, "valid": 15, "test": 10} == facts["source_rows"]
+    assert {"train": 27, "valid": 14, "test": 9} == facts["source_rows"]
+    assert facts["duplicates"]["same_content"] == 3  # three users ask what another has asked
     assert (facts["packed"]["sequences"] > 50) == bool(more)
     assert headrace.verify(run.out).problems == []
