@@ -158,7 +158,7 @@ OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores dynamic index packed_reading tokenising \
-	entities cache packing histories contexts series series_prep plan scale order other_loaders
+	entities cache packing histories contexts series series_prep plan scale order balance other_loaders
 
 bench: ## every table of docs/performance.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \

@@ -65,6 +65,11 @@ class PackedSequences(RecipeSettings, ChatSettings):
         ge=0,
         description="Token to pad with; the tokenizer's end-of-text token unless given, which readers cut off again.",
     )
+    bin_order: Literal["shuffled", "spread"] = _packing(
+        "shuffled",
+        description="Order of bins in files; spread: every stretch holds cheap and dear ones alike, for streams with "
+        "balance. Concatenative bins keep their order unless spread.",
+    )
     max_sequences_per_bin: int | None = _packing(None, ge=1, description="No limit unless given.")
     loss_mask_alignment: Alignment = _packing(
         "shift_left",
