@@ -5,12 +5,13 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from chats import QWEN, chat, needs_data, rows_of, small_tokenizer
@@ -80,7 +81,9 @@ def test_a_path_comes_before_a_name(cache, files, tmp_path, monkeypatch):
     assert Path(NAME) == ChatSettings(tokenizer=NAME).tokenizer
 
 
-@pytest.mark.parametrize("text", ["qwen3", "/a/b", "./a/b", "a/b/c", "a/tokenizer.json", "a/tokenizer.json.gz", "../b"])
+@pytest.mark.parametrize(
+    "text", ["qwen3", "/a/b", "./a/b", "a/b/c", "a/tokenizer.json", "a/tokenizer.json.gz", "../b", "a--b/c", "a/..b"]
+)
 def test_what_is_no_name_stays_a_path(cache, text):
     assert Path(text) == ChatSettings(tokenizer=text).tokenizer
 
@@ -165,7 +168,7 @@ def test_a_name_that_nobody_knows_says_where_it_was_looked_for(cache):
         ChatSettings(tokenizer=f"{NAME}@v2")
 
     assert f"tokenizer {NAME}@v2: is no path on this machine and not in the cache {cache}" in str(raised.value)
-    assert f"hf download {NAME} --revision v2 tokenizer.json tokenizer_config.json" in str(raised.value)
+    assert f"hf download {NAME} --revision v2 --exclude '*.safetensors'" in str(raised.value)
     assert "HF_HUB_OFFLINE" in str(raised.value)
 
 
@@ -200,3 +203,144 @@ def test_a_real_tokenizer_by_its_name_gives_the_run_of_its_files(cache, tmp_path
     by_name, by_path = prepared(tmp_path, "Qwen/Qwen3-8B"), prepared(tmp_path, QWEN, "by-path")
 
     assert by_name.manifest.facts["groups"] == by_path.manifest.facts["groups"]
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """What the hub's client asks for, of one repository: its commit, the files there are, and each file."""
+
+    files: Path
+    commit = FIRST
+    asked: list[str]
+
+    def do_GET(self):
+        self.answer(with_body=True)
+
+    def do_HEAD(self):
+        self.answer(with_body=False)
+
+    def answer(self, *, with_body):
+        path = unquote(urlsplit(self.path).path)
+        self.asked.append(path)
+        files = {each.name: each.read_bytes() for each in sorted(self.files.iterdir())}
+        headers = {"X-Repo-Commit": self.commit}
+        resolved = re.fullmatch(rf"/{NAME}/resolve/(?:main|{self.commit})/([^/]+)", path)
+        if re.fullmatch(rf"/api/models/{NAME}(/revision/(main|{self.commit}))?", path):
+            told = {"id": NAME, "sha": self.commit, "siblings": [{"rfilename": each} for each in files]}
+            status, body, headers = 200, json.dumps(told).encode(), {**headers, "Content-Type": "application/json"}
+        elif re.fullmatch(rf"/api/models/{NAME}/tree/{self.commit}", path):
+            tree = [
+                {"type": "file", "path": each, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                for each, data in files.items()
+            ]
+            status, body, headers = 200, json.dumps(tree).encode(), {**headers, "Content-Type": "application/json"}
+        elif resolved and resolved[1] in files:
+            body = files[resolved[1]]
+            status, headers = 200, {**headers, "ETag": f'"{hashlib.sha1(body).hexdigest()}"'}
+        else:
+            what = "RevisionNotFound" if f"/{NAME}/" in path else "RepoNotFound"
+            status, body, headers = 404, b"", {"X-Error-Code": what, "X-Error-Message": "not here"}
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def served(files):
+    """A hub on this machine that has one repository: its address, and what it was asked for."""
+    (files / "model.safetensors").write_bytes(b"weights that nobody asked for")
+    handler = type("Served", (Hub,), {"files": files, "asked": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def command(*words, cwd, endpoint="http://127.0.0.1:9", offline=False, home="home"):
+    """The command line, with a home and a hub of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    env = {**kept, "HF_HOME": str(cwd / home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": str(int(offline))}  # fmt: skip
+    line = [sys.executable, "-c", "from headrace.cli import command; command()", *map(str, words)]
+    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, check=False, env=env)
+
+
+def pack(name, *, cwd, out="out", **more):
+    words = ("pack", "chats.jsonl", "--out", out, "--tokenizer", name, "--pack-size", 1024, "--json")
+    return command(*words, cwd=cwd, **more)
+
+
+def test_the_command_fetches_what_is_not_in_the_cache_once_and_only_a_tokenizer(served, tmp_path):
+    endpoint, handler = served
+    write_jsonl(tmp_path / "chats.jsonl", ROWS)
+
+    fetched = pack(NAME, cwd=tmp_path, endpoint=endpoint)
+    assert 0 == fetched.returncode, fetched.stderr
+    assert any(path.endswith("/tokenizer.json") for path in handler.asked)
+    assert not any("safetensors" in path for path in handler.asked)
+    handler.asked.clear()
+    again = pack(NAME, cwd=tmp_path, out="again", endpoint=endpoint)
+    offline = pack(f"{NAME}@{FIRST}", cwd=tmp_path, out="offline", offline=True)
+
+    assert handler.asked == []
+    first, second, third = (json.loads(each.stdout) for each in (fetched, again, offline))
+    assert first["run_id"] == second["run_id"] == third["run_id"]
+    checked = command("verify", "out", "--json", cwd=tmp_path, offline=True)
+    assert f"{NAME}@{FIRST}: the files in the hub's cache are those" in checked.stdout
+
+
+def test_a_cached_branch_stays_until_it_is_fetched_again(served, tmp_path):
+    endpoint, handler = served
+    write_jsonl(tmp_path / "chats.jsonl", ROWS)
+    before = pack(NAME, cwd=tmp_path, endpoint=endpoint)
+    handler.commit = SECOND
+    here = pack(NAME, cwd=tmp_path, endpoint=endpoint)
+    fresh = pack(NAME, cwd=tmp_path, endpoint=endpoint, home="another")
+
+    first, second, third = (json.loads(each.stdout)["run_id"] for each in (before, here, fresh))
+    assert first == second != third
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mill/unknown", "RepositoryNotFoundError"),
+        (f"{NAME}@v9", "RevisionNotFoundError"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_said_on_the_command_line(served, tmp_path, name, words):
+    write_jsonl(tmp_path / "chats.jsonl", ROWS)
+    done = pack(name, cwd=tmp_path, endpoint=served[0])
+
+    assert 2 == done.returncode
+    assert f"tokenizer {name}: is no path on this machine and not in the cache {tmp_path}/home/hub" in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_network_or_cache_the_command_says_what_to_do(tmp_path):
+    write_jsonl(tmp_path / "chats.jsonl", ROWS)
+    for done in (pack(NAME, cwd=tmp_path), pack(NAME, cwd=tmp_path, offline=True)):
+        assert 2 == done.returncode
+        assert f"hf download {NAME} --revision main" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_init_writes_the_commit_and_peek_takes_a_name(files, tmp_path):
+    write_jsonl(tmp_path / "chats.jsonl", ROWS)
+    cache_snapshot(tmp_path / "home" / "hub", files, FIRST)
+
+    written = ("init", "pack", "chats.jsonl", "--tokenizer", NAME, "--out", "out", "--config", "pack.yaml")
+    made = command(*written, cwd=tmp_path, offline=True)
+    shown = command("peek", "chats.jsonl", "--mask", "--tokenizer", NAME, "--rows", 1, cwd=tmp_path, offline=True)
+
+    assert 0 == made.returncode, made.stderr
+    assert f"tokenizer: {NAME}@{FIRST}\n" in (tmp_path / "pack.yaml").read_text()
+    assert "tokens trained" in shown.stdout

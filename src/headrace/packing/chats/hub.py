@@ -27,7 +27,7 @@ FILES = (
     "chat_template.json",
 )
 _ALWAYS = FILES[:2]  # a snapshot in the cache without these is one of other files
-_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^\s@]+))?", re.ASCII)
+_NAME = re.compile(r"(?!\S*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^\s@]+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -63,18 +63,19 @@ def directory_of(name: str) -> Path:
     try:
         found = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=list(FILES)))
     except Exception as error:  # the client lets the errors of its transport through
-        why = next(iter(str(error.__cause__ or error).strip().splitlines()), "")
+        cause = error.__cause__ or error if isinstance(error, FileNotFoundError) else error  # of what is not cached
+        why = printable(" ".join(str(cause).split()), 300)
         raise SettingsError(
             f"tokenizer {name}: is no path on this machine and not in the cache {hub.constants.HF_HUB_CACHE}, and the "
-            f"hub did not give it ({type(error.__cause__ or error).__name__}: {printable(why, 300)}); check the name, "
-            f"or fetch it where the hub is within reach, `hf download {repository} --revision {revision} "
-            f"{' '.join(FILES[:2])} chat_template.jinja`, and give the directory or copy the cache"
+            f"hub did not give it ({type(cause).__name__}: {why}); check the name, "
+            f"or fetch it where the hub is within reach, `hf download {repository} --revision {revision} --exclude "
+            "'*.safetensors'`, and bring the cache here or give the directory"
         ) from error
     if not (found / FILES[0]).is_file():
         raise SettingsError(
-            f"tokenizer {name}: no tokenizer.json in {found}; if the hub has none either, it is a slow tokenizer: "
-            f"convert it with transformers, `AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`, "
-            f"and give the directory; if it has one, `hf download {repository} --revision {revision} tokenizer.json`"
+            f"tokenizer {name}: no tokenizer.json in {found}; if the hub has one, fetch it, `hf download {repository} "
+            f"--revision {revision} tokenizer.json`; if not, it is a slow tokenizer: convert it with transformers, "
+            f"`AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`, and give the directory"
         )
     return found
 
