@@ -34,7 +34,7 @@ class StopAt(TrainerCallback):
         control.should_training_stop = state.global_step == self.step
 
 
-class Language(LlamaForCausalLM):
+class NotingForCausalLM(LlamaForCausalLM):
     """A tiny Llama that notes the rows of each batch, in training and outside."""
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -65,11 +65,11 @@ class Score(torch.nn.Module):
         return {"loss": (scores - labels).square().mean(), "logits": scores}
 
 
-def language_model(**settings: Any) -> Language:
+def language_model(**settings: Any) -> NotingForCausalLM:
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = {"vocab_size": 64, "num_key_value_heads": 2, "attention_dropout": 0.1, "max_position_embeddings": 64}
-    return Language(LlamaConfig(**{**config, **shape, **settings}))
+    return NotingForCausalLM(LlamaConfig(**{**config, **shape, **settings}))
 
 
 def score_model() -> Score:
@@ -127,12 +127,13 @@ def fit(
     workers: int = 0,
     stop: int | None = None,
     resume: str | None = None,
+    model: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """One training run of this rank: rows by batch, losses by step, and what the Trainer's state says."""
     arguments = arguments_of(folder, **settings)
     trainer = StreamTrainer(
-        language_model() if kind == "language" else score_model(),
+        language_model(**(model or {})) if kind == "language" else score_model(),
         arguments,
         train_dataset=stream_of(data, kind, workers=workers, shuffle=True, seed=5),
         callbacks=[] if stop is None else [StopAt(stop)],
@@ -150,6 +151,54 @@ def fit(
     }
 
 
+def replayed(folder: str, kind: str, windows: list[list[int]], data: str, **settings: Any) -> dict[str, Any]:
+    """The weights after an optimizer step on the mean loss of each window of rows, by hand in one process."""
+    model = language_model(attention_dropout=0.0) if kind == "language" else score_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings["learning_rate"])
+    for rows in windows:
+        optimizer.zero_grad()
+        exact_loss(model, data, rows).backward()
+        optimizer.step()
+    return {"weights": [float(each.detach().double().sum()) for each in model.parameters()]}
+
+
+def exact_loss(model: torch.nn.Module, data: str, rows: list[int] | None = None) -> torch.Tensor:
+    """The mean over the trained labels, or the targets, of these rows, in one batch; None: all."""
+    table = pq.read_table(data)
+    table = table if rows is None else table.take(rows)
+    if isinstance(model, Score):
+        row, target = (torch.tensor(table[name].to_pylist()) for name in ("row", "target"))
+        return (model.layer(row[:, None] / 50)[:, 0] - target).square().mean()
+    tokens, labels = (torch.tensor(table[name].to_pylist()) for name in ("input_ids", "labels"))
+    return model(input_ids=tokens, labels=labels).loss
+
+
+def evaluate(data: str, folder: str, *, kind: str) -> dict[str, Any]:
+    """The loss of an evaluation, beside the exact one; and of a prediction the numbers of real rows."""
+    model = language_model() if kind == "language" else score_model()
+    trainer = StreamTrainer(
+        model,
+        arguments_of(folder),
+        eval_dataset=stream_of(data, kind),
+        compute_metrics=lambda found: {"rows": len(found.label_ids), "labels": float(found.label_ids.sum())},
+    )
+    loss_alone = StreamTrainer(model, arguments_of(folder)).evaluate(stream_of(data, kind))["eval_loss"]
+    found = trainer.evaluate()
+    predicted = trainer.predict(stream_of(data, kind))
+    with torch.no_grad():
+        exact = float(exact_loss(model.eval(), data))
+    rows = [row for batch in model.evaluated for row in batch]
+    return {
+        "loss": found["eval_loss"],
+        "loss_alone": loss_alone,
+        "test_loss": predicted.metrics["test_loss"],
+        "exact": exact,
+        "rows": rows,
+        "metrics": [found["eval_rows"], found["eval_labels"]],
+        "predictions": len(predicted.predictions),
+    }
+
+
 def run_on_rank(rank: int, world_size: int, port: int, folder: str, runs: list[dict[str, Any]]) -> None:
     """Run this rank's part of each run, one after the other, and write down what came of them."""
     warnings.simplefilter("ignore")
@@ -161,3 +210,74 @@ def run_on_rank(rank: int, world_size: int, port: int, folder: str, runs: list[d
     if world_size > 1:
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+
+
+def trl_arguments(kind: type, folder: str, **settings: Any) -> Any:
+    usual = {"save_strategy": "no", "num_train_epochs": 1, "logging_steps": 1, "report_to": [], "disable_tqdm": True}
+    return kind(
+        folder,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=2,
+        per_device_eval_batch_size=2,
+        **{**usual, **settings},
+    )
+
+
+class NotingCollator:
+    """Notes the prompts of each batch, on the way to TRL's own collator."""
+
+    def __init__(self, collate: Any, column: str) -> None:
+        self.collate, self.column = collate, column
+        self.seen: list[list[Any]] = []
+
+    def __call__(self, rows):
+        self.seen.append([row[self.column] for row in rows])
+        return self.collate(rows)
+
+
+def preference(data: str, folder: str, *, resume: str | None = None, **settings: Any) -> dict[str, Any]:
+    """DPO on pairs of texts, tokenised by TRL."""
+    from trl import DPOConfig, DPOTrainer
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+    class Pairs(HeadraceTrainerMixin, DPOTrainer):
+        pass
+
+    collator = NotingCollator(DataCollatorForPreference(pad_token_id=0), "prompt_ids")
+    pairs = headrace.open(data)
+    trainer = Pairs(
+        language_model(attention_dropout=0.0),
+        language_model(attention_dropout=0.0),
+        trl_arguments(DPOConfig, folder, **settings),
+        data_collator=collator,
+        train_dataset=pairs.stream(batch_size=2, batch_format="rows", shuffle=True, seed=3),
+        eval_dataset=pairs.stream(batch_size=2, batch_format="rows"),
+        processing_class=word_tokenizer(),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    trained, collator.seen = collator.seen, []
+    loss = trainer.evaluate()["eval_loss"]
+    return {
+        "rows": trained,
+        "evaluated": collator.seen,
+        "loss": loss,
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "step": trainer.state.global_step,
+        "max_steps": trainer.state.max_steps,
+        "weights": [float(each.detach().double().sum()) for each in trainer.model.parameters()],
+    }
+
+
+def word_tokenizer() -> Any:
+    """A tokenizer of 64 words: numbers, and three more."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, "yes": 3, "no": 4, "maybe": 5}
+    model = Tokenizer(WordLevel({**words, **{str(n): len(words) + n for n in range(58)}}, unk_token="<unk>"))
+    model.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")

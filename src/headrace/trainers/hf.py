@@ -22,8 +22,9 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import VALID
@@ -269,19 +270,21 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             return samples, items
         if items is not None:
             return samples, torch.as_tensor(items).clamp(min=1)  # a step in which nothing is trained
-        own = torch.tensor([sum(each.weight for each in samples)], device=device)
-        total = int(self.accelerator.gather(own).sum().clamp(min=1))
+        own = torch.tensor([[sum(each.weight for each in samples), *(each.rows for each in samples)]], device=device)
+        of_ranks = self.accelerator.gather(own)
+        total = int(of_ranks[:, 0].sum().clamp(min=1))
         # The Trainer takes the mean over ranks, and over batches unless told that the loss is scaled already.
         means = self.accelerator.num_processes * (1 if getattr(self, "loss_is_scaled_for_ga", None) else len(samples))
-        for each in samples:
-            each.share = each.weight * means / total
+        for each, rows in zip(samples, of_ranks[:, 1:].T, strict=True):
+            each.share, each.differs = each.weight * means / total, bool((rows != rows[0]).any())
         return samples, items
 
     def training_step(self, model: Any, inputs: Any, *arguments: Any, **settings: Any) -> Any:
         """Train on a batch; its loss counts for the rows or labels that it holds."""
         self._share = getattr(inputs, "share", None)
         try:
-            return super().training_step(model, inputs, *arguments, **settings)
+            with self._gathering(differs=getattr(inputs, "differs", False)):
+                return super().training_step(model, inputs, *arguments, **settings)
         finally:
             self._share = None
 
@@ -296,6 +299,30 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         if self._share is None or self._share == 1:
             return found
         return (found[0] * self._share, found[1]) if return_outputs else found * self._share
+
+    @contextmanager
+    def _gathering(self, *, differs: bool) -> Iterator[None]:
+        """Let TRL gather values of each row, for its metrics, where ranks have unequal numbers of rows."""
+        accelerator = self.accelerator
+        gather = accelerator.gather
+
+        def unequal(values: Any) -> Any:
+            return recursively_apply(one, values)
+
+        def one(value: torch.Tensor) -> torch.Tensor:
+            if not value.ndim:
+                return cast(torch.Tensor, gather(value))
+            sizes = gather(torch.tensor([len(value)], device=value.device)).tolist()
+            parts = gather(accelerator.pad_across_processes(value)).chunk(len(sizes))
+            return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+        if differs:
+            accelerator.gather = unequal
+        try:
+            yield
+        finally:
+            if differs:
+                del accelerator.gather  # the method of the class again
 
     # Evaluation
 
@@ -323,13 +350,15 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
     def prediction_step(self, model: Any, inputs: Any, *arguments: Any, **settings: Any) -> Any:
         """Evaluate a batch, and add its loss to the sum over the split."""
-        self._items = None
-        loss, logits, labels = super().prediction_step(model, inputs, *arguments, **settings)
         if not isinstance(inputs, Inputs):
-            return loss, logits, labels
-        self._gathered = None
+            return super().prediction_step(model, inputs, *arguments, **settings)
+        self._items = self._gathered = None
         if inputs.valid is not None:
-            self._gathered = inputs.rows, self.accelerator.gather(inputs.valid.to(self.args.device))
+            real = self.accelerator.gather(inputs.valid.to(self.args.device))
+            self._gathered = inputs.rows, real
+            inputs.differs = len(set(real.view(-1, len(inputs.valid)).sum(1).clamp(min=1).tolist())) > 1
+        with self._gathering(differs=inputs.differs):
+            loss, logits, labels = super().prediction_step(model, inputs, *arguments, **settings)
         if loss is None:
             return loss, logits, labels
         # The Trainer divides by the labels of all ranks, where it counts them, and multiplies by the ranks.
@@ -348,6 +377,8 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         batch = len(real) // self.accelerator.num_processes
 
         def filled(value: torch.Tensor) -> torch.Tensor:
+            if value.ndim == 1 and len(value) == self.args.eval_batch_size:  # the loss, for each row of a whole batch
+                return value[:batch]
             if len(value) == batch:
                 return value
             if len(value) != rows:
