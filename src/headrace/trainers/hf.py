@@ -1,0 +1,485 @@
+"""Train with Hugging Face's `Trainer`, and TRL's trainers, on headrace streams.
+
+    class StreamTrainer(HeadraceTrainerMixin, Trainer):
+        pass
+
+    arguments = TrainingArguments("checkpoints", per_device_train_batch_size=8, num_train_epochs=2)
+    stream = headrace.open("out").stream("train", batch_size=8, shuffle=True)
+    StreamTrainer(model, arguments, train_dataset=stream).train(resume_from_checkpoint=True)
+
+The Trainer shares out rows, counts steps and skips batches for datasets that cannot do it themselves. A stream does
+all three: every rank reads its own share, all ranks have the same number of batches, and a checkpoint holds the
+position. So the mixin gives the Trainer the stream's own batches and replaces the arithmetic of steps, epochs and
+resuming.
+
+The last batches of ranks may hold filling rows. The model never sees them. A rank without any real row in a step runs
+one filling row whose loss counts nothing, because all ranks have to run the same collectives.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from headrace.errors import MissingExtra, SettingsError, StreamError
+from headrace.stream.loader.options import VALID
+from headrace.stream.loader.stream_loader import StreamLoader
+
+try:
+    import torch
+    from accelerate.utils import recursively_apply
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
+
+    from headrace.trainers.model_inputs import Inputs, ModelInputs
+except ImportError as error:
+    raise MissingExtra("transformers", "transformers") from error
+
+if TYPE_CHECKING:
+    from headrace.stream.loader.passes import Pass
+
+    _Trainer: Any
+else:
+    _Trainer = object  # the Trainer that the mixin is put before
+
+__all__ = ["HeadraceCallback", "HeadraceTrainerMixin"]
+
+_STATE_FILE = "trainer_state.json"  # the Trainer's own; its step and our position are written together
+
+
+class SplitLoader:
+    """Passes over a stream, each batch as the arguments of a model."""
+
+    def __init__(self, stream: StreamLoader, inputs_of: Callable[[Any], Inputs]) -> None:
+        self.stream = stream
+        self._inputs_of = inputs_of
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass this epoch, or what a loaded state left of it."""
+        self.stream.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Inputs]:
+        data_loader = getattr(self.stream, "data_loader", None)
+        # A DataLoader draws a seed for its workers. A resumed run must not draw more numbers than the first one.
+        with torch.random.fork_rng(devices=[]):
+            batches = iter(self.stream if data_loader is None else data_loader())
+        yield from map(self._inputs_of, batches)
+
+
+class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers has no types here
+    """Keeps the position of the stream in `trainer_state.json` of every checkpoint; the mixin adds it.
+
+    The position is that after the last optimizer step, the same on every rank.
+    """
+
+    def __init__(self) -> None:
+        self._stream: StreamLoader | None = None
+        self._stepped = 0
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
+        """Remember the stream that is read."""
+        self._stream, self._stepped = getattr(given.get("train_dataloader"), "stream", None), 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
+        """Count the batches that the optimizer has stepped with."""
+        stream = self._stream
+        if stream is None:
+            return
+        self._stepped = stream.received
+        if stream.partial_epoch:  # the Trainer counts from where this run began
+            whole = stream.passes.whole(stream.present).steps or 1
+            state.epoch = stream.epoch + 1 - (len(stream) - stream.received) / whole
+
+    def state(self) -> dict[str, Any]:
+        """Return what the Trainer writes into the checkpoint."""
+        saved = None if self._stream is None else self._stream.state_after(self._stepped)
+        return {"args": {}, "attributes": {"saved": saved}}
+
+
+class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
+    """Put it before a Trainer class; `train_dataset` and `eval_dataset` may then be streams of `headrace.open`.
+
+    Either is what `stream(...)` or `torch_dataset(...)` gives, with the batch size of the training arguments. Batches
+    of tensors go to the model by the names of their columns. With batch_format="rows" the Trainer's data collator makes
+    the batch; TRL's trainers then prepare each row as they prepare a dataset's. Other datasets go on as they are.
+    Raises `SettingsError` for arguments that a stream decides otherwise, `StreamError` for a checkpoint without a
+    position.
+    """
+
+    def __init__(self, *arguments: Any, train_dataset: Any = None, eval_dataset: Any = None, **settings: Any) -> None:
+        self.train_dataset: Any = train_dataset
+        self._given = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
+        self._feed: _Feed | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._share: float | None = None
+        self._items: Any = None
+        self._gathered: tuple[int, torch.Tensor] | None = None  # rows of the model's batch, real ones of all ranks'
+        self._sums = torch.zeros(2, dtype=torch.float64)
+        if isinstance(train_dataset, StreamLoader) and hasattr(self, "_prepare_dataset"):  # TRL asks for its own kinds
+            self._feed = _Feed(_first_rows(train_dataset))
+            train_dataset = self._feed.dataset()
+            eval_dataset = None if _is_streams(eval_dataset) else eval_dataset
+        super().__init__(*arguments, train_dataset=train_dataset, eval_dataset=eval_dataset, **settings)
+        if any(_is_streams(each) for each in self._given.values()):
+            self.add_callback(HeadraceCallback())
+
+    def _validate_args(self) -> None:
+        """Put the streams back in place of what TRL was given, before the Trainer looks for lengths."""
+        if self._feed is not None:
+            self._feed.prepared = self.train_dataset
+            self.train_dataset = self._given["train_dataset"]
+            if _is_streams(self._given["eval_dataset"]):
+                self.eval_dataset = self._given["eval_dataset"]
+        super()._validate_args()
+
+    # Loaders
+
+    def get_train_dataloader(self) -> Any:
+        """Return the training stream's loader, at the position that a checkpoint left."""
+        stream = self.train_dataset
+        if not isinstance(stream, StreamLoader):
+            return super().get_train_dataloader()
+        self._check(stream, self._train_batch_size, "per_device_train_batch_size")
+        if self._resumed is not None:
+            stream.load_state_dict(self._resumed["stream"])
+            if not len(stream):
+                stream.set_epoch(stream.epoch + 1)
+        return self._loader(stream)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return the loader of an evaluation stream, given or by name."""
+        stream = self.eval_dataset if eval_dataset is None else eval_dataset
+        stream = self.eval_dataset[stream] if isinstance(stream, str) else stream
+        return self._outside_training(stream) or super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Return the loader of a stream to predict on."""
+        return self._outside_training(test_dataset) or super().get_test_dataloader(test_dataset)
+
+    def _outside_training(self, stream: Any) -> SplitLoader | None:
+        if not isinstance(stream, StreamLoader):
+            return None
+        self._check(stream, self.args.eval_batch_size, "per_device_eval_batch_size")
+        return self._loader(stream)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Return the rows of a pass over all ranks."""
+        if not isinstance(dataloader, SplitLoader):
+            return int(super().num_examples(dataloader))
+        stream = dataloader.stream
+        return stream.options.samples_per_epoch or stream.index.total_rows
+
+    def _check(self, stream: StreamLoader, batch_size: int, name: str) -> None:
+        arguments = self.args
+        if stream.options.batch_size != batch_size:
+            raise SettingsError(
+                f"{name}: the Trainer counts batches of {batch_size}, and the stream has batches of"
+                f" {stream.options.batch_size}; give both the same number"
+            )
+        workers = getattr(stream, "num_workers", 0)
+        if arguments.dataloader_num_workers not in (0, workers):
+            raise SettingsError(
+                f"dataloader_num_workers is {arguments.dataloader_num_workers}, and the stream has {workers} workers of"
+                " its own; leave it 0, and ask for workers where the stream is made"
+            )
+        if arguments.auto_find_batch_size:
+            raise SettingsError("auto_find_batch_size cannot change the batches of a stream; leave it out")
+        if arguments.world_size > 1 and not getattr(arguments, "average_tokens_across_devices", True):
+            raise SettingsError(
+                "average_tokens_across_devices is False: a rank whose last batch holds no row would divide by 0 labels;"
+                " leave it True"
+            )
+
+    def _loader(self, stream: StreamLoader) -> SplitLoader:
+        model = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        collate, feed = self._get_collator_with_removed_columns(self.data_collator), self._feed
+        inputs = ModelInputs(
+            stream,
+            parameters=inspect.signature(type(model).forward).parameters,
+            all_columns=not self.args.remove_unused_columns,
+            collate=collate if feed is None else lambda rows: collate(feed.prepare(rows)),
+            label_names=self.label_names,
+            shifts_labels=getattr(self, "_loss_shifts_labels", False),
+            counts_labels=bool(self.model_accepts_loss_kwargs or self.compute_loss_func is not None),
+        )
+        return SplitLoader(stream, inputs)
+
+    # Training
+
+    def _inner_training_loop(self, *arguments: Any, **settings: Any) -> Any:
+        checkpoint = settings.get("resume_from_checkpoint")
+        if checkpoint is not None and isinstance(self.train_dataset, StreamLoader):
+            self._resumed = _saved_in(checkpoint)
+        try:
+            return super()._inner_training_loop(*arguments, **settings)
+        finally:
+            self._resumed = None
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Count epochs and steps: those that are done, what is left of the epoch, and the whole epochs after it."""
+        if not isinstance(dataloader, SplitLoader):
+            return super().set_initial_training_values(args, dataloader)
+        stream, resumed = dataloader.stream, self._resumed
+        if resumed is None:
+            stream.set_epoch(0)
+        _, _, examples, samples, batch_rows, _, _ = super().set_initial_training_values(args, dataloader)
+        epochs, steps = _schedule(
+            stream,
+            done=0 if resumed is None else resumed["global_step"],
+            accumulated=args.gradient_accumulation_steps,
+            epochs=args.num_train_epochs,
+            most=args.max_steps,
+        )
+        batches = len(stream)
+        return (
+            epochs,
+            _updates(batches, args.gradient_accumulation_steps),
+            examples,
+            samples,
+            batch_rows,
+            batches,
+            steps,
+        )
+
+    def _init_training_state(self, *arguments: Any, **settings: Any) -> tuple[int, int]:
+        begun: tuple[int, int] = super()._init_training_state(*arguments, **settings)
+        if self._resumed is None:
+            return begun
+        return self.train_dataset.epoch, 0  # nothing to skip: the stream goes on where it was
+
+    def _run_epoch(self, *, epoch: int, train_dataloader: Any, **settings: Any) -> None:
+        if isinstance(train_dataloader, SplitLoader):
+            train_dataloader.set_epoch(epoch)  # epochs of bins, and the rest of an epoch, have lengths of their own
+            batches = len(train_dataloader)
+            settings["steps_in_epoch"] = batches
+            settings["num_update_steps_per_epoch"] = _updates(batches, self.args.gradient_accumulation_steps)
+        super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **settings)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Return the batches of an optimizer step, each knowing its share of the step's loss."""
+        samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not samples or not isinstance(samples[0], Inputs):
+            return samples, items
+        if items is not None:
+            return samples, torch.as_tensor(items).clamp(min=1)  # a step in which nothing is trained
+        own = torch.tensor([[sum(each.weight for each in samples), *(each.rows for each in samples)]], device=device)
+        of_ranks = self.accelerator.gather(own)
+        total = int(of_ranks[:, 0].sum().clamp(min=1))
+        # The Trainer takes the mean over ranks, and over batches unless told that the loss is scaled already.
+        means = self.accelerator.num_processes * (1 if getattr(self, "loss_is_scaled_for_ga", None) else len(samples))
+        for each, rows in zip(samples, of_ranks[:, 1:].T, strict=True):
+            each.share, each.differs = each.weight * means / total, bool((rows != rows[0]).any())
+        return samples, items
+
+    def training_step(self, model: Any, inputs: Any, *arguments: Any, **settings: Any) -> Any:
+        """Train on a batch; its loss counts for the rows or labels that it holds."""
+        self._share = getattr(inputs, "share", None)
+        try:
+            with self._gathering(differs=getattr(inputs, "differs", False)):
+                return super().training_step(model, inputs, *arguments, **settings)
+        finally:
+            self._share = None
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **settings: Any
+    ) -> Any:
+        """Return the loss of a batch, times its share of the optimizer step."""
+        self._items = num_items_in_batch
+        found = super().compute_loss(
+            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch, **settings
+        )
+        if self._share is None or self._share == 1:
+            return found
+        return (found[0] * self._share, found[1]) if return_outputs else found * self._share
+
+    @contextmanager
+    def _gathering(self, *, differs: bool) -> Iterator[None]:
+        """Let TRL gather values of each row, for its metrics, where ranks have unequal numbers of rows."""
+        accelerator = self.accelerator
+        gather = accelerator.gather
+
+        def unequal(values: Any) -> Any:
+            return recursively_apply(one, values)
+
+        def one(value: torch.Tensor) -> torch.Tensor:
+            if not value.ndim:
+                return cast(torch.Tensor, gather(value))
+            sizes = gather(torch.tensor([len(value)], device=value.device)).tolist()
+            parts = gather(accelerator.pad_across_processes(value)).chunk(len(sizes))
+            return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+        if differs:
+            accelerator.gather = unequal
+        try:
+            yield
+        finally:
+            if differs:
+                del accelerator.gather  # the method of the class again
+
+    # Evaluation
+
+    def evaluate(self, eval_dataset: Any = None, *arguments: Any, **settings: Any) -> Any:
+        """Evaluate; a stream is taken as it is, where TRL would prepare it as a dataset of its own kind."""
+        if not isinstance(eval_dataset, StreamLoader):
+            return super().evaluate(eval_dataset, *arguments, **settings)
+        before, self.eval_dataset = self.eval_dataset, eval_dataset
+        try:
+            return super().evaluate(None, *arguments, **settings)
+        finally:
+            self.eval_dataset = before
+
+    def evaluation_loop(self, dataloader: Any, description: str, *arguments: Any, **settings: Any) -> Any:
+        """Evaluate over exactly the rows of the split: the mean loss of all, and predictions of real rows only."""
+        if not isinstance(dataloader, SplitLoader):
+            return super().evaluation_loop(dataloader, description, *arguments, **settings)
+        self._sums, self.gather_function = torch.zeros(2, dtype=torch.float64), self._gather_real_rows
+        output = super().evaluation_loop(dataloader, description, *arguments, **settings)
+        total, count = self.accelerator.reduce(self._sums.to(self.args.device), "sum").tolist()
+        prefix = settings.get("metric_key_prefix", "eval")
+        if f"{prefix}_loss" in output.metrics and count:
+            output.metrics[f"{prefix}_loss"] = total / count
+        return output
+
+    def prediction_step(self, model: Any, inputs: Any, *arguments: Any, **settings: Any) -> Any:
+        """Evaluate a batch, and add its loss to the sum over the split."""
+        if not isinstance(inputs, Inputs):
+            return super().prediction_step(model, inputs, *arguments, **settings)
+        self._items = self._gathered = None
+        if inputs.valid is not None:
+            real = self.accelerator.gather(inputs.valid.to(self.args.device))
+            self._gathered = inputs.rows, real
+            inputs.differs = len(set(real.view(-1, len(inputs.valid)).sum(1).clamp(min=1).tolist())) > 1
+        with self._gathering(differs=inputs.differs):
+            loss, logits, labels = super().prediction_step(model, inputs, *arguments, **settings)
+        if loss is None:
+            return loss, logits, labels
+        # The Trainer divides by the labels of all ranks, where it counts them, and multiplies by the ranks.
+        weight = inputs.weight if self._items is None else float(self._items) / self.accelerator.num_processes
+        if weight:
+            self._sums += torch.tensor([float(loss) * weight, weight], dtype=torch.float64)
+        else:
+            loss = torch.zeros_like(loss)  # of no row
+        return loss, logits, labels
+
+    def _gather_real_rows(self, values: Any) -> Any:
+        """Gather what the ranks have of a batch, filling rows left out."""
+        if self._gathered is None:
+            return self.accelerator.gather_for_metrics(values)
+        rows, real = self._gathered
+        batch = len(real) // self.accelerator.num_processes
+
+        def filled(value: torch.Tensor) -> torch.Tensor:
+            if value.ndim == 1 and len(value) == self.args.eval_batch_size:  # the loss, for each row of a whole batch
+                return value[:batch]
+            if len(value) == batch:
+                return value
+            if len(value) != rows:
+                raise StreamError(
+                    f"predictions: {len(value)} for {rows} rows, and ranks may have unequal numbers of rows in a step;"
+                    " evaluate without compute_metrics"
+                )
+            return torch.cat([value, value[:1].expand(batch - rows, *value.shape[1:])])
+
+        gathered = self.accelerator.gather(recursively_apply(filled, values))
+        return recursively_apply(lambda value: value[real], gathered)
+
+
+class _Feed:
+    """Rows for TRL's preparation of a dataset, a batch at a time. prepared: what TRL made of `dataset`."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+        self.prepared: Any = None
+
+    def __call__(self) -> Iterator[dict[str, Any]]:
+        yield from self.rows
+
+    def dataset(self) -> Any:
+        """Return a dataset of the rows of the moment."""
+        from datasets import IterableDataset
+
+        return IterableDataset.from_generator(self)
+
+    def prepare(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows as TRL's data collators take them. Raises `StreamError` if there are more or fewer."""
+        self.rows = rows
+        made = list(self.prepared)
+        if len(made) != len(rows):
+            raise StreamError(
+                f"rows: {len(rows)} were prepared to {len(made)}; a stream's rows are one example each: pack with"
+                " headrace, with packing=False for the trainer"
+            )
+        return made
+
+
+def _first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
+    """Return rows from which TRL sees the columns. Raises `SettingsError` unless they are rows or tokens."""
+    if stream.options.batch_format == "rows":
+        batches = iter(stream)
+        rows: Any = next(batches, None)
+        del batches
+        if not rows:
+            raise SettingsError(f"{stream}: has no rows")
+        return [{name: row[name] for name in row if name != VALID} for row in rows[:1]]
+    names = stream.options.columns or stream.index.schema.names
+    if "input_ids" not in names and stream.options.source is None:
+        raise SettingsError(
+            f"{stream}: has no column input_ids, but {list(names)}; for texts that the trainer tokenises open it with"
+            ' batch_format="rows"'
+        )
+    return [{"input_ids": [0, 0], "labels": [0, 0]}]
+
+
+def _is_streams(dataset: Any) -> bool:
+    if isinstance(dataset, dict):
+        return any(isinstance(each, StreamLoader) for each in dataset.values())
+    return isinstance(dataset, StreamLoader)
+
+
+def _updates(batches: int, accumulated: int) -> int:
+    return max(1, math.ceil(batches / accumulated))
+
+
+def _schedule(stream: StreamLoader, *, done: int, accumulated: int, epochs: float, most: int) -> tuple[int, int]:
+    """Return the epoch to end before, and the steps of the optimizer by then, those that are `done` among them.
+
+    epochs: as many as are trained unless `most` steps are asked for.
+    """
+    present: Pass = stream.present
+    whole = _updates(stream.passes.whole(present).steps or 0, accumulated)
+    steps, epoch = done, present.epoch
+    # Bins, and shares of whole shards, differ from epoch to epoch. Of rows every epoch has as many.
+    differ = stream.options.source is not None or stream.options.distribution != "balanced"
+    left = _updates(present.steps or 0, accumulated)
+    while steps < most if most > 0 else epoch < epochs:
+        part = epochs - epoch
+        if most <= 0 and part < 1:
+            left = max(0, math.ceil(part * whole) - (whole - left))
+        steps, epoch = steps + left, epoch + 1
+        if differ:
+            present = stream.passes.begin(epoch, present)
+            whole = _updates(present.steps or 0, accumulated)
+        left = whole
+    return epoch, most if most > 0 else steps
+
+
+def _saved_in(checkpoint: str) -> dict[str, Any]:
+    """Return the position in a checkpoint, and its step. Raises `StreamError` if there is none."""
+    path = Path(checkpoint, _STATE_FILE)
+    values = json.loads(path.read_text())
+    kept = values.get("stateful_callbacks", {}).get(HeadraceCallback.__name__)
+    saved = kept.get("attributes", {}).get("saved") if isinstance(kept, dict) else None
+    if saved is None:
+        raise StreamError(
+            f"{path}: holds no position of a stream; resume from a checkpoint that a trainer with HeadraceTrainerMixin"
+            " wrote, or load the weights alone and begin anew"
+        )
+    return {"stream": saved, "global_step": int(values["global_step"])}

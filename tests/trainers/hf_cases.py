@@ -1,0 +1,283 @@
+"""What the ranks of the Hugging Face tests run; imported by name, so that a child finds it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from script_processes import tell_rank
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+import headrace
+from headrace.trainers.hf import HeadraceTrainerMixin
+
+WIDTH = 6
+BATCH = 4
+
+
+class StreamTrainer(HeadraceTrainerMixin, Trainer):
+    pass
+
+
+class StopAt(TrainerCallback):
+    """Ends a run after a step, as if it had been killed behind the checkpoint of that step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **given):  # noqa: ARG002 - the hook's signature
+        control.should_training_stop = state.global_step == self.step
+
+
+class NotingForCausalLM(LlamaForCausalLM):
+    """A tiny Llama that notes the rows of each batch, in training and outside."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        self.rows: list[list[int]] = []
+        self.evaluated: list[list[int]] = []
+
+    def forward(self, row=None, input_ids=None, labels=None, attention_mask=None, position_ids=None, **more):
+        if row is not None:
+            (self.rows if self.training else self.evaluated).append(row.tolist())
+        return super().forward(
+            input_ids=input_ids, labels=labels, attention_mask=attention_mask, position_ids=position_ids, **more
+        )
+
+
+class Score(torch.nn.Module):
+    """A model whose loss is a mean over rows, and that takes no number of items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.rows: list[list[int]] = []
+        self.evaluated: list[list[int]] = []
+
+    def forward(self, row, labels):
+        (self.rows if self.training else self.evaluated).append(row.tolist())
+        scores = self.layer(row[:, None] / 50)[:, 0]
+        return {"loss": (scores - labels).square().mean(), "logits": scores}
+
+
+def language_model(**settings: Any) -> NotingForCausalLM:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {"vocab_size": 64, "num_key_value_heads": 2, "attention_dropout": 0.1, "max_position_embeddings": 64}
+    return NotingForCausalLM(LlamaConfig(**{**config, **shape, **settings}))
+
+
+def score_model() -> Score:
+    torch.manual_seed(0)
+    return Score()
+
+
+def write_rows(folder: Path, rows: int) -> Path:
+    """Shards of 10 rows each: a number, tokens, as many of them trained as the number says, and a target."""
+    folder.mkdir(parents=True)
+    for start in range(0, rows, 10):
+        numbers = list(range(start, min(rows, start + 10)))
+        tokens = [[(7 * number + 3 * place) % 64 for place in range(WIDTH)] for number in numbers]
+        labels = [
+            [token if place <= 1 + number % 5 else -100 for place, token in enumerate(line)]
+            for number, line in zip(numbers, tokens, strict=True)
+        ]
+        fixed = pa.list_(pa.int64(), WIDTH)
+        table = {"row": numbers, "input_ids": pa.array(tokens, fixed), "labels": pa.array(labels, fixed)}
+        target = pa.array([(number % 7) / 7 for number in numbers], pa.float32())
+        pq.write_table(pa.table({**table, "target": target}), folder / f"part-{start:03d}.parquet")
+    return folder
+
+
+def stream_of(data: Path | str, kind: str, *, workers: int = 0, **options: Any) -> Any:
+    """A stream for a model."""
+    columns = ["row", "input_ids", "labels"] if kind == "language" else ["row", "target"]
+    transform = None if kind == "language" else _scored
+    opened = headrace.open(data)
+    settings = {"batch_size": BATCH, "columns": columns, "transform": transform, **options}
+    return opened.torch_dataset(num_workers=workers, **settings) if workers else opened.stream(**settings)
+
+
+def _scored(batch):
+    return {"row": batch["row"], "labels": batch["target"], "valid": batch["valid"]}
+
+
+def arguments_of(folder: str, **settings: Any) -> TrainingArguments:
+    usual = {"save_strategy": "no", "num_train_epochs": 2, "learning_rate": 1e-2, "logging_steps": 1, "report_to": []}
+    return TrainingArguments(
+        output_dir=folder,
+        use_cpu=True,
+        per_device_train_batch_size=BATCH,
+        per_device_eval_batch_size=BATCH,
+        disable_tqdm=True,
+        **{**usual, **settings},
+    )
+
+
+def fit(
+    data: str,
+    folder: str,
+    *,
+    kind: str = "language",
+    workers: int = 0,
+    stop: int | None = None,
+    resume: str | None = None,
+    model: dict[str, Any] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """One training run of this rank: rows by batch, losses by step, and what the Trainer's state says."""
+    arguments = arguments_of(folder, **settings)
+    trainer = StreamTrainer(
+        language_model(**(model or {})) if kind == "language" else score_model(),
+        arguments,
+        train_dataset=stream_of(data, kind, workers=workers, shuffle=True, seed=5),
+        callbacks=[] if stop is None else [StopAt(stop)],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return {
+        "rows": trainer.model.rows,
+        "losses": [entry["loss"] for entry in history],
+        "epochs": [entry["epoch"] for entry in history],
+        "rates": [entry["learning_rate"] for entry in history],
+        "weights": [float(each.detach().double().sum()) for each in trainer.model.parameters()],
+        "step": trainer.state.global_step,
+        "max_steps": trainer.state.max_steps,
+    }
+
+
+def replayed(folder: str, kind: str, windows: list[list[int]], data: str, **settings: Any) -> dict[str, Any]:
+    """The weights after an optimizer step on the mean loss of each window of rows, by hand in one process."""
+    model = language_model(attention_dropout=0.0) if kind == "language" else score_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings["learning_rate"])
+    for rows in windows:
+        optimizer.zero_grad()
+        exact_loss(model, data, rows).backward()
+        optimizer.step()
+    return {"weights": [float(each.detach().double().sum()) for each in model.parameters()]}
+
+
+def exact_loss(model: torch.nn.Module, data: str, rows: list[int] | None = None) -> torch.Tensor:
+    """The mean over the trained labels, or the targets, of these rows, in one batch; None: all."""
+    table = pq.read_table(data)
+    table = table if rows is None else table.take(rows)
+    if isinstance(model, Score):
+        row, target = (torch.tensor(table[name].to_pylist()) for name in ("row", "target"))
+        return (model.layer(row[:, None] / 50)[:, 0] - target).square().mean()
+    tokens, labels = (torch.tensor(table[name].to_pylist()) for name in ("input_ids", "labels"))
+    return model(input_ids=tokens, labels=labels).loss
+
+
+def evaluate(data: str, folder: str, *, kind: str) -> dict[str, Any]:
+    """The loss of an evaluation, beside the exact one; and of a prediction the numbers of real rows."""
+    model = language_model() if kind == "language" else score_model()
+    trainer = StreamTrainer(
+        model,
+        arguments_of(folder),
+        eval_dataset=stream_of(data, kind),
+        compute_metrics=lambda found: {"rows": len(found.label_ids), "labels": float(found.label_ids.sum())},
+    )
+    loss_alone = StreamTrainer(model, arguments_of(folder)).evaluate(stream_of(data, kind))["eval_loss"]
+    found = trainer.evaluate()
+    predicted = trainer.predict(stream_of(data, kind))
+    with torch.no_grad():
+        exact = float(exact_loss(model.eval(), data))
+    rows = [row for batch in model.evaluated for row in batch]
+    return {
+        "loss": found["eval_loss"],
+        "loss_alone": loss_alone,
+        "test_loss": predicted.metrics["test_loss"],
+        "exact": exact,
+        "rows": rows,
+        "metrics": [found["eval_rows"], found["eval_labels"]],
+        "predictions": len(predicted.predictions),
+    }
+
+
+def run_on_rank(rank: int, world_size: int, port: int, folder: str, runs: list[dict[str, Any]]) -> None:
+    """Run this rank's part of each run, one after the other, and write down what came of them."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if world_size > 1:
+        tell_rank(rank, world_size, port)
+    out = [globals()[run.pop("call", "fit")](**run) for run in map(dict, runs)]
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
+    if world_size > 1:
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def trl_arguments(kind: type, folder: str, **settings: Any) -> Any:
+    usual = {"save_strategy": "no", "num_train_epochs": 1, "logging_steps": 1, "report_to": [], "disable_tqdm": True}
+    return kind(
+        folder,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=2,
+        per_device_eval_batch_size=2,
+        **{**usual, **settings},
+    )
+
+
+class NotingCollator:
+    """Notes the prompts of each batch, on the way to TRL's own collator."""
+
+    def __init__(self, collate: Any, column: str) -> None:
+        self.collate, self.column = collate, column
+        self.seen: list[list[Any]] = []
+
+    def __call__(self, rows):
+        self.seen.append([row[self.column] for row in rows])
+        return self.collate(rows)
+
+
+def preference(data: str, folder: str, *, resume: str | None = None, **settings: Any) -> dict[str, Any]:
+    """DPO on pairs of texts, tokenised by TRL."""
+    from trl import DPOConfig, DPOTrainer
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+    class Pairs(HeadraceTrainerMixin, DPOTrainer):
+        pass
+
+    collator = NotingCollator(DataCollatorForPreference(pad_token_id=0), "prompt_ids")
+    pairs = headrace.open(data)
+    trainer = Pairs(
+        language_model(attention_dropout=0.0),
+        language_model(attention_dropout=0.0),
+        trl_arguments(DPOConfig, folder, **settings),
+        data_collator=collator,
+        train_dataset=pairs.stream(batch_size=2, batch_format="rows", shuffle=True, seed=3),
+        eval_dataset=pairs.stream(batch_size=2, batch_format="rows"),
+        processing_class=word_tokenizer(),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    trained, collator.seen = collator.seen, []
+    loss = trainer.evaluate()["eval_loss"]
+    return {
+        "rows": trained,
+        "evaluated": collator.seen,
+        "loss": loss,
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "step": trainer.state.global_step,
+        "max_steps": trainer.state.max_steps,
+        "weights": [float(each.detach().double().sum()) for each in trainer.model.parameters()],
+    }
+
+
+def word_tokenizer() -> Any:
+    """A tokenizer of 64 words: numbers, and three more."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, "yes": 3, "no": 4, "maybe": 5}
+    model = Tokenizer(WordLevel({**words, **{str(n): len(words) + n for n in range(58)}}, unk_token="<unk>"))
+    model.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
