@@ -1,0 +1,1 @@
+"""Put headrace's streams into trainers that have loops of their own."""
