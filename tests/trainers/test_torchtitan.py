@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 from collections import Counter
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -97,7 +98,7 @@ def trained():
     """What the bins train, told in plain Python."""
     counted = Counter()
     for sequence in (sequence for sequences in BINS for sequence in sequences):
-        for place, ((token, _), (label, is_trained)) in enumerate(zip(sequence, sequence[1:], strict=False)):
+        for place, ((token, _), (label, is_trained)) in enumerate(pairwise(sequence)):
             counted[token, label, place] += is_trained
     return +counted
 

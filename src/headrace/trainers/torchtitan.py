@@ -8,10 +8,10 @@
 torchtitan from 0.3 builds loaders from such configs. Before, its registry held functions: `build_dataloader` and
 `build_validator` are those of a `TrainSpec`.
 
-torchtitan draws `global_batch_size / (local_batch_size * ranks)` batches for each optimizer step, and cancels a step for
-which data run out. So the rows of one step are one batch of the stream, cut into the batches that torchtitan draws: the
-last step is filled up with rows that train nothing. What a checkpoint holds is the same on every rank and under one key
-for all of them, so any number of ranks can load it.
+torchtitan draws `global_batch_size / (local_batch_size * ranks)` batches for each optimizer step, and cancels a step
+for which data run out. So the rows of one step are one batch of the stream, cut into the batches that torchtitan
+draws, and the last step is filled up with rows that train nothing. What a checkpoint holds is the same on every rank
+and under one key for all of them, so any number of ranks can load it.
 """
 
 from __future__ import annotations
@@ -122,16 +122,19 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
 
     def _cut(self, step: Any) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         """Yield the batches of one step, filled up with copies of a row that train nothing."""
-        tokens_BT, labels_BT, positions_BT = (step[name] for name in ("input_ids", "labels", "position_ids"))
-        missing = self._batch_rows * self._step_batches - len(tokens_BT)
+        tokens, labels, positions = (step[name] for name in ("input_ids", "labels", "position_ids"))
+        missing = self._batch_rows * self._step_batches - len(tokens)
         if missing:
-            tokens_BT = torch.cat([tokens_BT, tokens_BT[:1].expand(missing, -1)])
-            labels_BT = torch.cat([labels_BT, torch.full_like(labels_BT[:1].expand(missing, -1), IGNORE_INDEX)])
-            positions_BT = torch.cat([positions_BT, positions_BT[:1].expand(missing, -1)])
-        rows = [part.split(self._batch_rows) for part in (tokens_BT, labels_BT, positions_BT)]
-        for number, (tokens, labels, positions) in enumerate(zip(*rows, strict=True), start=1):
-            self._inside_step = number < self._step_batches
-            yield {"input": tokens, **({"positions": positions} if self.config.positions == "sequence" else {})}, labels
+            tokens = torch.cat([tokens, tokens[:1].expand(missing, -1)])
+            labels = torch.cat([labels, torch.full_like(labels[:1].expand(missing, -1), IGNORE_INDEX)])
+            positions = torch.cat([positions, positions[:1].expand(missing, -1)])
+        inputs = {"input": tokens, "positions": positions}
+        if self.config.positions == "none":
+            del inputs["positions"]
+        for first in range(0, len(tokens), self._batch_rows):
+            part = slice(first, first + self._batch_rows)
+            self._inside_step = first + self._batch_rows < len(tokens)
+            yield {name: rows[part] for name, rows in inputs.items()}, labels[part]
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream is after the steps handed out whole: the same on every rank, under the same key."""
