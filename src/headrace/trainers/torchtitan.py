@@ -5,8 +5,9 @@
     config.dataloader = HeadraceDataLoader.Config(dataset_path="out", infinite=False)
     config.validator.dataloader = HeadraceDataLoader.Config(dataset_path="out", dataset="valid", shuffle=False)
 
-torchtitan from 0.3 builds loaders from such configs. Before, its registry held functions: `build_dataloader` and
-`build_validator` are those of a `TrainSpec`.
+torchtitan 0.3 builds loaders from such configs. Before, its registry held functions: `build_dataloader` and
+`build_validator` are those of a `TrainSpec`. After 0.3 it counts tokens in place of rows, and a batch is a microbatch
+object over flat tokens: the config and the rows are the same.
 
 torchtitan draws `global_batch_size / (local_batch_size * ranks)` batches for each optimizer step, and cancels a step
 for which data run out. So the rows of one step are one batch of the stream, cut into the batches that torchtitan
@@ -33,7 +34,14 @@ from headrace.stream.ranks.topology import Topology
 
 try:
     import tyro
-    from torchtitan.components.dataloader import BaseDataLoader
+
+    try:  # after 0.3
+        _types: Any = import_module("torchtitan.components.data.types")
+        from torchtitan.components.data.loader import BaseDataLoader
+    except ModuleNotFoundError:
+        from torchtitan.components.dataloader import BaseDataLoader
+
+        _types = None
 except ImportError as error:
     raise SettingsError(f"torchtitan cannot be imported ({error}); install it with: pip install torchtitan") from error
 
@@ -55,6 +63,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
     B is training.local_batch_size, T training.seq_len. Labels are the next token of the same sequence, and -100 where
     nothing is trained: at the end of a sequence, where the loss mask is 0, and in rows that only fill the last step up.
     Positions begin at 0 in each sequence: torchtitan's flex and varlen attention keep sequences apart by them.
+    After 0.3 a batch is a `TokenizedTrainingMicrobatch` of the same rows end to end, [B * T].
     Raises `SettingsError` when built with settings that cannot work, and what `headrace.open` raises.
     """
 
@@ -66,8 +75,8 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         rows: "bins", each row is packed already; "sequences", each is one sequence of tokens, and rows are packed into
             bins of seq_len tokens while they are streamed.
         shuffle, seed: a new order in each epoch, the same on every machine.
-        infinite: False, one epoch; its last step is whole.
-        global_batch_size: training.global_batch_size; -1: one batch of each rank.
+        infinite: False, one epoch; its last step is whole. repeat: what torchtitan calls it after 0.3; None: infinite.
+        global_batch_size: training.global_batch_size, in rows; -1: one batch of each rank.
         positions: "none" for models that take no positions.
         options: further ones of the stream, see `StreamOptions`.
         """
@@ -78,6 +87,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         shuffle: bool = True
         seed: int = 0
         infinite: bool = True
+        repeat: bool | None = None
         global_batch_size: int = -1
         positions: Positions = "sequence"
         options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
@@ -88,17 +98,27 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         *,
         dp_world_size: int,
         dp_rank: int,
-        seq_len: int,
-        local_batch_size: int,
+        seq_len: int | None = None,
+        local_batch_size: int | None = None,
+        max_context_length: int | None = None,
+        num_tokens_per_microbatch: int | None = None,
+        optimizer_step_layout: Any = None,
         **_other: Any,  # the tokenizer, and how often torchtitan's own loader takes a snapshot
     ) -> None:
         check_word("torchtitan: rows", config.rows, get_args(Rows))
         check_word("torchtitan: positions", config.positions, get_args(Positions))
         if config.dataset_path is None:
             raise SettingsError("torchtitan: dataset_path is not set; give the directory that headrace.open opens")
+        if seq_len is None or local_batch_size is None:
+            seq_len, local_batch_size = _row_shape(max_context_length, num_tokens_per_microbatch)
         self.config = config
+        self.max_num_documents = getattr(config, "max_num_documents", None)  # the trainer asks for it after 0.3
         self._batch_rows = local_batch_size
-        self._step_batches = _step_batches(config.global_batch_size, local_batch_size, dp_world_size)
+        if optimizer_step_layout is None:
+            self._step_batches = _step_batches(config.global_batch_size, local_batch_size, dp_world_size)
+        else:
+            layout = optimizer_step_layout
+            self._step_batches = layout.num_accumulation_steps * layout.num_pp_microbatches
         self._stream = _stream(
             config,
             batch_size=local_batch_size * self._step_batches,
@@ -112,15 +132,16 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         """The stream whose batches are the rows of a step, for `len`, `plan` and `stats`."""
         return self._stream
 
-    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield batches of an epoch, or of one after another; after a resume, what is left of the epoch comes first."""
+        infinite = self.config.infinite if self.config.repeat is None else self.config.repeat
         while True:
             for step in self._stream:
-                yield from self._cut(step)
-            if not self.config.infinite:
+                yield from self._batches(step)
+            if not infinite:
                 return
 
-    def _cut(self, step: Any) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+    def _batches(self, step: Any) -> Iterator[Any]:
         """Yield the batches of one step, filled up with copies of a row that train nothing."""
         tokens, labels, positions = (step[name] for name in ("input_ids", "labels", "position_ids"))
         missing = self._batch_rows * self._step_batches - len(tokens)
@@ -128,13 +149,22 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
             tokens = torch.cat([tokens, tokens[:1].expand(missing, -1)])
             labels = torch.cat([labels, torch.full_like(labels[:1].expand(missing, -1), IGNORE_INDEX)])
             positions = torch.cat([positions, positions[:1].expand(missing, -1)])
-        inputs = {"input": tokens, "positions": positions}
-        if self.config.positions == "none":
-            del inputs["positions"]
         for first in range(0, len(tokens), self._batch_rows):
             part = slice(first, first + self._batch_rows)
             self._inside_step = first + self._batch_rows < len(tokens)
-            yield {name: rows[part] for name, rows in inputs.items()}, labels[part]
+            yield self._batch(tokens[part], labels[part], positions[part])
+
+    def _batch(self, tokens: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor) -> Any:
+        """Return a batch as this torchtitan takes it."""
+        if _types is not None:
+            return _types.TokenizedTrainingMicrobatch(
+                input=tokens.flatten(),
+                labels=labels.flatten(),
+                positions=positions.flatten(),
+                padding_mask=torch.zeros(labels.numel(), dtype=torch.bool),  # what fills up is a sequence like others
+                num_valid_tokens=int((labels != IGNORE_INDEX).sum()),
+            )
+        return {"input": tokens, **({"positions": positions} if self.config.positions == "sequence" else {})}, labels
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream is after the steps handed out whole: the same on every rank, under the same key."""
@@ -216,6 +246,16 @@ def _step_batches(global_batch_size: int, local_batch_size: int, ranks: int) -> 
             f" {local_batch_size} share a multiple of {local_batch_size * ranks}; set that, as in training, or -1"
         )
     return global_batch_size // (local_batch_size * ranks)
+
+
+def _row_shape(max_context_length: int | None, num_tokens: int | None) -> tuple[int, int]:
+    """Return the tokens of a row, and the rows of a batch, where torchtitan counts in tokens."""
+    if max_context_length is None or num_tokens is None or num_tokens % max_context_length:
+        raise SettingsError(
+            f"torchtitan: a microbatch has {num_tokens} tokens and rows have {max_context_length}; set"
+            " training.num_tokens_per_microbatch_per_dp_rank to a multiple of training.max_context_length"
+        )
+    return max_context_length, num_tokens // max_context_length
 
 
 def _stream(config: Any, *, batch_size: int, seq_len: int, topology: Topology) -> StreamLoader:
