@@ -9,7 +9,7 @@ MAXTEXT := $(VENV)-maxtext
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest attacks changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -97,6 +97,14 @@ purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker 
 histories: $(VENV)/demo ## histories of aircraft in a small transformer; DATA=a directory of real_trace_labelled, for pings
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain,report]'
 	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
+
+# One program a trainer; `make trainer-ddp` runs that one alone.
+TRAINERS := ddp lightning_train accelerate_train
+trainers: $(TRAINERS:%=trainer-%) ## the same epoch in every trainer, on two ranks; DATA=a directory of CDNOW_master.txt.gz
+
+trainer-%: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning]' 'accelerate>=1.2'
+	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/$*.py $(if $(DATA),--data $(DATA))
 
 maxtext: $(MAXTEXT)/ready ## the same contexts in MaxText, in an environment of its own; PYTHON312=a Python 3.12
 	$(MAXTEXT)/bin/python examples/maxtext/train.py --hosts 2
