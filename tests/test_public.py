@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,13 @@ def test_every_public_name_and_method_says_what_it_promises(module: str, needs: 
 
     assert len(said) > len(face.__all__)
     assert [] == [where for where, words in said if not (words or "").strip()]
+
+
+def test_opening_imports_nothing_that_only_filters_need(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    code = (
+        "import sys, headrace; list(headrace.open(sys.argv[1]).stream(batch_size=1, batch_format='numpy'));"
+        " print(*{'pyarrow.acero', 'pyarrow.dataset', 'polars', 'pydantic', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

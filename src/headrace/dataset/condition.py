@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -59,6 +58,8 @@ class Condition:
 
     def matching(self, table: pa.Table) -> pa.Table:
         """The rows that match, in order; the work is done on the calling thread and releases the interpreter lock."""
+        import pyarrow.acero as acero  # imports pandas where it is installed, half a second that only filters need
+
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
         kept = acero.Declaration("filter", acero.FilterNodeOptions(self.expression))
         return acero.Declaration.from_sequence([source, kept]).to_table(use_threads=False)

@@ -259,9 +259,9 @@ class RunIndex(Index):
 
     def split(self, split: str) -> SplitIndex:
         """The blocks of one split in natural order."""
-        table = self.table.filter(pc.equal(self.table["split"], split)).sort_by(
-            [("shard", "ascending"), ("block", "ascending")]
-        )
+        table = self.table.filter(pc.equal(self.table["split"], split))
+        # Table.sort_by would import pandas where it is installed.
+        table = table.take(pc.sort_indices(table, [("shard", "ascending"), ("block", "ascending")]))
         names = table["shard"].combine_chunks().dictionary_encode()  # sorted already: coded in order of appearance
         places = np.asarray(names.indices.to_numpy(), np.int64)
         first = pa.array(np.flatnonzero(np.diff(places, prepend=-1)))
