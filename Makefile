@@ -9,7 +9,7 @@ MAXTEXT := $(VENV)-maxtext
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest attacks changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers megatron package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -128,6 +128,11 @@ test-all: $(TESTED) ## the whole test suite but for `make faults`
 
 test-rest: $(TESTED) ## what `make test-all` runs and `make test` does not: the slow cases, each law with all its examples
 	$(PYTEST) -m "not faults and (slow or hypothesis)"
+
+# Neither gets along with our transformers or without a GPU as a whole; the reader of packed bins alone does.
+megatron: $(VENV)/test ## packed bins in Megatron-Bridge's own reader
+	$(PIP) install --quiet --no-deps megatron-bridge==0.3.1 megatron-core==0.16.1
+	$(BIN)/python -m pytest tests/packing/test_megatron_bridge.py
 
 faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
 	$(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 3600
