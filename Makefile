@@ -9,7 +9,7 @@ MAXTEXT := $(VENV)-maxtext
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest attacks changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -98,6 +98,14 @@ histories: $(VENV)/demo ## histories of aircraft in a small transformer; DATA=a 
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain,report]'
 	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
 
+# One program a trainer; `make trainer-ddp` runs that one alone.
+TRAINERS := ddp lightning_train accelerate_train
+trainers: $(TRAINERS:%=trainer-%) ## the same epoch in every trainer, on two ranks; DATA=a directory of CDNOW_master.txt.gz
+
+trainer-%: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning]' 'accelerate>=1.2'
+	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/$*.py $(if $(DATA),--data $(DATA))
+
 maxtext: $(MAXTEXT)/ready ## the same contexts in MaxText, in an environment of its own; PYTHON312=a Python 3.12
 	$(MAXTEXT)/bin/python examples/maxtext/train.py --hosts 2
 
@@ -158,7 +166,7 @@ OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores dynamic index packed_reading tokenising \
-	entities cache packing histories contexts series series_prep plan scale order other_loaders
+	entities cache packing histories contexts series series_prep plan scale order balance other_loaders
 
 bench: ## every table of docs/performance.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "__pycache__")
-RUNS = re.compile(r"\$\(\w+\)/bin/python .*examples/(\w+)/(?:train|demo)\.py")
+RUNS = re.compile(r"\$\(\w+\)/bin/python .*examples/(\w+)/(?:train|demo|\$\*)\.py")
 
 
 def test_make_runs_each_of_them() -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from headrace.stream.loader.stateful import stream_state
     from headrace.stream.loader.stream_loader import StreamLoader
     from headrace.stream.loader.torch_dataset import StreamingDataset
+    from headrace.stream.order.balance import CostModel
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -84,6 +85,7 @@ _NAMES = {
     "stream.loader.stateful": "stream_state",
     "stream.loader.stream_loader": "StreamLoader",
     "stream.loader.torch_dataset": "StreamingDataset",
+    "stream.order.balance": "CostModel",
     "stream.ranks.topology": "Topology",
     "tabular.dataset": "PipelineIterableDataset",
     "tabular.distribution": "verify_no_shard_overlap",
@@ -98,6 +100,7 @@ __all__ = [
     "Blend",
     "ColumnProcessor",
     "CorruptShard",
+    "CostModel",
     "Dataset",
     "EngineError",
     "FunctionProcessor",

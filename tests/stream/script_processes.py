@@ -52,5 +52,6 @@ def _run_rank(rank: int, world_size: int, port: int, folder: str, arguments: lis
     warnings.simplefilter("ignore")
     os.chdir(folder)
     sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))  # as Python does for a script
     with Path(f"printed-{rank}.txt").open("w") as printed, contextlib.redirect_stdout(printed):
         runpy.run_path(arguments[0], run_name="__main__")

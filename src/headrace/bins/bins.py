@@ -63,6 +63,9 @@ def checked_costs(what: str, lengths: npt.ArrayLike, capacity: int, *, first: in
     return given.astype(np.int64, copy=False)
 
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio's fractional part, of 2^64
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Bins:
     """Bin b holds sequences[offsets[b] : offsets[b + 1]], in the order in which they will lie in it.
@@ -136,6 +139,20 @@ class Bins:
         after this, reading in file order is reading at random.
         """
         return self.take(permutation(derive_key(seed, "packing.bins"), len(self)))
+
+    def spread(self, costs: I64, seed: int) -> Bins:
+        """Put the bins in an order in which every stretch of them holds cheap and dear ones alike.
+
+        costs: int64 [bins]. The bin of rank r by cost goes where the fractional part of r times the golden ratio, from
+        a start that depends on the seed, stands among all of them: the additive recurrence of lowest discrepancy
+        (Niederreiter 1992, chapter 3). Equal costs keep a pseudorandom order.
+        """
+        mixed = permutation(derive_key(seed, "packing.bins"), len(self))
+        by_cost = mixed[np.argsort(costs[mixed], kind="stable")]
+        start = np.uint64(derive_key(seed, "packing.spread")[0])
+        with np.errstate(over="ignore"):
+            turns = start + np.arange(len(self), dtype=np.uint64) * _GOLDEN  # fractions of 2^64
+        return self.take(by_cost[np.argsort(turns, kind="stable")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

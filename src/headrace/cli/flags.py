@@ -21,6 +21,7 @@ from headrace.errors import SettingsError
 from headrace.printable import shown
 
 if TYPE_CHECKING:
+    from headrace.dataset.index import SplitIndex
     from headrace.stream.loader.dataset import Dataset
     from headrace.stream.order.plan import Plan
 
@@ -258,6 +259,22 @@ class OneEpoch:
     ] = None
     samples_per_epoch: Samples = None
     distribution: Distribution = "balanced"
+    balance: Annotated[
+        str,
+        typer.Option(
+            help="none, or flops: all ranks get packed bins of like cost in each step. Counts the tokens of all bins.",
+            autocompletion=offers("none", "flops"),
+        ),
+    ] = "none"
+
+    def index_of(self, dataset: Dataset, state: Any = None) -> SplitIndex:
+        """Return the index of the split, with the tokens of its rows where steps are balanced, as asked or as saved."""
+        from headrace.stream.order.state import StreamState
+
+        saved = None if state is None else StreamState.from_dict(state).balance
+        if self.balance == "none" and saved is None:
+            return dataset.split_index(self.split)
+        return dataset.counted_index(self.split)
 
     def plan(self, index: Any, state: Any = None) -> Plan:
         """Plan the epoch over the split's index; state: what this saved state leaves, in the state's own order.
@@ -267,6 +284,7 @@ class OneEpoch:
         from headrace.formats.blocks import kind_of_word
         from headrace.stream.loader.options import StreamOptions
         from headrace.stream.loader.passes import RowPasses
+        from headrace.stream.order.balance import CostModel
         from headrace.stream.order.state import StreamState
         from headrace.stream.ranks.topology import Topology
 
@@ -278,6 +296,8 @@ class OneEpoch:
         if state is not None:
             saved = StreamState.from_dict(state)
             settings |= {name: getattr(saved, name) for name in ("seed", "shuffle", "samples_per_epoch")}
+            if saved.balance is not None:
+                settings["balance"] = CostModel(linear=saved.balance[1], quadratic=1)
         options = StreamOptions(**settings, batch_format="numpy")  # checks what words and numbers may be
         passes = RowPasses(index, _reads_nothing, options, Topology(rank=0, world_size=ranks))
         return (passes.begin(epoch) if state is None else passes.resume(state)).plan()

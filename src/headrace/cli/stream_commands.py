@@ -137,11 +137,12 @@ def plan(
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
 
-    Reads nothing beyond the index. Bytes are estimates from it. Read amplification is what all ranks decode over each
-    block once; a stream decodes that much or less. Better lanes are other lanes that were computed to decode less.
-    Mixing is computed for a column that is sorted in the order of the files, the worst case, on sampled batches: the
-    share of batches whose rows are all of one of two equal classes, and how many of 100 equal classes a batch meets.
-    What a true permutation gives stands beside it.
+    Reads nothing beyond the index, but with --balance the lengths of packed sequences. Bytes are estimates from it.
+    Read amplification is what all ranks decode over each block once; a stream decodes that much or less. Better lanes
+    are other lanes that were computed to decode less. Mixing is computed for a column that is sorted in the order of
+    the files, the worst case, on sampled batches: the share of batches whose rows are all of one of two equal
+    classes, and how many of 100 equal classes a batch meets. What a true permutation gives stands beside it. With
+    --balance: what the slowest rank of a step costs over the mean.
 
     With --state, a JSON file of what state_dict() gave: what the rest of that epoch costs on these ranks. Epoch, seed
     and order are those of the state. Read amplification is how many times what is left is decoded.
@@ -154,8 +155,8 @@ def plan(
     """
     if state is not None and html is not None:
         raise SettingsError("--html draws a whole epoch, and --state is of what is left of one; leave one of them out")
-    index = shards.open(path).split_index(asked.split)
     saved = None if state is None else read_state(state)
+    index = asked.index_of(shards.open(path), saved)
     found = asked.plan(index, saved)
     record = _record(asked, index, found, saved)
     if html is not None:
@@ -210,6 +211,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
         "read_amplification": round(found.read_amplification, 3),
         "decoded_again_bytes": found.decoded_again_bytes,
         "better_lanes": better,
+        **({} if found.imbalance is None else {"slowest_rank_over_mean": round(found.imbalance, 4)}),
         "peak_memory_bytes_per_rank": estimate_peak_bytes(found),
         "mixing": {
             kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
@@ -281,7 +283,7 @@ def where(
     shard, _, number = row.rpartition(":")
     if not shard or not number.isdigit():
         raise SettingsError(f"--row is {row!r}; write SHARD:ROW, e.g. part-00003.parquet:17, rows counted from 0")
-    index = shards.open(path).split_index(asked.split)
+    index = asked.index_of(shards.open(path))
     total = index.total_rows if asked.samples_per_epoch is None else asked.samples_per_epoch
     block, inside = row_number(index, shard, int(number))
     found = find_row(asked.plan(index), block=block, row=inside)
@@ -317,7 +319,8 @@ def seen(
     from headrace.stream.order.whereabouts import seen_per_shard
 
     saved = StreamState.from_dict(read_state(state))
-    index = shards.open(path).split_index(saved.split)
+    dataset = shards.open(path)
+    index = dataset.split_index(saved.split) if saved.balance is None else dataset.counted_index(saved.split)
     saved.check_index(index)
     counts = seen_per_shard(index, saved).tolist()
     totals = [int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))]

@@ -65,6 +65,11 @@ class PackedSequences(RecipeSettings, ChatSettings):
         ge=0,
         description="Token to pad with; the tokenizer's end-of-text token unless given, which readers cut off again.",
     )
+    bin_order: Literal["shuffled", "spread"] = _packing(
+        "shuffled",
+        description="Order of bins in files; spread: every stretch holds cheap and dear ones alike, for streams with "
+        "balance. Concatenative bins keep their order unless spread.",
+    )
     max_sequences_per_bin: int | None = _packing(None, ge=1, description="No limit unless given.")
     loss_mask_alignment: Alignment = _packing(
         "shift_left",
@@ -188,12 +193,16 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return [split for split in SPLITS if getattr(self.blend, split)]
 
     def identity_settings(self) -> dict[str, Any]:
-        """List the settings that can change a byte of output; tokenizer and template by digest, paths not at all."""
+        """List the settings that can change a byte of output; tokenizer and template by digest, paths not at all.
+
+        A tokenizer of the hub is there by its name and commit too.
+        """
         settings = self.model_dump(mode="json", exclude={"tokenizer", "chat_template", "max_bad_share"})
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]
-        return {**settings, "encoder": fingerprint_of(self)}
+        named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
+        return {**settings, **named, "encoder": fingerprint_of(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """List the files of all datasets, each name after its split (of blends per split) and dataset."""

@@ -17,6 +17,7 @@ from headrace.cli.init.look import evenly
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
 from headrace.packing.blend import SPLITS, Source, Split, is_blend_file, plain
+from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import Conversation, Sample, Tokens, layout_of, sample_of
 from headrace.packing.chats.messages import ROLES
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
@@ -73,7 +74,10 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
     listing = list_files(asked.source, splits="keep")
     (dataset,) = plain([path_of(each) for each in asked.source])["datasets"]
     dataset = {"name": dataset["name"], "path": [str(each) for each in asked.source]}
-    look = _look(listing, dataset, asked.tokenizer)
+    given = (
+        asked.tokenizer if asked.tokenizer is None or not hub.is_name(asked.tokenizer) else hub.pinned(asked.tokenizer)
+    )
+    look = _look(listing, dataset, given)
     usual = look.layouts.most_common(1)[0][0]
     about = (
         f"{len(listing.names):,} files, {int(listing.sizes.sum()) / 1e6:,.1f} MB; looked at {len(look.rows):,} rows: "
@@ -92,10 +96,13 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
         layouts += f"; not read: {', '.join(unread)}" if unread else ""
     layouts += f", with {', '.join(beside)} beside." if beside else "."
 
-    tokenizer = "tokenizer.json, or the directory that holds it with tokenizer_config.json, of the model to be trained."
-    if asked.tokenizer is not None:
+    tokenizer = (
+        "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the Hugging Face hub, "
+        "pinned to its commit, of the model to be trained."
+    )
+    if given is not None:
         tokenizer += " Its own chat template is used unless chat_template gives a Jinja file."
-        tokenizers = Section(tokenizer, {"tokenizer": asked.tokenizer, "chat_template": Aside("template.jinja")})
+        tokenizers = Section(tokenizer, {"tokenizer": given, "chat_template": Aside("template.jinja")})
     elif look.how == "counted":
         tokenizers = Section("Rows are tokens already: no tokenizer is needed.", {})
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,7 +27,8 @@ class MaskOptions:
         bool, typer.Option("--mask", help="Show chats as a packing run would encode them: trained text in colour.")
     ] = False
     tokenizer: Annotated[
-        Path | None, typer.Option(help="With --mask: tokenizer.json, or the directory that holds it and its template.")
+        str | None,
+        typer.Option(help="With --mask: tokenizer.json, the directory that holds it and its template, or ORG/NAME."),
     ] = None
     chat_template: Annotated[
         str | None, typer.Option(help="With --mask: another template, a file; default: the tokenizer's own.")

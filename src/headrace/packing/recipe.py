@@ -15,6 +15,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import HeadraceError, InputError, SettingsError, StoreError
 from headrace.machine import library_version
 from headrace.packing.blend import SPLITS, Dataset
+from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CURES
 from headrace.packing.choose import Choice, choose
@@ -172,6 +173,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 "vocabulary": encoder.vocabulary,
                 "pad_id": pad_id,
                 "libraries": {name: library_version(name) for name in libraries},
+                **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
             },
             "duplicates": choice.duplicates,
             "units": [{"of": what, **units} for what, units in choice.units],

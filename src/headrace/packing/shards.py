@@ -88,7 +88,10 @@ def pack_group(
         seed=settings.seed,
         max_sequences=settings.max_sequences_per_bin,
     )
-    if settings.algorithm != "concatenative":  # whose order is the point
+    if settings.bin_order == "spread":
+        squares = bins.loads(np.square(padded_lengths(lengths, settings.pad_multiple, settings.capacity)))
+        bins = bins.spread(squares, settings.seed)
+    elif settings.algorithm != "concatenative":  # whose order is the point
         bins = bins.shuffled(settings.seed)
     labels = origins.labels[sequences]
     empty = bins.loads(labels) == 0

@@ -4,7 +4,8 @@ What is checked of every bin: equal lengths of tokens and mask; starts that begi
 mask of 0 and 1, and 0 at the last place of every sequence; ids inside the vocabulary; no more than the pack size; the
 padding multiple; the limit of sequences; a label to train on. Of every dataset in every split: bins, tokens, labels and
 the fingerprint of its set of sequences, which was taken of the input before packing: every sequence is there, once, as
-it was. Of the tree: links lead to the split's shards, each shard in one split.
+it was. Of the tree: links lead to the split's shards, each shard in one split. Of a tokenizer that was given by name:
+its files, if this machine's cache of the hub holds them.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard, InputError, MissingExtra
 from headrace.packing.blend import SPLITS
+from headrace.packing.chats.hub import cached_directory, digests_in
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import sequence_prints
 from headrace.packing.shards import BLEND, Linked, blend_json, links_of, split_directory
@@ -53,7 +55,8 @@ class _Seen:
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read every shard once and check the laws above. O(row group) of memory a worker."""
     config = json.loads((run.root / "config.json").read_bytes())
-    for name in ("recipe", "algorithm"):  # no law depends on the packer, and an older run may name one that is gone
+    # No law depends on the packer, and an older run may name one that is gone; the tokenizer need not be here.
+    for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
         config.pop(name, None)
     config.setdefault("duplicates", "allow")  # of runs that were made before it could be asked
     settings, groups = PackedSequences(**config), run.manifest.facts["groups"]
@@ -69,6 +72,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         _links_check(run, groups, seen),
         _files_check(run),
         _tokens_check(run),
+        *_tokenizer_checks(run),
     ]
 
 
@@ -191,6 +195,26 @@ def _tokens_check(run: FinishedRun) -> Check:
             what = f"{before:,} {name}, {kept:,} packed and {gone:,} left out"
             return Check("tokens conserved", what, f"{run.root}: {what}; they do not add up")
     return Check("tokens conserved", f"{before:,} tokens = {kept:,} in bins + {gone:,} left out")
+
+
+def _tokenizer_checks(run: FinishedRun) -> list[Check]:
+    """Compare the files of a tokenizer that was given by name, where this machine has them."""
+    made_with = run.manifest.facts["encoder"].get("tokenizer")
+    if made_with is None:
+        return []
+    name = f"{made_with['repository']}@{made_with['commit']}"
+    try:
+        directory = cached_directory(name)
+    except MissingExtra as error:
+        return [Check("tokenizer", f"{name}: not compared, {error}")]
+    if directory is None:
+        return [Check("tokenizer", f"{name}: not compared, it is not in the hub's cache on this machine")]
+    recorded = made_with["files"]
+    for file, digest in digests_in(directory).items():
+        if digest != recorded.get(file, digest):
+            problem = f"{directory / file}: is not the file that the run was made with; fetch {name} again"
+            return [Check("tokenizer", name, problem)]
+    return [Check("tokenizer", f"{name}: the files in the hub's cache are those that the run was made with")]
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:

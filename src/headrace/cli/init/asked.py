@@ -102,7 +102,8 @@ class AskedPack:
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of chats of one dataset.")]
     out: Out
     tokenizer: Annotated[
-        str | None, _unless_given(help="tokenizer.json or its directory; one beside the data unless given.")
+        str | None,
+        _unless_given(help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."),
     ] = None
 
 

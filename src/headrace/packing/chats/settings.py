@@ -11,17 +11,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import NAMES
 from headrace.packing.chats.words import Layout, Reasoning
 from headrace.settings import Names, Settings
-from headrace.storage.settings import LocalPath, PathOrTemplate
+from headrace.storage.settings import PathOrTemplate
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,11 +33,21 @@ _rows = partial(Field, json_schema_extra=ROWS)
 _DROP: dict[str, Any] = {**ROWS, "former_words": {"reject": "drop"}}
 
 
+def _as_tokenizer(value: object) -> object:
+    from headrace.storage.places import local_path_of  # settings alone load no data libraries
+
+    if isinstance(value, str) and hub.is_name(value):
+        return hub.pinned(value)
+    return local_path_of(value, "a setting") if isinstance(value, str | PurePath) else value
+
+
 class ChatSettings(Settings):
     """Settle how rows of any form become tokens. Raises `SettingsError` when built with values that cannot work."""
 
-    tokenizer: LocalPath | None = _rows(
-        None, description="tokenizer.json or its directory; not for rows that are tokens already."
+    tokenizer: Annotated[Path | str | None, BeforeValidator(_as_tokenizer)] = _rows(
+        None,
+        description="tokenizer.json, its directory, or a name on the Hugging Face hub, ORG/NAME or ORG/NAME@REVISION, "
+        "which is pinned to its commit; not for rows that are tokens already.",
     )
     chat_template: PathOrTemplate | None = _rows(
         None, description="A Jinja file, or the template itself; the tokenizer's own unless given."
@@ -117,9 +128,12 @@ class TokenizerFiles:
         return sha256_hex(canonical_json([self.json_text, dict(self.templates), dict(self.special)]))
 
 
-def read_tokenizer(path: Path) -> TokenizerFiles:
-    """Read the files beside a tokenizer.json, given it or its directory. Raises `SettingsError`, `InputError`."""
-    main = _main_file(path)
+def read_tokenizer(place: Path | str) -> TokenizerFiles:
+    """Read the files beside a tokenizer.json, given it, its directory or its pinned name on the hub.
+
+    Raises `SettingsError`, `InputError`, `MissingExtra`.
+    """
+    main = _main_file(hub.directory_of(place) if isinstance(place, str) else place)
     config = _json_beside(main, "tokenizer_config.json")
     named = {**_json_beside(main, "special_tokens_map.json"), **config}
     texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in named.items()}

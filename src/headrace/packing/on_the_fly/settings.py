@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import io
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.arrays import I32
+from headrace.arrays import I64
 from headrace.bins.pack import ALGORITHMS, Algorithm
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from headrace.errors import InputError, SettingsError
 from headrace.packing.preference import preference_field
 from headrace.packing.read.batches import PackedBatches
-from headrace.storage.local import make_directory, write_new
+from headrace.packing.read.counts import count_rows, lengths_of
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses
 
 TooLong = Literal["error", "truncate", "drop"]
 TokenMask = Literal["shift_left", "unshifted"]
-
-_LENGTHS_VERSION = 1  # of the files that keep them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,25 +100,16 @@ class PackRows:
                 f"pack: column {column} is {'not there' if kind is None else kind}; packing needs lists of token ids,"
                 f" or their lengths, and the dataset has {index.schema.names}"
             )
-        kept = None
-        if contents is not None and cache_dir is not None:
-            key = sha256_hex(canonical_json([_LENGTHS_VERSION, contents, index.identity, column]))
-            kept = cache_dir / f"lengths-{key}.npy"
-            with suppress(OSError, ValueError):  # a file that is missing or damaged is made again
-                data, digest = (whole := kept.read_bytes())[:-64], whole[-64:]
-                if sha256_hex(data).encode() == digest:
-                    found: I32 = np.load(io.BytesIO(data), allow_pickle=False)
-                    if found.dtype == np.int32 and found.shape == (index.total_rows,):
-                        return partial(PackingPasses, lengths=found)
-        counting = [partial(_count_tokens, index, read_block, column, block) for block in range(len(index.rows))]
-        lengths = np.concatenate([np.zeros(0, np.int32), *run_tasks(counting, default_workers())])
-        if kept is not None:
-            written = io.BytesIO()
-            np.save(written, lengths)
-            with suppress(StoreError, CorruptShard, OSError):
-                make_directory(kept.parent)
-                kept.unlink(missing_ok=True)
-                write_new(kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none")
+        counted = count_rows(
+            index,
+            read_block,
+            [column],
+            partial(_lengths, column),
+            counts=["tokens"],
+            contents=contents,
+            cache_dir=cache_dir,
+        )
+        lengths = counted[0].astype(np.int32)
         return partial(PackingPasses, lengths=lengths)
 
 
@@ -181,20 +165,10 @@ def check_packing(options: StreamOptions) -> PackedBatches:
     return cast(PackedBatches, options.form) if options.form is not None else PackedBatches()
 
 
-def _count_tokens(index: SplitIndex, read_block: ReadBlock, column: str, block: int) -> I32:
-    where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
-    values = read_block(block, [column])[column]
-    if len(values) != index.rows[block]:
-        raise CorruptShard(
-            f"{where}: has {len(values)} rows, the index says {index.rows[block]}; the shard changed after it was"
-            " indexed: restore it or index the dataset again"
-        )
-    if values.null_count:
+def _lengths(column: str, table: pa.Table) -> I64:
+    lengths = lengths_of(table[column])
+    if len(lengths) and int(lengths.max()) >= 1 << 31:
         raise InputError(
-            f"{where}: column {column} holds {values.null_count} nulls; a sequence without tokens is an empty list"
+            f"column {column} holds lengths up to {lengths.max()}; a sequence has fewer than {1 << 31} tokens"
         )
-    counted = values if pa.types.is_integer(values.type) else pc.list_value_length(values)
-    lengths: npt.NDArray[np.int64] = counted.to_numpy().astype(np.int64)
-    if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) < 1 << 31:
-        raise InputError(f"{where}: column {column} holds {lengths.min()}..{lengths.max()}, which are no lengths")
-    return lengths.astype(np.int32)
+    return lengths[None]

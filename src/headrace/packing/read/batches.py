@@ -23,6 +23,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.bins.bins import offsets_of
@@ -31,16 +32,19 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError, StreamError
+from headrace.packing.read.counts import count_rows, lengths_of
 from headrace.packing.read.packed_rows import (
     INPUT_IDS,
     LOSS_MASK,
     PACKED_COLUMNS,
+    SEQ_START_ID,
     MaskAlignment,
     PackedBlocks,
     columns_of_other_types,
     stored_alignment,
 )
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
+from headrace.stream.order.balance import CountedIndex
 from headrace.stream.read.batch import in_format, make_batches
 from headrace.stream.read.columns import Columns
 from headrace.stream.read.ragged import Ragged, padded_rows
@@ -145,6 +149,24 @@ class PackedBatches:
         """Return a reader of checked blocks over one of blocks as they are stored."""
         return PackedBlocks(read_block, root=root, index=index, alignment=self.loss_mask_alignment)
 
+    def count(
+        self, index: SplitIndex, read_block: ReadBlock, *, contents: str | None, cache_dir: Path | None
+    ) -> CountedIndex:
+        """Count the tokens of each row, and the squared lengths of its sequences, from their starts and the mask.
+
+        The mask is as long as the tokens and takes a fraction of their bytes.
+        """
+        tokens, squares = count_rows(
+            index,
+            read_block,
+            [LOSS_MASK, SEQ_START_ID],
+            _tokens_and_squares,
+            counts=["tokens", "squares"],
+            contents=contents,
+            cache_dir=cache_dir,
+        )
+        return CountedIndex.of(index, tokens, squares)
+
     def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
         """Yield batches of `batch_size` bins, the last with what is left; other columns come beside, a value a bin."""
         ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
@@ -154,6 +176,18 @@ class PackedBatches:
         beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
         for batch, more in zip(made, beside, strict=True):
             yield {**in_format(batch, batch_format), **cast(dict[str, Any], more)}
+
+
+def _tokens_and_squares(table: pa.Table) -> I64:
+    """From the mask and starts of bins to (tokens, sum of squared lengths); int64 [2, bins]."""
+    tokens, counts = lengths_of(table[LOSS_MASK]), lengths_of(table[SEQ_START_ID])
+    starts = pc.list_flatten(table[SEQ_START_ID]).to_numpy().astype(np.int64)
+    ends = np.append(starts[1:], 0)
+    held = np.flatnonzero(counts)
+    ends[np.cumsum(counts)[held] - 1] = tokens[held]
+    squares = offsets_of(np.square(ends - starts))
+    borders = offsets_of(counts)
+    return np.stack([tokens, squares[borders[1:]] - squares[borders[:-1]]])
 
 
 def packed_setting(value: Any) -> PackedBatches:

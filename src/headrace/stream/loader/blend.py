@@ -79,6 +79,11 @@ class Blend:
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
         """packed="auto" is decided for all datasets together."""
+        if options.cost_model is not None:
+            raise SettingsError(
+                "balance orders the rows of one dataset, and a blend of datasets takes them by turns; prepare the"
+                " datasets as one blend with PackedSequences, or leave balance= out"
+            )
         options = options.for_splits([(each.root, each.split_index(own)) for each, own in self._splits(split)])
         if options.source is None:
             return *self.source(split, options), options, None

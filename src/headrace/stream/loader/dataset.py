@@ -23,6 +23,7 @@ from headrace.formats.listing import holds_data, no_data
 from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
+from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
@@ -160,15 +161,38 @@ class Dataset(IndexedDataset):
         index = self.split_index(split)
         options = options.for_splits([(self.root, index)])
         if options.source is None:
-            form = options.form
-            return index if form is None else form.index_of(index), self.reader(split, options), options, None
+            form, read_block = options.form, self.reader(split, options)
+            if options.cost_model is not None:
+                index = self.counted_index(split, options)
+            return index if form is None else form.index_of(index), read_block, options, None
         read_block = self.reader(split, replace(options, packed="off"))
-        try:
-            contents: str | None = self.contents
-        except SettingsError:  # it has none: lengths are counted each time
-            contents = None
-        passes = options.source.passes_of(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
+        kept = self._contents_if_any()
+        passes = options.source.passes_of(index, read_block, options, contents=kept, cache_dir=self._cache_dir)
         return index, read_block, options, passes
+
+    def counted_index(self, split: str | None = None, options: StreamOptions | None = None) -> CountedIndex:
+        """The blocks of a split of packed rows, with the tokens of each row, by which balanced steps cost them.
+
+        Counted once and kept in the cache. options: how blocks are read, those of a stream. Raises `SettingsError`
+        where rows are not packed.
+        """
+        index = self.split_index(split)
+        options = (options or StreamOptions(batch_size=1)).for_splits([(self.root, index)])
+        if options.form is None:
+            raise SettingsError(
+                "balance orders packed rows by the cost of their sequences, and these rows are not packed; prepare them"
+                ' with PackedSequences, or leave balance= out. If they are packed, read them with packed="varlen" or'
+                ' "padded"'
+            )
+        kept = self._contents_if_any()
+        return options.form.count(index, self.reader(split, options), contents=kept, cache_dir=self._cache_dir)
+
+    def _contents_if_any(self) -> str | None:
+        """Return `contents`; None where there is no such word, and rows are counted each time."""
+        try:
+            return self.contents
+        except SettingsError:
+            return None
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""

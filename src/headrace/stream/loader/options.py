@@ -16,6 +16,7 @@ from headrace.errors import SettingsError
 from headrace.recipe import BUILT_IN, load
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.storage.places import place_of
+from headrace.stream.order.balance import CostModel, CountedIndex
 from headrace.stream.order.lanes import OPEN_BYTES
 from headrace.stream.order.remaining import Remainder
 from headrace.stream.read.ragged import LENGTHS, Padding
@@ -31,7 +32,15 @@ Distribution = Literal["balanced", "round_robin", "by_size", "local", "dynamic"]
 OnBadBlock = Literal["raise", "quarantine"]
 Lists = Literal["ragged", "padded"]
 PackedWord = Literal["auto", "varlen", "padded", "off"]
+BalanceWord = Literal["none", "flops"]
 
+_UNBALANCED: Mapping[str, Any] = {  # setting → what balanced steps need it to be
+    "shuffle": True,
+    "samples_per_epoch": None,
+    "distribution": "balanced",
+    "pack": None,
+    "on_bad_block": "raise",
+}
 _STORE_THREADS = 16  # measured: three times the rows of two threads where answers take 50 ms
 _WORDS: Mapping[str, Any] = {  # setting → what it may be
     "batch_format": BatchFormat,
@@ -68,6 +77,11 @@ class RowForm(Protocol):
 
     def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
         """Yield batches of `batch_size` rows, the last with what is left. `VALID` is among the columns, if anywhere."""
+
+    def count(
+        self, index: SplitIndex, read_block: ReadBlock, *, contents: str | None, cache_dir: Path | None
+    ) -> CountedIndex:
+        """Count the tokens of each row. contents, cache_dir: as of `RowSource`. Raises what reading blocks raises."""
 
 
 class RowSource(Protocol):
@@ -127,6 +141,7 @@ class StreamArguments(TypedDict, total=False):
     device: str | None
     locality: Mapping[str, int | Sequence[int]] | None
     ranks_per_node: int | None
+    balance: BalanceWord | CostModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +188,9 @@ class StreamOptions:
         "dynamic", experimental: ranks claim blocks when they are ready for them, see `dynamic`.
     locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
         numbered node by node.
+    balance: "flops" gives all ranks packed rows of like cost in each step, by the cost of an 8-billion-parameter
+        transformer, or by a `CostModel` of yours; see `balance`. Rows are counted when the stream is made, and the
+        counts are kept in the cache. "none": as they come.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -208,6 +226,7 @@ class StreamOptions:
     device: str | None = None
     locality: Mapping[str, int | Sequence[int]] | None = None
     ranks_per_node: int | None = None
+    balance: BalanceWord | CostModel = "none"
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -227,6 +246,7 @@ class StreamOptions:
                     f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
                     " locality= and ranks_per_node=, the others neither"
                 )
+        self._check_balance()
         if self.locality is not None:
             object.__setattr__(self, "locality", _nodes(self.locality))
         if self.columns is not None:
@@ -248,6 +268,20 @@ class StreamOptions:
             raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
             raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
+
+    def _check_balance(self) -> None:
+        if isinstance(self.balance, CostModel):
+            model = "a CostModel"
+        else:
+            check_word("balance", self.balance, get_args(BalanceWord))
+            model = f'"{self.balance}"'
+        asked = {name: getattr(self, name) for name in _UNBALANCED}
+        others = [f"{name}={value!r}" for name, value in asked.items() if value != _UNBALANCED[name]]
+        if self.balance != "none" and others:
+            raise SettingsError(
+                f"balance is {model}, which orders the packed rows of whole shuffled epochs by their cost; it does not"
+                f" go with {', '.join(others)}: leave one of them out"
+            )
 
     def _check_batches(self) -> None:
         """Check that the options of batches go together."""
@@ -314,6 +348,11 @@ class StreamOptions:
     def source(self) -> RowSource | None:
         """The source of passes that are not made of rows; None: rows."""
         return cast(RowSource | None, self.pack)  # a number became one when the settings were built
+
+    @property
+    def cost_model(self) -> CostModel | None:
+        """The model by which steps are balanced; None: they are not."""
+        return self.balance if isinstance(self.balance, CostModel) else CostModel() if self.balance != "none" else None
 
     @property
     def threads(self) -> int:

@@ -20,6 +20,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.options import StreamOptions
+from headrace.stream.order.balance import CountedIndex, RowCosts
 from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again, estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
@@ -145,6 +146,7 @@ class RowPass:
             batch_size=self.passes.options.batch_size,
             remainder=self.passes.remainder,
             regions=self.start.regions,
+            costs=self.passes.costs,
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
@@ -228,7 +230,7 @@ class RowPasses:
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
         state = after.start if isinstance(after, RowPass) else None
         if state is not None and state.regions is None and (samples is not None or self._fits(state.fresh(epoch))):
-            fresh = state.fresh(epoch)
+            fresh = replace(state.fresh(epoch), balance=self._balance)
             return self.at(fresh if self._fits(fresh) else self._changed(fresh))
         regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
         if state is not None and state.regions is not None and self._fits(state):
@@ -243,6 +245,7 @@ class RowPasses:
                 shuffle_rows=self.options.shuffle_rows,
                 memory_bytes=self.options.memory_bytes,
                 sources=sources_of(self.index),
+                balanced=self.options.balance != "none",
             )
         rows = self.index.total_rows if samples is None else samples
         return self.at(self.state_of(epoch, chosen, rows=rows, samples_per_epoch=samples, regions=regions))
@@ -255,9 +258,22 @@ class RowPasses:
             seed=self.options.seed,
             epoch=epoch,
             shuffle=self.options.shuffle,
+            balance=self._balance,
             **lanes._asdict(),
             **more,
         )
+
+    @cached_property
+    def costs(self) -> RowCosts | None:
+        """The costs by which steps are balanced; None: they are not."""
+        model = self.options.cost_model
+        return self.index.costs(model.even_tokens) if model and isinstance(self.index, CountedIndex) else None
+
+    @property
+    def _balance(self) -> tuple[int, int] | None:
+        """The global batch and cost model of an epoch that begins now; see `StreamState`."""
+        model = self.options.cost_model
+        return None if model is None else (self.ranks * self.options.batch_size, model.even_tokens)
 
     def at(self, start: StreamState) -> RowPass:
         """Return what is left at a state."""
@@ -286,7 +302,12 @@ class RowPasses:
         state = StreamState.from_dict(values)
         state.check_index(self.index)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
-        state.check_order(seed=self.options.seed, shuffle=self.options.shuffle, samples_per_epoch=samples)
+        state.check_order(
+            seed=self.options.seed,
+            shuffle=self.options.shuffle,
+            samples_per_epoch=samples,
+            even_tokens=None if self.options.cost_model is None else self.options.cost_model.even_tokens,
+        )
         return state
 
     def continued(self, state: StreamState) -> StreamState:

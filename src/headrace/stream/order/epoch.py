@@ -29,6 +29,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts, hash_words, permutation
+from headrace.stream.order.balance import RowCosts, balanced, runs_key
 from headrace.stream.order.remaining import count_out, split_at
 
 _NAME_KEY = derive_key(0, "block identity")
@@ -155,12 +156,15 @@ class EpochOrder(Order):
 
     blocks: block numbers along the line, int64 [P]; line: the first place of each, then N, int64 [P+1]. firsts: the
     row of each block that its first place holds, int64 [P], where the line is made of parts of blocks; None: 0.
-    groups: D, a divisor of lanes.
+    groups: D, a divisor of lanes. costs: of the rows, where like ones share steps; run_rows: rows of a run of them, see
+    `balance`.
     """
 
     blocks: I64
     line: I64
     firsts: I64 | None = None
+    costs: RowCosts | None = None
+    run_rows: int = 1
     _large_round: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)  # the last one, by group, round
 
     @property
@@ -312,7 +316,14 @@ class EpochOrder(Order):
         mixed = self._large_round.get((group, round_))
         if mixed is None:
             mixed = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
-            if rows > _LARGE_ROUND_ROWS:  # a small split asks for its only round piece by piece
+            if self.costs is not None:
+                begins = self.lane_starts[lanes] + taken
+                costs = self.costs.between(*self.rows_between(begins, begins + counts))
+                of_each_lane = int(np.clip(self.lane_rows.min() - taken, 0, self.window_rows))
+                runs = of_each_lane * len(counts) // self.run_rows  # as many as every group can fill
+                key = runs_key(self.seed, self.epoch, round_)
+                mixed = balanced(mixed, costs, runs=runs, run_rows=self.run_rows, key=key)
+            if rows > _LARGE_ROUND_ROWS or self.costs is not None:  # a small split asks for its only round in pieces
                 self._large_round.clear()
                 self._large_round[group, round_] = mixed
         return self.lane_starts[lanes] + taken, counts, mixed
@@ -348,12 +359,18 @@ def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
 
 
 def epoch_order(
-    rows: I64, identities: U64, *, numbers: I64 | None = None, **settings: Unpack[OrderSettings]
+    rows: I64,
+    identities: U64,
+    *,
+    numbers: I64 | None = None,
+    costs: RowCosts | None = None,
+    run_rows: int = 1,
+    **settings: Unpack[OrderSettings],
 ) -> EpochOrder:
     """The order of one epoch from the rows [B] and identities [B, 3] of its blocks.
 
-    numbers: of the blocks; None: from 0. Without shuffle the blocks keep their natural order, each lane is a group of
-    its own, and `groups` is not looked at.
+    numbers: of the blocks; None: from 0. costs, run_rows: see `EpochOrder`. Without shuffle the blocks keep their
+    natural order, each lane is a group of its own, and `groups` is not looked at.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
     if settings["shuffle"]:  # by the keyed hash of their identity; equal hashes keep the natural order
@@ -366,7 +383,8 @@ def epoch_order(
     else:
         settings["groups"] = settings["lanes"]
     line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
-    return EpochOrder(blocks=blocks if numbers is None else numbers[blocks], line=line, **settings)
+    blocks = blocks if numbers is None else numbers[blocks]
+    return EpochOrder(blocks=blocks, line=line, costs=costs, run_rows=run_rows, **settings)
 
 
 def grouped(groups: I64) -> tuple[I64, list[Any]]:

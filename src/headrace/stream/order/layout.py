@@ -23,6 +23,7 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
+from headrace.stream.order.balance import CountedIndex
 from headrace.stream.order.epoch import (
     EpochOrder,
     Order,
@@ -75,8 +76,19 @@ def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | 
     return samples
 
 
-def lay_epoch(index: SplitIndex, *, samples_per_epoch: int | None = None, **settings: Unpack[OrderSettings]) -> Order:
-    """The order of one epoch of a split, of a part of it, or of a blend. O(blocks)."""
+def lay_epoch(
+    index: SplitIndex,
+    *,
+    samples_per_epoch: int | None = None,
+    balance: tuple[int, int] | None = None,
+    **settings: Unpack[OrderSettings],
+) -> Order:
+    """The order of one epoch of a split, of a part of it, or of a blend. O(blocks). balance: see `StreamState`."""
+    if balance is not None:
+        batch, even_tokens = balance
+        costs = _counted(index).costs(even_tokens)
+        run_rows = batch if settings["groups"] == 1 else 1
+        return epoch_order(index.rows, block_identities(index), costs=costs, run_rows=run_rows, **settings)
     if samples_per_epoch is None and not isinstance(index, BlendIndex):
         return epoch_order(index.rows, block_identities(index), **settings)
     if not settings["shuffle"]:
@@ -107,7 +119,8 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
     """The order of the epoch that a state is in."""
     if state.regions is not None:
         return _whole_shards(index, state, state.regions)
-    order = lay_epoch(index, samples_per_epoch=state.samples_per_epoch, **state.order_settings)
+    settings = state.order_settings
+    order = lay_epoch(index, samples_per_epoch=state.samples_per_epoch, balance=state.balance, **settings)
     return chained(order, state.changes) if state.changes else order
 
 
@@ -155,7 +168,8 @@ def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
         "groups": (change.groups or 1) if order.shuffle else lanes,
     }
     line = np.concatenate([[0], np.cumsum(ends - firsts)]).astype(np.int64)
-    return EpochOrder(blocks=blocks, firsts=firsts, line=line, **settings)
+    run_rows = order.run_rows if settings["groups"] == 1 else 1
+    return EpochOrder(blocks=blocks, firsts=firsts, line=line, costs=order.costs, run_rows=run_rows, **settings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -252,6 +266,15 @@ def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> Re
     raise StreamError(
         f'stream state: the shards that "{regions.distribution}" gave to its {ranks} ranks do not have'
         " the rows it says; pass what state_dict() gave, unchanged"
+    )
+
+
+def _counted(index: SplitIndex) -> CountedIndex:
+    if isinstance(index, CountedIndex):
+        return index
+    raise StreamError(
+        "stream state: its steps are balanced by the cost of rows, which this stream does not know; pass"
+        ' balance="flops", or the cost model that the saved stream had'
     )
 
 

@@ -24,7 +24,8 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.epoch import Order, Pool
+from headrace.stream.order.balance import RowCosts, step_loads
+from headrace.stream.order.epoch import Order, Pool, natural_rows
 from headrace.stream.order.joined import Part, parts_of
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
 from headrace.stream.order.regions import Regions
@@ -69,7 +70,7 @@ class Plan:
     """The plan of who reads which rows when, for one epoch and one number of ranks.
 
     Pure arithmetic over the index, so that it can be asked for any number of ranks. regions: whole shards for each
-    rank, or equal parts of what they left, else None.
+    rank, or equal parts of what they left, else None. costs: of the rows, where steps are balanced by them.
     """
 
     index: SplitIndex = field(repr=False)
@@ -79,6 +80,7 @@ class Plan:
     batch_size: int
     remainder: Remainder
     regions: Regions | None = None
+    costs: RowCosts | None = field(default=None, repr=False)
 
     @property
     def split_rows(self) -> int:
@@ -103,6 +105,8 @@ class Plan:
             ["repeated rows", self.padded_rows],
             ["rows left out", self.dropped_rows],
         ]
+        if self.imbalance is not None:
+            facts.append(["cost of the slowest rank of a step over the mean", f"{self.imbalance:.3f}"])
         ranks = f"{self.world_size:,} rank{'s' if self.world_size != 1 else ''}"
         return table_html(f"plan: {ranks}, batches of {self.batch_size:,}", ["", ""], facts)
 
@@ -174,6 +178,24 @@ class Plan:
     def decoded_again_bytes(self) -> int:
         """Bytes that all ranks together decode beyond each block once: what the amplification costs, at most."""
         return max(0, int(self.bytes_per_rank.sum()) - self._needed_bytes)
+
+    @cached_property
+    def imbalance(self) -> float | None:
+        """What the slowest rank of each step costs over the mean rank, added up over all whole steps.
+
+        1.0: no rank waits. None where costs are not known, or there is no whole step. O(rows).
+        """
+        if self.costs is None:
+            return None
+        found = [np.empty((2, 0))]
+        global_batch = self.world_size * self.batch_size
+        chunk = max(1, _LEAST_POOL_ROWS // global_batch) * global_batch
+        for first in range(0, self.remaining.total, chunk):
+            places = np.arange(first, min(first + chunk, self.remaining.total), dtype=np.int64)
+            rows = natural_rows(self.index, self.order, self.remaining.positions(places))
+            found.append(step_loads(self.costs.costs[rows], ranks=self.world_size, batch_size=self.batch_size))
+        slowest, mean = np.concatenate(found, axis=1).sum(axis=1)
+        return float(slowest / mean) if mean else None
 
     @cached_property
     def _needed_bytes(self) -> int:

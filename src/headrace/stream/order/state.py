@@ -14,6 +14,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
+from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, settings_of
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
@@ -50,6 +51,8 @@ class StreamState:
     samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
     regions: which rank has which whole shards; None where all stride over all rows.
     pass_number, chunk: where an epoch is a chunk of the rows, which chunk of which pass over all of them.
+    balance: where rows of like cost share steps: rows of a global batch, and the tokens of a sequence whose attention
+    costs as much as all else, see `balance`.
     """
 
     split: str
@@ -68,6 +71,7 @@ class StreamState:
     regions: Regions | None = None
     pass_number: int | None = None
     chunk: int | None = None
+    balance: tuple[int, int] | None = None
 
     @property
     def order_settings(self) -> OrderSettings:
@@ -106,6 +110,7 @@ class StreamState:
             {name: value for name in _CHANGE if (value := getattr(change, name)) is not None} for change in self.changes
         ]
         values["regions"] = None if self.regions is None else self.regions.to_dict()
+        values["balance"] = None if self.balance is None else list(self.balance)
         return seal(kind, FORMAT_VERSION, {k: v for k, v in values.items() if k not in _LATER or v is not None})
 
     @classmethod
@@ -121,18 +126,31 @@ class StreamState:
             value, (expected, said) = values[name], _KINDS.get(name, (int, "an integer"))
             if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
                 raise _bad(name, value, f"expected {said}")
-        plain = {name: values[name] for name in names if name not in ("holes", "changes", "regions")}
+        plain = {name: values[name] for name in names if name not in ("holes", "changes", "regions", "balance")}
         state = cls(
             **plain,
             holes=tuple(_hole(hole) for hole in values["holes"]),
             changes=tuple(_change(change) for change in values["changes"]),
             regions=Regions.from_dict(values["regions"]) if "regions" in values else None,
+            balance=_balance(values["balance"]) if "balance" in values else None,
         )
         _check_numbers(state)
         return state
 
-    def check_order(self, *, seed: int, shuffle: bool, samples_per_epoch: int | None = None) -> None:
+    def check_order(
+        self, *, seed: int, shuffle: bool, samples_per_epoch: int | None = None, even_tokens: int | None = None
+    ) -> None:
         """Raise `StreamError` if the stream was set up for another order than the one saved."""
+        saved = None if self.balance is None else self.balance[1]
+        if saved != even_tokens:
+            models = [
+                "without balance" if each is None else f"balanced for {each:,} tokens (linear / quadratic)"
+                for each in (saved, even_tokens)
+            ]
+            raise StreamError(
+                f"stream state: it was saved {models[0]}, this stream is {models[1]}; rows would repeat and be missed:"
+                " pass the saved balance=, or begin the epoch anew"
+            )
         if self.samples_per_epoch != samples_per_epoch:
             raise StreamError(
                 f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch}, this stream has"
@@ -209,10 +227,11 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "holes": (list | tuple, "a list"),
     "changes": (list | tuple, "a list"),
     "regions": (Mapping, "a mapping"),
+    "balance": (list | tuple, "a list"),
 }
 
 # What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER = ("samples_per_epoch", "regions", "pass_number", "chunk")
+_LATER = ("samples_per_epoch", "regions", "pass_number", "chunk", "balance")
 _ALWAYS = tuple(each.name for each in fields(StreamState) if each.name not in _LATER)
 
 # Of every number but the seed: the least and the most that it may be.
@@ -243,6 +262,13 @@ def _change(change: Any) -> Change:
     if not whole or any(type(value) is not int for value in change.values()):
         raise _bad("changes", change, "expected a position, and ranks or lanes, window_rows and groups")
     return Change(**change)
+
+
+def _balance(values: Any) -> tuple[int, int]:
+    known = len(values) == 2 and all(type(value) is int for value in values)
+    if not known or not 1 <= values[0] <= MOST_POSITIONS or not 1 <= values[1] <= MOST_EVEN_TOKENS:
+        raise _bad("balance", values, "expected the rows of a global batch, and tokens")
+    return values[0], values[1]
 
 
 def _check_numbers(state: StreamState) -> None:

@@ -1,0 +1,110 @@
+"""Find a tokenizer by its name on the Hugging Face hub: `org/name`, or `org/name@revision`.
+
+A name is pinned when settings are built: the commit behind the branch or tag takes its place, and stays what the run is
+known by. The cache of this machine comes first. Only what is not in it is asked of the hub, and then only the files of
+a tokenizer. No code of a repository is run, whatever its configuration names: tokenizer.json says all there is.
+
+`huggingface_hub` knows where the cache is and how it is laid out. It reads its own variables of the environment
+(HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.digest import sha256_hex
+from headrace.errors import MissingExtra, SettingsError
+from headrace.printable import printable
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+_ALWAYS = FILES[:2]  # a snapshot in the cache without these is one of other files
+_NAME = re.compile(r"(?!\S*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^\s@]+))?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text names a repository of the hub. What is there on this machine is a path."""
+    return _NAME.fullmatch(text) is not None and not text.endswith((".json", ".gz")) and not Path(text).exists()
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """Return the repository and the revision of a name."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise SettingsError(f"tokenizer {name!r}: is no name on the hub; give ORG/NAME or ORG/NAME@REVISION")
+    return found[1], found[2] or "main"
+
+
+def pinned(name: str) -> str:
+    """Return the name with the commit that it stands for now. Raises `SettingsError`, `MissingExtra`."""
+    repository, revision = parts_of(name)
+    return name if _COMMIT.fullmatch(revision) else f"{repository}@{directory_of(name).name}"
+
+
+def directory_of(name: str) -> Path:
+    """Return the directory of the cache with the tokenizer's files, fetched where they were not there.
+
+    Raises `SettingsError` where they are neither in the cache nor to be had, `MissingExtra`.
+    """
+    found = cached_directory(name)
+    if found is not None and all((found / each).is_file() for each in _ALWAYS):
+        return found
+    repository, revision = parts_of(name)
+    hub = _hub()
+    try:
+        found = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=list(FILES)))
+    except Exception as error:  # the client lets the errors of its transport through
+        cause = error.__cause__ or error if isinstance(error, FileNotFoundError) else error  # of what is not cached
+        why = printable(" ".join(str(cause).split()), 300)
+        raise SettingsError(
+            f"tokenizer {name}: is no path on this machine and not in the cache {hub.constants.HF_HUB_CACHE}, and the "
+            f"hub did not give it ({type(cause).__name__}: {why}); check the name, "
+            f"or fetch it where the hub is within reach, `hf download {repository} --revision {revision} --exclude "
+            "'*.safetensors'`, and bring the cache here or give the directory"
+        ) from error
+    if not (found / FILES[0]).is_file():
+        raise SettingsError(
+            f"tokenizer {name}: no tokenizer.json in {found}; if the hub has one, fetch it, `hf download {repository} "
+            f"--revision {revision} tokenizer.json`; if not, it is a slow tokenizer: convert it with transformers, "
+            f"`AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`, and give the directory"
+        )
+    return found
+
+
+def cached_directory(name: str) -> Path | None:
+    """Return the directory of the cache that is this revision, or None. Asks nothing of the hub."""
+    repository, revision = parts_of(name)
+    snapshot_download = _hub().snapshot_download
+    try:
+        found = snapshot_download(repository, revision=revision, allow_patterns=list(FILES), local_files_only=True)
+    except FileNotFoundError:
+        return None
+    return Path(found)
+
+
+def record_of(name: str) -> dict[str, Any]:
+    """Return what a manifest says of a pinned tokenizer: repository, commit, SHA-256 of each file."""
+    repository, commit = parts_of(name)
+    return {"repository": repository, "commit": commit, "files": digests_in(directory_of(name))}
+
+
+def digests_in(directory: Path) -> Mapping[str, str]:
+    """Return the SHA-256 of each of a tokenizer's files in a directory."""
+    return {each: sha256_hex((directory / each).read_bytes()) for each in FILES if (directory / each).is_file()}
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ModuleNotFoundError:
+        raise MissingExtra("huggingface_hub", "chat") from None
+    return huggingface_hub

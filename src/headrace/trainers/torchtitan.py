@@ -1,0 +1,269 @@
+"""Feed torchtitan with packed rows: every row once an epoch over all data-parallel ranks, the same steps on each.
+
+    from headrace.trainers.torchtitan import HeadraceDataLoader
+
+    config.dataloader = HeadraceDataLoader.Config(dataset_path="out", infinite=False)
+    config.validator.dataloader = HeadraceDataLoader.Config(dataset_path="out", dataset="valid", shuffle=False)
+
+torchtitan 0.3 builds loaders from such configs. Before, its registry held functions: `build_dataloader` and
+`build_validator` are those of a `TrainSpec`. After 0.3 it counts tokens in place of rows, and a batch is a microbatch
+object over flat tokens: the config and the rows are the same.
+
+torchtitan draws `global_batch_size / (local_batch_size * ranks)` batches for each optimizer step, and cancels a step
+for which data run out. So the rows of one step are one batch of the stream, cut into the batches that torchtitan
+draws, and the last step is filled up with rows that train nothing. What a checkpoint holds is the same on every rank
+and under one key for all of them, so any number of ranks can load it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Annotated, Any, Literal, get_args
+
+import torch
+
+from headrace.checks import check_word
+from headrace.errors import SettingsError, StreamError
+from headrace.packing.read.batches import PackedBatches, packed_setting
+from headrace.stream.loader.dataset import open_dataset
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.topology import Topology
+
+try:
+    import tyro
+
+    try:  # after 0.3
+        _types: Any = import_module("torchtitan.components.data.types")
+        from torchtitan.components.data.loader import BaseDataLoader
+    except ModuleNotFoundError:
+        from torchtitan.components.dataloader import BaseDataLoader
+
+        _types = None
+except ImportError as error:
+    raise SettingsError(f"torchtitan cannot be imported ({error}); install it with: pip install torchtitan") from error
+
+__all__ = ["HeadraceDataLoader", "build_dataloader", "build_validator"]
+
+Rows = Literal["bins", "sequences"]
+Positions = Literal["sequence", "none"]
+
+IGNORE_INDEX = -100  # as torchtitan.components.loss has it, which also imports kernels
+_STATE = "headrace"
+
+_BaseDataLoader: Any = BaseDataLoader
+_BaseConfig: Any = getattr(BaseDataLoader, "Config", object)  # before 0.3 there is none
+
+
+class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan need not be there to check types
+    """Batches of one data-parallel rank: ({"input": [B, T], "positions": [B, T]}, labels [B, T]), all int64.
+
+    B is training.local_batch_size, T training.seq_len. Labels are the next token of the same sequence, and -100 where
+    nothing is trained: at the end of a sequence, where the loss mask is 0, and in rows that only fill the last step up.
+    Positions begin at 0 in each sequence: torchtitan's flex and varlen attention keep sequences apart by them.
+    After 0.3 a batch is a `TokenizedTrainingMicrobatch` of the same rows end to end, [B * T].
+    Raises `SettingsError` when built with settings that cannot work, and what `headrace.open` raises.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(_BaseConfig):  # type: ignore[misc]
+        """Settings of the loader: what a config of torchtitan holds, and its command line sets.
+
+        dataset: the split; "" where there is only one. dataset_path: what `headrace.open` opens.
+        rows: "bins", each row is packed already; "sequences", each is one sequence of tokens, and rows are packed into
+            bins of seq_len tokens while they are streamed.
+        shuffle, seed: a new order in each epoch, the same on every machine.
+        infinite: False, one epoch; its last step is whole. repeat: what torchtitan calls it after 0.3; None: infinite.
+        global_batch_size: training.global_batch_size, in rows; -1: one batch of each rank.
+        positions: "none" for models that take no positions.
+        options: further ones of the stream, see `StreamOptions`.
+        """
+
+        dataset: str = "train"
+        dataset_path: str | None = None
+        rows: Rows = "bins"
+        shuffle: bool = True
+        seed: int = 0
+        infinite: bool = True
+        repeat: bool | None = None
+        global_batch_size: int = -1
+        positions: Positions = "sequence"
+        options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        seq_len: int | None = None,
+        local_batch_size: int | None = None,
+        max_context_length: int | None = None,
+        num_tokens_per_microbatch: int | None = None,
+        optimizer_step_layout: Any = None,
+        **_other: Any,  # the tokenizer, and how often torchtitan's own loader takes a snapshot
+    ) -> None:
+        check_word("torchtitan: rows", config.rows, get_args(Rows))
+        check_word("torchtitan: positions", config.positions, get_args(Positions))
+        if config.dataset_path is None:
+            raise SettingsError("torchtitan: dataset_path is not set; give the directory that headrace.open opens")
+        if seq_len is None or local_batch_size is None:
+            seq_len, local_batch_size = _row_shape(max_context_length, num_tokens_per_microbatch)
+        self.config = config
+        self.max_num_documents = getattr(config, "max_num_documents", None)  # the trainer asks for it after 0.3
+        self._batch_rows = local_batch_size
+        if optimizer_step_layout is None:
+            self._step_batches = _step_batches(config.global_batch_size, local_batch_size, dp_world_size)
+        else:
+            layout = optimizer_step_layout
+            self._step_batches = layout.num_accumulation_steps * layout.num_pp_microbatches
+        self._stream = _stream(
+            config,
+            batch_size=local_batch_size * self._step_batches,
+            seq_len=seq_len,
+            topology=Topology(rank=dp_rank, world_size=dp_world_size),
+        )
+        self._inside_step = False
+
+    @property
+    def stream(self) -> StreamLoader:
+        """The stream whose batches are the rows of a step, for `len`, `plan` and `stats`."""
+        return self._stream
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches of an epoch, or of one after another; after a resume, what is left of the epoch comes first."""
+        infinite = self.config.infinite if self.config.repeat is None else self.config.repeat
+        while True:
+            for step in self._stream:
+                yield from self._batches(step)
+            if not infinite:
+                return
+
+    def _batches(self, step: Any) -> Iterator[Any]:
+        """Yield the batches of one step, filled up with copies of a row that train nothing."""
+        tokens, labels, positions = (step[name] for name in ("input_ids", "labels", "position_ids"))
+        missing = self._batch_rows * self._step_batches - len(tokens)
+        if missing:
+            tokens = torch.cat([tokens, tokens[:1].expand(missing, -1)])
+            labels = torch.cat([labels, torch.full_like(labels[:1].expand(missing, -1), IGNORE_INDEX)])
+            positions = torch.cat([positions, positions[:1].expand(missing, -1)])
+        for first in range(0, len(tokens), self._batch_rows):
+            part = slice(first, first + self._batch_rows)
+            self._inside_step = first + self._batch_rows < len(tokens)
+            yield self._batch(tokens[part], labels[part], positions[part])
+
+    def _batch(self, tokens: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor) -> Any:
+        """Return a batch as this torchtitan takes it."""
+        if _types is not None:
+            return _types.TokenizedTrainingMicrobatch(
+                input=tokens.flatten(),
+                labels=labels.flatten(),
+                positions=positions.flatten(),
+                padding_mask=torch.zeros(labels.numel(), dtype=torch.bool),  # what fills up is a sequence like others
+                num_valid_tokens=int((labels != IGNORE_INDEX).sum()),
+            )
+        return {"input": tokens, **({"positions": positions} if self.config.positions == "sequence" else {})}, labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream is after the steps handed out whole: the same on every rank, under the same key."""
+        state = self._stream.state_after(self._stream.received - self._inside_step)
+        return {_STATE: json.dumps(state)}  # torch's distributed checkpoints take dictionaries apart
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a saved state, of any number of ranks and any batch size.
+
+        Raises `StreamError` for the state of another loader, or of other data.
+        """
+        if _STATE not in state_dict:
+            raise StreamError(
+                f"torchtitan: the checkpoint's dataloader has {sorted(state_dict)}, and not {_STATE!r}: another loader"
+                " wrote it; begin an epoch with checkpoint.exclude_from_loading = ['dataloader']"
+            )
+        self._stream.load_state_dict(json.loads(state_dict[_STATE]))
+        self._inside_step = False
+
+
+def build_dataloader(
+    *,
+    dp_world_size: int,
+    dp_rank: int,
+    tokenizer: Any,
+    job_config: Any,
+    infinite: bool = True,
+    section: Literal["training", "validation"] = "training",
+    **settings: Any,
+) -> HeadraceDataLoader:
+    """Build the loader of a job's training, or validation, for the `build_dataloader_fn` of a `TrainSpec` before 0.3.
+
+    The split is the section's `dataset`, its directory `dataset_path`. settings: others of the config, by
+    `functools.partial`.
+    """
+    chosen = getattr(job_config, section)
+    settings = {
+        "dataset": chosen.dataset,
+        "dataset_path": chosen.dataset_path,
+        "infinite": infinite,
+        "global_batch_size": job_config.training.global_batch_size if section == "training" else -1,
+        "shuffle": section == "training",
+        **settings,
+    }
+    return HeadraceDataLoader(
+        HeadraceDataLoader.Config(**settings),
+        dp_world_size=dp_world_size,
+        dp_rank=dp_rank,
+        tokenizer=tokenizer,
+        seq_len=chosen.seq_len,
+        local_batch_size=chosen.local_batch_size,
+    )
+
+
+def build_validator(*, job_config: Any, dp_world_size: int, dp_rank: int, tokenizer: Any, **parts: Any) -> Any:
+    """Build torchtitan's validator over the job's validation split, for `build_validator_fn` before 0.3."""
+    validate: Any = import_module("torchtitan.components.validate")
+    theirs = validate.build_text_validation_dataloader
+
+    def build(**given: Any) -> HeadraceDataLoader:
+        return build_dataloader(**given, section="validation")
+
+    validate.build_text_validation_dataloader = build  # the validator calls it by name, and takes no other loader
+    try:
+        return validate.build_validator(
+            job_config=job_config, dp_world_size=dp_world_size, dp_rank=dp_rank, tokenizer=tokenizer, **parts
+        )
+    finally:
+        validate.build_text_validation_dataloader = theirs
+
+
+def _step_batches(global_batch_size: int, local_batch_size: int, ranks: int) -> int:
+    """Return the number of batches that a rank draws for one step."""
+    if global_batch_size == -1:
+        return 1
+    if global_batch_size < 1 or global_batch_size % (local_batch_size * ranks):
+        raise SettingsError(
+            f"torchtitan: global_batch_size is {global_batch_size}, and {ranks} ranks with local_batch_size"
+            f" {local_batch_size} share a multiple of {local_batch_size * ranks}; set that, as in training, or -1"
+        )
+    return global_batch_size // (local_batch_size * ranks)
+
+
+def _row_shape(max_context_length: int | None, num_tokens: int | None) -> tuple[int, int]:
+    """Return the tokens of a row, and the rows of a batch, where torchtitan counts in tokens."""
+    if max_context_length is None or num_tokens is None or num_tokens % max_context_length:
+        raise SettingsError(
+            f"torchtitan: a microbatch has {num_tokens} tokens and rows have {max_context_length}; set"
+            " training.num_tokens_per_microbatch_per_dp_rank to a multiple of training.max_context_length"
+        )
+    return max_context_length, num_tokens // max_context_length
+
+
+def _stream(config: Any, *, batch_size: int, seq_len: int, topology: Topology) -> StreamLoader:
+    """Open the split and make its stream of rows of seq_len tokens."""
+    options = {"shuffle": config.shuffle, "seed": config.seed, **config.options}
+    given = options.get("packed", PackedBatches())
+    options["packed"] = replace(packed_setting(given), form="padded", pad_to=seq_len, ignore_index=IGNORE_INDEX)
+    if config.rows == "sequences":
+        options.setdefault("pack", seq_len)
+    dataset = open_dataset(config.dataset_path)
+    return dataset.stream(config.dataset or None, batch_size=batch_size, topology=topology, **options)

@@ -1,0 +1,94 @@
+"""Every script of examples/trainers, on 49 rows: stopped inside the epoch, and resumed on another number of ranks."""
+
+import importlib.util
+import re
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from script_processes import run_script
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "examples" / "trainers"
+NEEDS = {
+    "ddp": "torch",
+    "accelerate_train": "accelerate",
+    "lightning_train": "lightning",
+}
+STOPPED = {1: "1 ranks, 2 steps: 16 of 49 rows, none twice\n", 2: "2 ranks, 2 steps: 32 of 49 rows, none twice\n"}
+WHOLE = {1: "1 ranks, 7 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 4 steps: 49 of 49 rows, none twice\n"}
+REST = {1: "1 ranks, 3 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 3 steps: 49 of 49 rows, none twice\n"}
+
+
+def test_every_script_is_run_here_and_by_make_and_is_on_the_page():
+    (made,) = re.findall(r"^TRAINERS := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    page = (SCRIPTS / "README.md").read_text("utf-8")
+
+    assert sorted([*NEEDS, "rows"]) == sorted(path.stem for path in SCRIPTS.glob("*.py"))
+    assert sorted(NEEDS) == sorted(made.split())
+    assert [name for name in NEEDS if f"`{name}.py`" not in page] == []
+
+
+@pytest.mark.smoke(*(f"0-2-{name}" for name in NEEDS))
+@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stopped_epoch_goes_on_on_other_ranks_and_every_row_comes_once(tmp_path, name, processes, workers):
+    pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}")
+    command = [str(SCRIPTS / f"{name}.py"), "--workers", str(workers), "--checkpoint", "saved"]
+
+    assert run_script(tmp_path, processes, [*command, "--stop-after", "2"]) == STOPPED[processes]
+    assert run_script(tmp_path, 3 - processes, command) == REST[3 - processes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_epoch_that_nothing_stops_has_every_row_once(tmp_path, name, processes):
+    pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}")
+
+    assert run_script(tmp_path, processes, [str(SCRIPTS / f"{name}.py")]) == WHOLE[processes]
+
+
+@pytest.fixture
+def rows(monkeypatch, tmp_path):
+    """The module that the scripts share."""
+    spec = importlib.util.spec_from_file_location("rows", SCRIPTS / "rows.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "rows", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("given", "stop_after", "said"),
+    [
+        ([*range(49), 3], None, "49 of 49 rows, 1 twice"),
+        ([*range(16), 3], 2, "16 of 49 rows, 1 twice"),
+        (list(range(48)), None, "48 of 49 rows, none twice"),
+    ],
+)
+def test_a_row_that_comes_twice_or_never_fails_the_script(rows, tmp_path, given, stop_after, said):
+    seen = rows.Seen()
+    seen.add({"row": torch.tensor(given), "valid": torch.ones(len(given), dtype=torch.bool)})
+    options = Namespace(shards=rows.write_shards(None, tmp_path), stop_after=stop_after)
+
+    with pytest.raises(SystemExit, match=said):
+        seen.report(options)
+
+
+def test_purchases_are_sharded_by_month_and_each_is_a_row(rows):
+    header = "id date number value"
+    lines = [" 00001 19970101  1   11.77", " 00002 19980212  2   23.50", " 00001 19970218  1 9.00"]
+    splits = rows.purchases("\r\n".join([header, *lines]))
+
+    assert {"train": [[0], [2]], "val": [[1]]} == {
+        name: [table["row"].to_pylist() for table in tables] for name, tables in splits.items()
+    }
+
+
+def test_without_the_purchases_the_scripts_say_what_to_do(rows, tmp_path):
+    with pytest.raises(SystemExit, match="say where CDNOW_master.txt.gz is with --data DIR"):
+        rows.write_shards(tmp_path, tmp_path / "out")
