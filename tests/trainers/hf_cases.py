@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from pathlib import Path
@@ -281,3 +282,119 @@ def word_tokenizer() -> Any:
     model = Tokenizer(WordLevel({**words, **{str(n): len(words) + n for n in range(58)}}, unk_token="<unk>"))
     model.pre_tokenizer = Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+class Counting(torch.utils.data.IterableDataset):
+    """Rows of a directory in file order, as a loop of one's own would yield them, each reading noted in a file."""
+
+    def __init__(self, data: str, notes: str) -> None:
+        self.data, self.notes = data, notes
+
+    def __iter__(self):
+        for row in pq.read_table(self.data, columns=["row", "input_ids", "labels"]).to_pylist():
+            with Path(self.notes).open("a") as notes:
+                notes.write(f"{row['row']}\n")
+            yield row
+
+
+def own_path(data: str, folder: str, *, dataset: str, resume: bool = False, workers: int = 2) -> dict[str, Any]:
+    """An epoch of the Trainer's own loaders, without headrace; and the rows that a resumed run reads in the whole."""
+    import datasets
+
+    notes = f"{folder}-notes-{torch.distributed.get_rank() if torch.distributed.is_initialized() else 0}"
+
+    def made():
+        if dataset == "map-style":
+            return datasets.Dataset.from_parquet(f"{data}/*.parquet", cache_dir=f"{folder}-cache-{workers}")
+        if dataset == "streaming":
+            return datasets.load_dataset("parquet", data_files=f"{data}/*.parquet", split="train", streaming=True)
+        return Counting(data, notes)
+
+    settings = {"num_train_epochs": 1, "save_strategy": "steps", "save_steps": 3, "dataloader_num_workers": workers}
+    settings |= {} if dataset == "map-style" else {"max_steps": 7}
+    trainer = Trainer(language_model(), arguments_of(folder, **settings), train_dataset=made())
+    trainer.train()
+    rows = trainer.model.rows
+    Path(notes).write_text("")
+    resumed: list[list[int]] = []
+    if resume:
+        trainer = Trainer(language_model(), arguments_of(folder, **settings), train_dataset=made())
+        trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-3")
+        resumed = trainer.model.rows
+    return {"rows": rows, "resumed": resumed, "read": len(Path(notes).read_text().split())}
+
+
+def packed_apart(data: str, folder: str, *, form: str, kind: str, attention: str, packing: str) -> dict[str, Any]:
+    """How far logits and loss of packed sequences are from those of each sequence alone; and the sequences."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    if attention == "lengths":
+        register_attention_by_lengths()
+    if kind == "gpt2":
+        config = GPT2Config(
+            vocab_size=64, n_embd=16, n_layer=2, n_head=2, n_positions=64, attn_implementation=attention
+        )
+        model: Any = GPT2LMHeadModel(config)
+    else:
+        model = language_model(attn_implementation=attention)
+    with torch.no_grad():
+        for weight in model.parameters():  # far from the uniform attention of a fresh model
+            weight.copy_(torch.randn(weight.shape) / 3)
+    form_of = headrace.PackedBatches(form=form)
+    pack = {"pack": 16, "packed": form_of} if packing == "streamed" else {"packed": form_of}
+    stream = headrace.open(data, cache_dir=f"{folder}-cache").stream(batch_size=BATCH, shuffle=True, **pack)
+    trainer = StreamTrainer(model, arguments_of(folder), train_dataset=stream)
+    model.eval()
+    worst, loss, count, sequences = 0.0, 0.0, 0, []
+    for inputs in trainer.get_train_dataloader():
+        with torch.no_grad():
+            found = model(**inputs)
+        tokens, labels = inputs["input_ids"].reshape(-1), inputs["labels"].reshape(-1)
+        ends = inputs["cu_seq_lens_q"].tolist()
+        alone_loss, alone_count = 0.0, 0
+        for start, end in itertools.pairwise(ends):
+            with torch.no_grad():
+                alone = alone_model(model)(input_ids=tokens[None, start:end]).logits[0]
+            worst = max(worst, float((alone - found.logits.reshape(-1, 64)[start:end]).abs().max()))
+            assert labels[start] == -100  # nothing before it may be trained to say it
+            trained = labels[start + 1 : end]
+            alone_loss += (
+                float(torch.nn.functional.cross_entropy(alone[:-1], trained, reduction="sum")) if len(trained) else 0
+            )
+            alone_count += int((trained != -100).sum())
+            if (trained != -100).any():
+                sequences.append(tokens[start:end].tolist())
+        if alone_count:
+            worst = max(worst, abs(float(found.loss) - alone_loss / alone_count))
+        assert inputs.weight == alone_count
+        loss, count = loss + alone_loss, count + alone_count
+    return {"worst": worst, "sequences": sequences, "trained": count}
+
+
+def alone_model(model: Any) -> Any:
+    """The same weights with torch's own attention, for a sequence by itself."""
+    if model.config._attn_implementation != "lengths":
+        return model
+    model.alone = getattr(model, "alone", None) or type(model)(language_model().config).eval()
+    model.alone.load_state_dict({name: value for name, value in model.state_dict().items() if "alone" not in name})
+    return model.alone
+
+
+def register_attention_by_lengths() -> None:
+    """Register attention that knows sequences by cumulated lengths alone, as FlashAttention's variable length form."""
+    from transformers import AttentionInterface
+
+    def attention(module, query, key, value, attention_mask, *, cu_seq_lens_q, cu_seq_lens_k, max_length_q, **more):
+        assert attention_mask is None
+        assert torch.equal(cu_seq_lens_q, cu_seq_lens_k)
+        assert int(cu_seq_lens_q.diff().max()) == max_length_q
+        shape = query.shape
+        flat = [each.transpose(1, 2).reshape(-1, shape[1], shape[3]).transpose(0, 1) for each in (query, key, value)]
+        ends = cu_seq_lens_q.tolist()
+        parts = [
+            torch.nn.functional.scaled_dot_product_attention(*(each[:, a:b] for each in flat), is_causal=True)
+            for a, b in itertools.pairwise(ends)
+        ]
+        return torch.cat(parts, dim=1).transpose(0, 1).reshape(shape[0], shape[2], shape[1], shape[3]), None
+
+    AttentionInterface.register("lengths", attention)

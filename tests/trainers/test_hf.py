@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import accumulate
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("transformers", reason="needs transformers")
@@ -126,3 +130,50 @@ def test_evaluation_is_over_the_real_rows_alone(data, tmp_path, ranks):
             assert found["loss"] == found["test_loss"] == found["loss_alone"] == pytest.approx(found["exact"], rel=1e-5)
             assert ROWS == found["metrics"][0] == found["predictions"]
         assert list(range(ROWS)) == sorted({row for found in results for row in found["rows"]}), kind
+
+
+def write_sequences(path, *, packed):
+    """Token rows of 2 to 11 tokens, each beginning with a number of its own; packed: as bins with masks."""
+    sequences = [[1 + n, *((5 * n + 3 * place) % 64 for place in range(1 + n % 10))] for n in range(50)]
+    if packed:
+        bins = [sequences[n : n + 3] for n in range(0, 50, 3)]
+        starts = [list(accumulate((len(each) for each in one), initial=0))[:-1] for one in bins]
+        table = pa.table({
+            "input_ids": [sum(one, []) for one in bins],
+            "loss_mask": [sum(([1] * (len(each) - 1) + [0] for each in one), []) for one in bins],
+            "seq_start_id": starts,
+        }).replace_schema_metadata({"loss_mask_alignment": "shift_left"})  # fmt: skip
+    else:
+        table = pa.table({"input_ids": sequences})
+    pq.write_table(table, path)
+    return sequences
+
+
+@pytest.mark.parametrize("packing", ["streamed", "prepared"])
+def test_packed_sequences_do_not_see_each_other(tmp_path, packing):
+    sequences = write_sequences(tmp_path / "tokens.parquet", packed=packing == "prepared")
+    usual = {"call": "packed_apart", "data": str(tmp_path / "tokens.parquet"), "folder": str(tmp_path / "out")}
+    ways = [("llama", "sdpa"), ("llama", "eager"), ("gpt2", "sdpa"), ("llama", "lengths")]
+    cases = [
+        {**usual, "form": form, "kind": kind, "attention": attention, "packing": packing}
+        for form in ("varlen", "padded")
+        for kind, attention in ways
+    ]
+    for case, (found,) in zip(cases, on_ranks(tmp_path, 1, *cases), strict=True):
+        assert found["worst"] < 1e-4, case
+        assert sorted(sequences) == sorted(found["sequences"]), case
+        assert sum(map(len, sequences)) - len(sequences) == found["trained"], case
+
+
+@pytest.mark.slow
+def test_the_trainers_own_loaders_repeat_and_leave_out_rows(data, tmp_path):
+    """The figures of docs/trainers/hugging_face.md."""
+    kinds = ("map-style", "streaming", "iterable")
+    cases = [{"call": "own_path", "data": data, "folder": str(tmp_path / kind), "dataset": kind} for kind in kinds]
+    figures = {}
+    for kind, ranks in zip(kinds, on_ranks(tmp_path, 2, *cases), strict=True):
+        rows = sorted(row for rank in ranks for batch in rank["rows"] for row in batch)
+        counts = Counter(rows)
+        never = ROWS - len(counts)
+        figures[kind] = [len(rank["rows"]) for rank in ranks], sum(count > 1 for count in counts.values()), never
+    print(figures)
