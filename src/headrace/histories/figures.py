@@ -49,7 +49,7 @@ def _rows(facts: RunFacts) -> pl.DataFrame | None:
 
 
 def _of_splits(facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
-    """Which rows are of each split: bool [R]."""
+    """Tell which rows are of each split: bool [R]."""
     return {split: (rows["split"] == split).to_numpy() for split in facts.splits}
 
 
@@ -126,7 +126,7 @@ def _spread(key: str, question: str, answer: str, values: F64, splits: dict[str,
 
 
 def _context_figures(facts: RunFacts) -> list[Figure]:
-    """What the contexts of an epoch will be with the options that are usual."""
+    """Describe the contexts of an epoch with the usual options."""
     question = "What will training see of it?"
     rows = {split: facts.manifest.splits[split].rows for split in facts.splits if facts.manifest.splits[split].rows}
     if not rows:

@@ -92,7 +92,7 @@ def gather_shard(
 
 
 def _batches(shard: Shard, settings: Histories) -> Iterator[tuple[int, pa.Table]]:
-    """The columns in pieces of about 131,072 rows or one row group, with the number of their first row."""
+    """Yield the columns in pieces of about 131,072 rows or one row group, with the number of their first row."""
     columns = settings.columns()
     addresses = {settings.peer, settings.entity if settings.entity_from == "column" else None}
     held: list[pa.Table] = []

@@ -201,7 +201,7 @@ def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> 
 
 
 def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[str, Any]:
-    """The settings of a column of entities or peers."""
+    """Suggest the settings of a column of entities or peers."""
     kind = _kind_of(seen, name)
     if kind is None:
         example = next(iter(_texts(seen, name).to_pylist()), "")
@@ -213,7 +213,7 @@ def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[st
 
 
 def _kind_of(seen: Look, name: str) -> Kind | None:
-    """What most of its distinct values are."""
+    """Tell what most of its distinct values are."""
     try:
         texts = _texts(seen, name)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, SettingsError):
@@ -222,7 +222,7 @@ def _kind_of(seen: Look, name: str) -> Kind | None:
 
 
 def _texts(seen: Look, name: str) -> pa.Array:
-    """The distinct values as text, without nulls."""
+    """Return the distinct values as text, without nulls."""
     found = pa.array([], pa.large_string())
     for column in _parts(seen, name):
         if not pa.types.is_nested(column.type):
@@ -232,13 +232,13 @@ def _texts(seen: Look, name: str) -> pa.Array:
 
 
 def _numbers(seen: Look, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The values that are numbers, NaN where they are missing."""
+    """Return the values that are numbers, NaN where they are missing."""
     shares = [number_share(each) for each in _parts(seen, name)]
     return np.concatenate([np.zeros(0), *(each.to_numpy().astype(float) for each in shares if each is not None)])
 
 
 def _parts(seen: Look, name: str) -> list[pa.ChunkedArray]:
-    """The column in each table that has it."""
+    """Return the column of each table that has it."""
     return [table[name] for _, table in seen.tables if name in table.column_names]
 
 

@@ -81,7 +81,7 @@ def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray
 
 
 def _mix(x: U64) -> U64:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): every input bit moves every output bit."""
+    """Mix a word: the finaliser of splitmix64 (Steele, Lea and Flood, 2014), each input bit moves each output bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
     x *= np.uint64(0x94D049BB133111EB)

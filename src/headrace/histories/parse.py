@@ -216,7 +216,7 @@ def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
 
 
 def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
-    """The values as they are written, NaN where there is none: float64 [N]."""
+    """Read the values as they are written, NaN where there is none: float64 [N]."""
     if is_text(column.type):
         import polars as pl
 
@@ -241,7 +241,7 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
 
 
 def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> latency.Codes:
-    """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
+    """Return the codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
     if compiled:
         from headrace.histories.codec.kernels import codes_of

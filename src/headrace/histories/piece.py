@@ -87,7 +87,7 @@ class PieceWriter:
 
 
 def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Records, I64, I64]:
-    """As `kernels.placed`."""
+    """Compute `kernels.placed`."""
     by_partition = np.argsort(partition, kind="stable")
     records = np.zeros(len(by_partition), ENTITY)
     records["word0"], records["word1"] = entities.words()[by_partition].T
@@ -99,7 +99,7 @@ def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Recor
 
 
 def _grouped(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[Records, I64, int]:
-    """As `kernels.grouped`. hashes, partition, local: of entities."""
+    """Compute `kernels.grouped`. hashes, partition, local: of entities."""
     of_row = partition[parsed.entity]
     order = np.argsort(of_row, kind="stable")
     records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)

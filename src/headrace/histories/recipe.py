@@ -69,8 +69,10 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
 def _survey(
     settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[list[Shard], int, int]:
-    """The source shards; how many partitions to make: so many that one has about `slab_rows` measurements; and about
-    how many rows there are."""
+    """Survey the source shards. Return them, the number of partitions to make, and about how many rows there are.
+
+    A partition has about `slab_rows` measurements.
+    """
 
     def looked(path: Path, name: str) -> tuple[Shard, int]:
         if settings.partitions is not None:
@@ -91,7 +93,7 @@ def _survey(
 
 
 def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:
-    """As many tasks at a time as the limit allows on each machine; one at least."""
+    """Count the tasks that the limit allows at a time on each machine; one at least."""
     at_once = context.engine.machines() * (memory_limit // task_bytes)
     return replace(context, workers=max(1, min(context.workers, at_once)))
 

@@ -130,7 +130,7 @@ def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> I
 
 
 def _read(reader: Any, path: Path, first: int, last: int) -> Iterator[Blobs]:
-    """Rows of an ArrayRecord file, together; where one of them cannot be read, those before it one by one."""
+    """Read rows of an ArrayRecord file, together; where one of them cannot be read, those before it one by one."""
     try:
         found = reader.read(first, last)  # a call costs as much as a hundred small rows
     except (ValueError, RuntimeError, OSError, IndexError) as error:

@@ -109,8 +109,10 @@ def open_partition(
 def _blocks(
     segments: list[Segment], of_segment: list[npt.NDArray[np.uint32]], dtype: np.dtype[np.void], rows: int
 ) -> Iterator[Records]:
-    """The measurements in pieces of at most `rows`, entities as places in the partition's. A piece is overwritten by
-    the next."""
+    """Yield the measurements in pieces of at most `rows`, entities as places in the partition's.
+
+    Each piece is overwritten by the next.
+    """
     block, size = np.empty(rows, dtype), 0
     for segment, places in zip(segments, of_segment, strict=True):
         start = 0
@@ -135,7 +137,7 @@ class Peers:
 
 
 def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled: bool) -> Slab:
-    """The measurements of some records, in order. held: those alone; they are taken out, which frees most of the memory
+    """Sort the measurements of some records. held: those alone; they are taken out, which frees most of the memory
     before it is sorted."""
     records, peer = held.pop()
     if compiled:
@@ -266,7 +268,7 @@ def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16) 
 
 
 def _by_bytes(words: U64) -> I64:
-    """The order of addresses by family and bytes; most differ in the first word."""
+    """Order addresses by family and bytes; most differ in the first word."""
     word0, family = np.ascontiguousarray(words[:, 0]), words[:, 2].astype(np.uint8)
     order = np.argsort(word0)
     order = order[np.argsort(family[order], kind="stable")]
@@ -284,14 +286,14 @@ def _words(records: Records) -> U64:
 
 
 def _ranks(order: I64) -> I64:
-    """The inverse of an order."""
+    """Invert an order."""
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return ranks
 
 
 def _differs(values: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Where a value is not the one before: bool [N], true at the first."""
+    """Mark values that are not the one before: bool [N], true at the first."""
     new = np.ones(len(values), np.bool_)
     new[1:] = values[1:] != values[:-1]
     return new

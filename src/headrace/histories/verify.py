@@ -220,7 +220,7 @@ def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:
 
 
 def _sum_of(found: Decoded, order: U64, first_time: I64) -> int:
-    """The `multiset_sum` of the measurements of rows."""
+    """Compute the `multiset_sum` of the measurements of rows."""
     n, peer = found.n, None
     if found.index is not None:
         peers = found.peers4 + found.peers6
@@ -232,5 +232,5 @@ def _sum_of(found: Decoded, order: U64, first_time: I64) -> int:
 
 
 def _spread(values: npt.NDArray[Any], n: I64) -> Any:
-    """A row's value for each of its n measurements."""
+    """Repeat a row's value for each of its n measurements."""
     return np.repeat(values, n) if len(n) > 1 else np.broadcast_to(values, int(n[0]))

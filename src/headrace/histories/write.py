@@ -116,7 +116,7 @@ def write_partition(
 
 
 def _facts(rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -> pa.RecordBatch:
-    """Of the rows at these places; names: of their entities."""
+    """State the facts of the rows at these places; names: of their entities."""
     begin, end = rows.starts[places], np.append(rows.starts[1:], len(rows.times))[places]
     columns = [
         names,
@@ -190,7 +190,7 @@ def cut_rows(entity: Ints, times: I64, peer: Ints | None, is_6: npt.NDArray[np.b
 
 
 def _cuts(times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes: int) -> I64:
-    """Where the rows of one entity begin; one step per row."""
+    """Find where the rows of one entity begin; one step per row."""
     begin, cuts = 0, [0]
     window = max(1, max_bytes // _LEAST_A_MEASUREMENT)
     while True:
@@ -217,7 +217,7 @@ def _bytes_of(n: int, four: I32, six: I32) -> int:
 
 
 def _first_places(values: Ints, most: int) -> Ints:
-    """Where each value below `most` first stands, of those that do."""
+    """Find where each value below `most` first stands, of those that do."""
     if _FEW * len(values) < most:
         return np.unique(values, return_index=True)[1]
     first = np.full(most, len(values), np.int32)

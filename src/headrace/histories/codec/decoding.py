@@ -80,7 +80,7 @@ def decode_together(data: U8, sizes: I64) -> Decoded:
 
 
 def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
-    """All rows, or a row that is damaged and the words for it."""
+    """Decode all rows, or return the row that is damaged and the words for it."""
     broken = first_broken(
         [
             (sizes < HEADER_BYTES, lambda row: f"has {sizes[row]} bytes, a row has at least {HEADER_BYTES}"),
@@ -144,7 +144,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
 
 
 def _column(data: U8, at: I64, n: I64, width: int) -> npt.NDArray[Any]:
-    """A column of rows end to end. at: bytes where it begins, n: values in each row, [R]; width: bytes of a value."""
+    """Read a column of rows end to end. at: bytes where it begins; n: values of each row, [R]; width: bytes of one."""
     view, first = data.view(f"<u{width}"), at // width
     if len(n) == 1:  # a large row comes alone, and as it lies
         return view[int(first[0]) : int(first[0] + n[0])]
@@ -152,7 +152,7 @@ def _column(data: U8, at: I64, n: I64, width: int) -> npt.NDArray[Any]:
 
 
 def _indices(data: U8, at: I64, n: I64, width: I64) -> npt.NDArray[Any] | None:
-    """The peer indices of rows, whose widths may differ."""
+    """Read the peer indices of rows, whose widths may differ."""
     widths = np.unique(width[width > 0]).tolist()
     if not widths:
         return None
@@ -166,7 +166,7 @@ def _indices(data: U8, at: I64, n: I64, width: I64) -> npt.NDArray[Any] | None:
 
 
 def _peers(data: U8, at: I64, fours: I64, peers: I64) -> Addresses:
-    """The peers of rows. at: bytes where they begin; fours: how many of the peers are IPv4 and stand first."""
+    """Read the peers of rows. at: bytes where they begin; fours: how many of the peers are IPv4 and stand first."""
     nth = np.arange(int(peers.sum())) - np.repeat(np.cumsum(peers) - peers, peers)
     fours = np.repeat(fours, peers)
     six = nth >= fours

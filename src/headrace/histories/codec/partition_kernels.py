@@ -110,7 +110,7 @@ def _deal(records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any
 
 @compiled
 def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
-    """Each entity's measurements by time, then by what is behind it."""
+    """Sort each entity's measurements by time, then by what is behind it."""
     longest = 0
     for number in range(len(starts) - 1):
         longest = max(longest, starts[number + 1] - starts[number])
@@ -146,7 +146,7 @@ def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
 
 @compiled
 def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) -> Any:
-    """Both by the uppermost bits in which keys differ, as many as make two buckets for each; fills where buckets begin.
+    """Sort both by the uppermost bits in which keys differ, two buckets for each; fill where buckets begin.
 
     The sum of the squares of how many are in each: what sorting them by insertion costs.
     """
@@ -183,7 +183,7 @@ def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) ->
 
 @compiled
 def _insert(keys: Any, tails: Any, to_keys: Any, to_tails: Any) -> None:
-    """Both by keys and then tails, into other arrays or where they are; quick where they are nearly in order."""
+    """Sort both by keys and then tails, into other arrays or in place; quick where they are nearly in order."""
     for row in range(len(keys)):
         key, tail = keys[row], tails[row]
         at = row
@@ -195,7 +195,7 @@ def _insert(keys: Any, tails: Any, to_keys: Any, to_tails: Any) -> None:
 
 @compiled
 def _by_all(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
-    """Both by keys and then tails, whatever they are."""
+    """Sort both by keys and then tails, whatever they are."""
     _by_digits(keys, tails, spare_keys, spare_tails, counts)
     begin = 0
     for row in range(1, len(keys) + 1):
@@ -209,7 +209,7 @@ def _by_all(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: An
 
 @compiled
 def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
-    """Both by keys, in place; those of one key stay in their order."""
+    """Sort both by keys, in place; those of one key stay in their order."""
     n = len(keys)
     low = high = keys[0]
     for row in range(n):
@@ -328,7 +328,7 @@ def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
 
 @compiled
 def _lowest_bit(bits: Any) -> Any:
-    """The number of the lowest bit of a word that is 1."""
+    """Find the lowest bit of a word that is 1, by its number."""
     return _NUMBER_OF_BIT[((bits & (~bits + _ONE)) * _DE_BRUIJN) >> _58]
 
 

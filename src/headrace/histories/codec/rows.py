@@ -187,7 +187,7 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
 
 
 def _fours(rows: Measurements) -> int:
-    """How many of the peers are IPv4, which stand first."""
+    """Count the peers that are IPv4, which stand first."""
     return int(np.searchsorted(rows.peers.family, 6))
 
 

@@ -41,7 +41,7 @@ _LEAST = np.uint64(0x640A0000)  # number of so many digits, a byte each
 
 
 def _intrinsic(function: Any) -> Any:
-    """A function of kernels whose LLVM instructions are written by hand: numba's decorator, which has no types."""
+    """Decorate a function whose LLVM instructions are written by hand: numba's decorator, which has no types."""
     return intrinsic(function)
 
 
@@ -158,7 +158,7 @@ def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any
 
 @compiled
 def _gap_filled(halves: Any, row: Any, count: Any, gap: Any) -> Any:
-    """Whether so many groups are an address, with a `::` before group `gap`, or none if that is below 0; those behind
+    """Tell if so many groups are an address, with a `::` before group `gap`, or none if that is below 0; those behind
     it are moved to the end."""
     if gap < 0:
         return count == _GROUPS
@@ -174,7 +174,7 @@ def _gap_filled(halves: Any, row: Any, count: Any, gap: Any) -> Any:
 
 @_intrinsic
 def _word(typing: Any, letters: Any, at: Any) -> Any:  # noqa: ARG001
-    """The four bytes that begin there, the first lowermost; places need not be multiples of four."""
+    """Read the four bytes that begin there, the first lowermost; places need not be multiples of four."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.zext(_loaded(context, builder, signature, arguments, ir.IntType(32)), ir.IntType(64))
@@ -184,7 +184,7 @@ def _word(typing: Any, letters: Any, at: Any) -> Any:  # noqa: ARG001
 
 @_intrinsic
 def _lowest_bit(typing: Any, bits: Any) -> Any:  # noqa: ARG001
-    """The number of the lowest bit of a word that is 1; 64 if there is none."""
+    """Find the lowest bit of a word that is 1, by its number; 64 if there is none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -194,7 +194,7 @@ def _lowest_bit(typing: Any, bits: Any) -> Any:  # noqa: ARG001
 
 def _between(count: int) -> Any:
     def between(typing: Any, letters: Any, at: Any, least: Any, most: Any) -> Any:  # noqa: ARG001
-        """Which of the bytes that begin there are from `least` to `most`: a bit each, the first lowermost."""
+        """Test which of the bytes that begin there are from `least` to `most`: a bit each, the first lowermost."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             vector, byte = ir.VectorType(ir.IntType(8), count), ir.IntType(8)
@@ -213,14 +213,14 @@ _between16, _between64 = _between(16), _between(64)
 
 
 def _loaded(context: Any, builder: Any, signature: Any, arguments: Any, pointed: Any) -> Any:
-    """What begins at arguments[1] of arguments[0], as something of this type."""
+    """Load what begins at arguments[1] of arguments[0], as a value of this type."""
     letters = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     at = context.cast(builder, arguments[1], signature.args[1], types.int64)
     return builder.load(builder.bitcast(builder.gep(letters, [at]), pointed.as_pointer()), align=1)
 
 
 def _spread(builder: Any, vector: Any, value: Any) -> Any:
-    """A vector with the same value in all its lanes."""
+    """Make a vector with the same value in all its lanes."""
     made = ir.Constant(vector, ir.Undefined)
     for place in range(vector.count):
         made = builder.insert_element(made, value, ir.Constant(ir.IntType(32), place))

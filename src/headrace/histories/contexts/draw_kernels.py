@@ -41,21 +41,21 @@ _NO_PEERS = np.empty(0, np.uint8)
 
 
 def dealt_in_numba(keys: U64) -> tuple[U8, U64, U64]:
-    """As `dealt`."""
+    """Compute `dealt`, compiled."""
     mode, fraction, own = np.empty(len(keys), np.uint8), np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
     _dealt(keys, mode, fraction, own)
     return mode, fraction, own
 
 
 def permuted_in_numba(key: U64, size: I64, places: I64) -> I64:
-    """As `permuted`, of one key and size."""
+    """Compute `permuted`, compiled, for one key and size."""
     out = np.empty(len(places), np.int64)
     _permuted(key[0], size[0], places, out)
     return out
 
 
 def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
-    """As `indices`."""
+    """Compute `indices`, compiled."""
     window, begin = np.empty(len(fills), np.int64), np.empty(len(fills), np.int64)
     _windows(segments.key, segments.sampled, segments.start, segments.count, fills, window, begin)
     out = np.empty(int(offsets[-1]), np.int64)
@@ -64,7 +64,7 @@ def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
 
 
 def gather_in_numba(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -> None:
-    """As `gather`. Addresses are copied as two words each."""
+    """Compute `gather`, compiled. Addresses are copied as two words each."""
     peers, width = _NO_PEERS, 0
     if row.peers is not None:
         peers, width = row.peers.view(np.uint8), row.peers.itemsize  # bytes, so that one kernel reads all widths
@@ -107,7 +107,7 @@ def _half(round_key: Any, value: Any) -> Any:
 
 @compiled
 def _halves(size: Any) -> Any:
-    """How many residues the two halves of a place have."""
+    """Count the residues of the two halves of a place."""
     left = np.uint64(max(np.ceil(np.sqrt(np.float64(size))), 1.0))
     return left, (size + left - _ONE) // left
 
@@ -141,7 +141,7 @@ def _permuted(key: Any, size: Any, places: Any, out: Any) -> None:
 
 @compiled
 def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> None:
-    """Where each key's permutation puts 0, 1, 2, …, counted from its begin.
+    """Compute where each key's permutation puts 0, 1, 2, …, counted from its beginning.
 
     Round by round for all places of a key: a round is a loop without a branch, which takes several places at once.
     """
@@ -182,7 +182,7 @@ def _round(round_key: Any, other: Any, residues: Any, half: Any) -> None:
 
 @compiled
 def _windows(keys: Any, sampled: Any, starts: Any, counts: Any, fills: Any, window: Any, begin: Any) -> None:
-    """The window of each segment: how long, and where in the row it begins. All of a segment that is not sampled."""
+    """Choose the window of each segment: its length and first place. One that is not sampled is its own window."""
     for s in range(len(keys)):
         window[s], begin[s] = counts[s], starts[s]
         if sampled[s]:

@@ -119,7 +119,7 @@ class ContextIndex:
         return [self._groups[group][_PHASES[(group + epoch) % CYCLE]] for group in range(CYCLE)]
 
     def _cut(self, epoch: int) -> SmallContexts:
-        """The contexts of the small rows in one epoch of a cycle; exactly as many as in every other."""
+        """Cut the contexts of the small rows in one epoch of a cycle; exactly as many as in every other."""
         packed = self._of_epoch(epoch)
         sizes = np.concatenate([each.bins.counts for each in packed])
         phases = [_PHASES[(group + epoch) % CYCLE] for group in range(CYCLE)]
@@ -164,7 +164,7 @@ class ContextIndex:
         return shuffled
 
     def _shuffled_units(self, epoch: int) -> tuple[I64, I64]:
-        """Where each unit (a large row, a context of small rows) ends, and its first id less where it begins."""
+        """Shuffle units (a large row, a context of small rows): where each ends, its first id less where it begins."""
         sizes = np.concatenate([np.ones(self.small_contexts, np.int64), np.diff(self.ends, prepend=0)])
         begins = np.cumsum(sizes) - sizes
         order = permutation(derive_key(self.options.seed, "contexts.rows", epoch), len(sizes))
@@ -214,7 +214,7 @@ class ContextIndex:
 
 
 def _even_groups(tokens: I64, seed: int) -> I64:
-    """The group of each row, at random, but so that of rows of like length each group has as many."""
+    """Deal rows to groups at random, so that each group gets as many rows of like length."""
     if not len(tokens):
         return np.empty(0, np.int64)
     by_length = np.argsort(tokens, kind="stable")
@@ -226,7 +226,7 @@ def _even_groups(tokens: I64, seed: int) -> I64:
 
 
 def _distinct(values: I64) -> list[int]:
-    """Each value once, rising; mostly there is one."""
+    """Return each value once, rising; mostly there is one."""
     if len(values) and (values == values[0]).all():
         return [int(values[0])]
     distinct: list[int] = np.unique(values).tolist()

@@ -105,7 +105,7 @@ class HistoryRows:
         return facts
 
     def _read(self, numbers: Sequence[int]) -> Iterator[tuple[_Shard, list[int], Sequence[bytes | memoryview]]]:
-        """Rows as they lie in the shards: (shard, some of the rows asked for, their blobs)."""
+        """Read rows as they lie in the shards: (shard, some of the rows asked for, their blobs)."""
         by_shard: dict[int, list[int]] = {}
         for number in numbers:
             by_shard.setdefault(int(self._shard_of_row[number]), []).append(number)

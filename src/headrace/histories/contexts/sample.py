@@ -180,7 +180,7 @@ def candidates(
 
 
 def _places(segments: I64, offsets: I64) -> slice | I64:
-    """The candidates of some segments, in rising order."""
+    """Draw the candidates of some segments, in rising order."""
     first, last = int(segments[0]), int(segments[-1])
     if last - first + 1 == len(segments):
         return slice(int(offsets[first]), int(offsets[last + 1]))

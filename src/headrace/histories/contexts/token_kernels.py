@@ -38,7 +38,7 @@ _BEFORE = np.array(
 
 
 def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: int) -> Tokens:
-    """As `tokens_in_python`."""
+    """Compute `tokens_in_python`, compiled."""
     tokens = np.zeros((contexts, room), np.int32)
     made = fitted(segments, found, room)
     _build(
@@ -49,8 +49,11 @@ def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: 
 
 
 def batch_in_numba(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
-    """As `batch_of`. The arrays lie in one block: several would be given back to the system after every batch, and
-    every page of them cost a fault in the next one, more than it costs to fill it."""
+    """Compute `batch_of`, compiled.
+
+    The arrays lie in one block. Several would be given back to the system after every batch, and each of their pages
+    would cost a fault in the next one, which is more than filling it costs.
+    """
     contexts, room = tokens.tokens_BT.shape
     none = np.empty((2, 0, room - 1), np.int32)
     block = np.empty((6 if keys == "maxtext" else 4, contexts, room - 1), np.int32)
@@ -128,7 +131,7 @@ def _first(
     mode: Any, fraction: Any, limit: Any, base: Any, index: Any, code: Any, family: Any, sizes: Any, places: Any,
     at_random: Any,
 ) -> Any:  # fmt: skip
-    """How many candidates fit if every timestamp is short, how many of them have one, and the tokens of all else."""
+    """Count the candidates that fit if every timestamp is short, those that have one, and the tokens of all else."""
     total, timed, untimed, lost = 0, 0, 0, _0
     for j in range(len(index)):
         now = (np.uint64(j + 1) * fraction + _LOW) >> _32
@@ -149,7 +152,7 @@ def _first(
 
 @compiled
 def _sort(places: Any, count: Any, ends: Any, out: Any) -> None:
-    """In rising order: places are uniform, so that as many buckets as places hold one each, about."""
+    """Sort places, rising. They are uniform, so as many buckets as places hold about one each."""
     low, high = places[0], places[0]
     for q in range(count):
         low, high = min(low, places[q]), max(high, places[q])
@@ -215,7 +218,7 @@ def _shorten(by_time: Any, timed: Any, count: Any, total: Any, limit: Any, sizes
 
 @compiled
 def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
-    """The numbers by time, but for those given up; how many they are."""
+    """Keep the numbers by time, but for those given up; return how many they are."""
     kept = 0
     for q in range(timed):
         number = by_time[q] & _LOW
@@ -283,7 +286,7 @@ def _build(
 
 @compiled
 def _sum(lengths: Any) -> Any:
-    """Of the four bytes of a word; below 256."""
+    """Add up the four bytes of a word; the sum is below 256."""
     return (lengths * _ONES >> _24) & _BYTE
 
 
@@ -301,7 +304,7 @@ def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
 
 @compiled
 def _time(out: Any, at: Any, size: Any, value: Any) -> None:
-    """A role and the value's bytes, the largest first: 8, or of a distance 1 or 4."""
+    """Write a role and the value's bytes, the largest first: 8, or of a distance 1 or 4."""
     if size == _2:
         out[at] = v.TIME_DELTA
         out[at + _1] = v.BYTE + value

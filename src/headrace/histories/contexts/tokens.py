@@ -73,7 +73,7 @@ def tokens_in_python(segments: Segments, found: Candidates, contexts: int, room:
 
 
 def _segment(segments: Segments, found: Candidates, number: int, room: int) -> tuple[list[int], int]:
-    """The tokens of a segment, and how many of its candidates they are."""
+    """Make the tokens of a segment, and count the candidates that they hold."""
     mine = slice(found.offsets[number], found.offsets[number + 1])
     place, time = found.index[mine].tolist(), found.time[mine].tolist()
     source = _address(v.SOURCE_V4, int(found.source_family[number]), found.source[number])
@@ -128,12 +128,12 @@ def loses_time(fraction: int, place: int) -> bool:
 
 
 def _stamps(times: list[int]) -> int:
-    """How many tokens the timestamps of neighbours take."""
+    """Count the tokens that the timestamps of neighbours take."""
     return sum(len(_stamp(before, time)) for before, time in pairwise([-1, *times]))
 
 
 def _stamp(previous: int, time: int) -> list[int]:
-    """A timestamp behind another; previous: −1 for none."""
+    """Make a timestamp behind another; previous: −1 for none."""
     if previous < 0:
         return _value(v.TIME_ABSOLUTE, time, 8)
     delta = time - previous
