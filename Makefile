@@ -7,6 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 MAXTEXT := $(VENV)-maxtext
 TITAN := $(VENV)-titan
+COMPOSER := $(VENV)-composer
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
@@ -100,12 +101,33 @@ histories: $(VENV)/demo ## histories of aircraft in a small transformer; DATA=a 
 	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
 
 # One program a trainer; `make trainer-ddp` runs that one alone.
-TRAINERS := ddp lightning_train accelerate_train
+TRAINERS := ddp fsdp2 lightning_train accelerate_train ray_train deepspeed_train composer_train stateful_dataloader
 trainers: $(TRAINERS:%=trainer-%) ## the same epoch in every trainer, on two ranks; DATA=a directory of CDNOW_master.txt.gz
 
-trainer-%: $(VENV)/base
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning]' 'accelerate>=1.2'
+trainer-%: $(VENV)/trainers
 	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/$*.py $(if $(DATA),--data $(DATA))
+
+trainer-ray_train: $(VENV)/trainers
+	$(BIN)/python examples/trainers/ray_train.py --ranks 2 $(if $(DATA),--data $(DATA))
+
+# It is built on this machine, and looks for hjson, ninja and others when it is imported.
+trainer-deepspeed_train: $(VENV)/trainers
+	$(PIP) install --quiet --no-deps deepspeed einops hjson msgpack ninja psutil py-cpuinfo
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/deepspeed_train.py $(if $(DATA),--data $(DATA))
+
+trainer-composer_train: $(COMPOSER)/ready
+	$(COMPOSER)/bin/composer -n 2 examples/trainers/composer_train.py $(if $(DATA),--data $(DATA))
+
+$(VENV)/trainers: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,stateful,ray]' 'ray[train]' 'accelerate>=1.2'
+	@touch $@
+
+# Composer asks for a torch older than what streams need, and runs with this one; hence what it needs is listed.
+$(COMPOSER)/ready: examples/trainers/composer.txt pyproject.toml
+	test -x $(COMPOSER)/bin/python || $(PYTHON) -m venv $(COMPOSER)
+	$(COMPOSER)/bin/python -m pip --disable-pip-version-check install --quiet -r $< -e '.[torch]'
+	$(COMPOSER)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps mosaicml==0.32.1
+	@touch $@
 
 maxtext: $(MAXTEXT)/ready ## the same contexts in MaxText, in an environment of its own; PYTHON312=a Python 3.12
 	$(MAXTEXT)/bin/python examples/maxtext/train.py --hosts 2
@@ -211,4 +233,4 @@ changelog: $(VENV)/lint ## move changes/ into CHANGELOG.md; a release gives VERS
 	$(BIN)/towncrier build --yes $(if $(VERSION),--version $(VERSION)) $(if $(DATE),--date $(DATE))
 
 clean: ## remove what make and the demo made
-	rm -rf $(VENV) $(MAXTEXT) $(TITAN) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(MAXTEXT) $(TITAN) $(COMPOSER) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

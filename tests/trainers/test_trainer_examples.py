@@ -1,7 +1,9 @@
 """Every script of examples/trainers, on 49 rows: stopped inside the epoch, and resumed on another number of ranks."""
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -14,12 +16,48 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "trainers"
 NEEDS = {
     "ddp": "torch",
+    "fsdp2": "torch",
     "accelerate_train": "accelerate",
     "lightning_train": "lightning",
+    "stateful_dataloader": "torchdata",
+    "ray_train": "ray",
+    "deepspeed_train": "deepspeed",
+    "composer_train": "composer",
+}
+COMPOSER = Path(f"{sys.prefix}-composer/bin/python")  # an environment of its own, as it needs another torch
+ENVIRONMENT = os.environ | {
+    "PATH": f"{COMPOSER.parent}:{os.environ['PATH']}",
+    "PYTHONPATH": str(ROOT / "src"),
+    "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
 }
 STOPPED = {1: "1 ranks, 2 steps: 16 of 49 rows, none twice\n", 2: "2 ranks, 2 steps: 32 of 49 rows, none twice\n"}
 WHOLE = {1: "1 ranks, 7 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 4 steps: 49 of 49 rows, none twice\n"}
 REST = {1: "1 ranks, 3 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 3 steps: 49 of 49 rows, none twice\n"}
+
+
+def run(name, folder, processes, *flags):
+    """The last line of a script on so many ranks."""
+    script = str(SCRIPTS / f"{name}.py")
+    if name == "composer_train":
+        if not COMPOSER.exists():
+            pytest.skip("needs Composer beside this environment: make trainer-composer_train")
+        command = [str(COMPOSER.parent / "composer"), "-n", str(processes), script]
+    elif importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"needs {NEEDS[name]}")
+    elif name == "ray_train":
+        command = [sys.executable, script, "--ranks", str(processes)]
+    elif name == "deepspeed_train":
+        ranks = ["--standalone", "--nproc-per-node", str(processes)]
+        command = [sys.executable, "-m", "torch.distributed.run", *ranks, script]
+    else:
+        return run_script(folder, processes, [script, *flags])
+    done = subprocess.run([*command, *flags], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(keepends=True)[-1]
 
 
 def test_every_script_is_run_here_and_by_make_and_is_on_the_page():
@@ -31,25 +69,22 @@ def test_every_script_is_run_here_and_by_make_and_is_on_the_page():
     assert [name for name in NEEDS if f"`{name}.py`" not in page] == []
 
 
-@pytest.mark.smoke(*(f"0-2-{name}" for name in NEEDS))
+@pytest.mark.smoke("0-2-ddp", "0-2-fsdp2", "0-2-accelerate_train", "0-2-lightning_train", "0-2-stateful_dataloader")
 @pytest.mark.parametrize("name", NEEDS)
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stopped_epoch_goes_on_on_other_ranks_and_every_row_comes_once(tmp_path, name, processes, workers):
-    pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}")
-    command = [str(SCRIPTS / f"{name}.py"), "--workers", str(workers), "--checkpoint", "saved"]
+    flags = ["--workers", str(workers), "--checkpoint", "saved"]
 
-    assert run_script(tmp_path, processes, [*command, "--stop-after", "2"]) == STOPPED[processes]
-    assert run_script(tmp_path, 3 - processes, command) == REST[3 - processes]
+    assert STOPPED[processes] == run(name, tmp_path, processes, *flags, "--stop-after", "2")
+    assert REST[3 - processes] == run(name, tmp_path, 3 - processes, *flags)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDS)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_epoch_that_nothing_stops_has_every_row_once(tmp_path, name, processes):
-    pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}")
-
-    assert run_script(tmp_path, processes, [str(SCRIPTS / f"{name}.py")]) == WHOLE[processes]
+    assert WHOLE[processes] == run(name, tmp_path, processes)
 
 
 @pytest.fixture
