@@ -297,6 +297,7 @@ def test_the_command_fetches_what_is_not_in_the_cache_once_and_only_a_tokenizer(
     assert f"{NAME}@{FIRST}: the files in the hub's cache are those" in checked.stdout
 
 
+@pytest.mark.slow
 def test_a_snapshot_with_a_part_of_the_files_is_completed(served, tmp_path):
     endpoint, handler = served
     write_jsonl(tmp_path / "chats.jsonl", ROWS)
@@ -309,6 +310,7 @@ def test_a_snapshot_with_a_part_of_the_files_is_completed(served, tmp_path):
     assert {"tokenizer.json", "tokenizer_config.json"} == {each.name for each in snapshot.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_cached_branch_stays_until_it_is_fetched_again(served, tmp_path):
     endpoint, handler = served
     write_jsonl(tmp_path / "chats.jsonl", ROWS)
