@@ -85,7 +85,14 @@ def test_what_recipes_share_names_no_setting_of_one_of_them() -> None:
 
 def test_flags_in_texts_exist() -> None:
     known = flags_of(typer.main.get_command(app)) | {"--help"}
-    others = {"--head", "--standalone", "--nproc-per-node", "--shm-size"}  # of `ray start`, torchrun and docker
+    others = {
+        "--head",
+        "--standalone",
+        "--nproc-per-node",
+        "--shm-size",
+        "--revision",
+        "--exclude",
+    }  # of `ray start`, torchrun, docker, `hf download`
     proof = set(re.findall(r'"(--[a-z][a-z-]*)"', (SOURCE / "validate_sharding.py").read_text("utf-8")))
     said = {
         (file.name, flag)

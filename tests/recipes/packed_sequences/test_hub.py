@@ -283,6 +283,7 @@ def test_the_command_fetches_what_is_not_in_the_cache_once_and_only_a_tokenizer(
 
     fetched = pack(NAME, cwd=tmp_path, endpoint=endpoint)
     assert 0 == fetched.returncode, fetched.stderr
+    assert "" == fetched.stderr
     assert any(path.endswith("/tokenizer.json") for path in handler.asked)
     assert not any("safetensors" in path for path in handler.asked)
     handler.asked.clear()
@@ -296,6 +297,20 @@ def test_the_command_fetches_what_is_not_in_the_cache_once_and_only_a_tokenizer(
     assert f"{NAME}@{FIRST}: the files in the hub's cache are those" in checked.stdout
 
 
+@pytest.mark.slow
+def test_a_snapshot_with_a_part_of_the_files_is_completed(served, tmp_path):
+    endpoint, handler = served
+    write_jsonl(tmp_path / "chats.jsonl", ROWS)
+    (tmp_path / "part").mkdir()
+    shutil.copy(handler.files / "tokenizer.json", tmp_path / "part")
+    snapshot = cache_snapshot(tmp_path / "home" / "hub", tmp_path / "part", FIRST)
+    done = pack(NAME, cwd=tmp_path, endpoint=endpoint)
+
+    assert 0 == done.returncode, done.stderr
+    assert {"tokenizer.json", "tokenizer_config.json"} == {each.name for each in snapshot.iterdir()}
+
+
+@pytest.mark.slow
 def test_a_cached_branch_stays_until_it_is_fetched_again(served, tmp_path):
     endpoint, handler = served
     write_jsonl(tmp_path / "chats.jsonl", ROWS)

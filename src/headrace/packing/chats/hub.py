@@ -60,8 +60,17 @@ def directory_of(name: str) -> Path:
         return found
     repository, revision = parts_of(name)
     hub = _hub()
+
+    class OnTerminals(hub.utils.tqdm):  # type: ignore[misc, name-defined]  # of a module that may be missing
+        """A bar of progress that a log does not get."""
+
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **{"disable": None, **options})
+
     try:
-        found = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=list(FILES)))
+        fetched = hub.snapshot_download(
+            repository, revision=revision, allow_patterns=list(FILES), tqdm_class=OnTerminals
+        )
     except Exception as error:  # the client lets the errors of its transport through
         cause = error.__cause__ or error if isinstance(error, FileNotFoundError) else error  # of what is not cached
         why = printable(" ".join(str(cause).split()), 300)
@@ -71,6 +80,7 @@ def directory_of(name: str) -> Path:
             f"or fetch it where the hub is within reach, `hf download {repository} --revision {revision} --exclude "
             "'*.safetensors'`, and bring the cache here or give the directory"
         ) from error
+    found = Path(fetched)
     if not (found / FILES[0]).is_file():
         raise SettingsError(
             f"tokenizer {name}: no tokenizer.json in {found}; if the hub has one, fetch it, `hf download {repository} "
