@@ -43,7 +43,7 @@ try:
 
         _types = None
 except ImportError as error:
-    raise SettingsError(f"torchtitan cannot be imported ({error}); install it with: pip install torchtitan") from error
+    raise SettingsError(f"torchtitan cannot be imported: {error}; install it, or what it lacks, with pip") from error
 
 __all__ = ["HeadraceDataLoader", "build_dataloader", "build_validator"]
 
