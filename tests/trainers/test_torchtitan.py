@@ -237,6 +237,11 @@ def test_rows_wider_than_the_sequence_length_are_refused(titan, out):
         list(narrow)
 
 
+def test_epochs_without_a_batch_are_no_endless_loop(titan, out):
+    with pytest.raises(StreamError, match=f"'train' has no batch: {ROWS} rows, and a rank takes 64 a step"):
+        next(iter(build(titan, out, batch=64, infinite=True, options={"remainder": "drop"})))
+
+
 def test_the_state_of_another_loader_is_refused(titan, out):
     with pytest.raises(StreamError, match=r"has \['dp_rank_0', 'world_size'\].*exclude_from_loading"):
         build(titan, out).load_state_dict({"dp_rank_0": b"", "world_size": 1})
