@@ -12,7 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packed_stream_cases import make_bins, table_of
+from rank_processes import run_ranks
+from script_processes import held_store
 from titan_modules import NAME, Configs, Functions, Microbatches, module_over
+from titan_ranks import train_on_rank
 
 from headrace.errors import SettingsError, StreamError
 
@@ -138,6 +141,20 @@ def test_a_checkpoint_of_three_ranks_resumes_on_any_number(titan, out, ranks, ba
     assert whole[2:] == taken(loaders(titan, out, ranks, batch, state=states[0]), 12 // ranks // batch)
 
 
+def test_processes_resume_a_distributed_checkpoint_on_fewer(out):
+    """Ranks of three processes, then of two, whose checkpoints are made by torch."""
+    for ranks, steps in ((3, 2), (2, None)):
+        store = held_store()
+        run_ranks(train_on_rank, ranks, ranks, store.port, str(out), WIDTH, steps)
+    told = {path.name: json.loads(path.read_text()) for path in out.glob("?-of-?.json")}
+    before = [told[f"{rank}-of-3.json"] for rank in range(3)]
+    after = [told[f"{rank}-of-2.json"] for rank in range(2)]
+
+    assert [2] * 3 + [-(-ROWS // 12) - 2] * 2 == [len(steps) for steps in before + after]
+    every = Counter(token for rank in before + after for step in rank for token in step)
+    assert Counter(token for token, _, _ in trained().elements()) == every
+
+
 def test_a_state_inside_a_step_is_that_before_it(titan, out):
     loader = build(titan, out, batch=3, global_batch_size=12)
     batches = iter(loader)
@@ -179,6 +196,16 @@ def test_sequences_are_packed_while_they_are_streamed(titan, out):
     assert expected == sum(steps, Counter())
 
 
+@pytest.mark.parametrize(("ranks", "batch"), [(2, 3), (1, 12)])
+def test_sequences_that_are_left_are_packed_anew_for_other_ranks(titan, out, ranks, batch):
+    before = loaders(titan, out, 3, 2, rows="sequences")
+    begin = taken(before, 2, steps=2)
+    rest = loaders(titan, out, ranks, batch, state=before[0].state_dict(), rows="sequences")
+
+    whole = sum(taken(loaders(titan, out, 3, 2, rows="sequences"), 2), Counter())
+    assert whole == sum(begin + taken(rest, 12 // ranks // batch), Counter())
+
+
 def test_positions_can_be_left_out(titan, out):
     if titan._types is not None:
         pytest.skip("after 0.3 batches always have them")
@@ -208,6 +235,11 @@ def test_rows_wider_than_the_sequence_length_are_refused(titan, out):
 
     with pytest.raises(StreamError, match="pad_to is 8"):
         list(narrow)
+
+
+def test_epochs_without_a_batch_are_no_endless_loop(titan, out):
+    with pytest.raises(StreamError, match=f"'train' has no batch: {ROWS} rows, and a rank takes 64 a step"):
+        next(iter(build(titan, out, batch=64, infinite=True, options={"remainder": "drop"})))
 
 
 def test_the_state_of_another_loader_is_refused(titan, out):

@@ -43,7 +43,7 @@ try:
 
         _types = None
 except ImportError as error:
-    raise SettingsError(f"torchtitan cannot be imported ({error}); install it with: pip install torchtitan") from error
+    raise SettingsError(f"torchtitan cannot be imported: {error}; install it, or what it lacks, with pip") from error
 
 __all__ = ["HeadraceDataLoader", "build_dataloader", "build_validator"]
 
@@ -133,13 +133,24 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         return self._stream
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches of an epoch, or of one after another; after a resume, what is left of the epoch comes first."""
+        """Yield batches of an epoch, or of one after another; after a resume, what is left of the epoch comes first.
+
+        Raises what the stream raises, and `StreamError` if epochs without end have no batch.
+        """
         infinite = self.config.infinite if self.config.repeat is None else self.config.repeat
         while True:
             for step in self._stream:
                 yield from self._batches(step)
             if not infinite:
                 return
+            if not self._stream.received and not self._stream.partial_epoch:
+                rows = (
+                    f"{self._stream.index.total_rows} rows, and a rank takes {self._stream.options.batch_size} a step"
+                )
+                raise StreamError(
+                    f"torchtitan: {self.config.dataset_path}: an epoch of {self.config.dataset!r} has no batch: {rows};"
+                    " choose another split, smaller batches, or another remainder="
+                )
 
     def _batches(self, step: Any) -> Iterator[Any]:
         """Yield the batches of one step, filled up with copies of a row that train nothing."""
