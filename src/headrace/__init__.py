@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
     from headrace.split.settings import TemporalSplit
+    from headrace.stream.audit.leaks import LeakReport, find_leaks
     from headrace.stream.audit.rows import Audit, AuditReport, audit
     from headrace.stream.loader.blend import Blend, blend
     from headrace.stream.loader.dataset import Dataset
@@ -78,6 +79,7 @@ _NAMES = {
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
     "split.settings": "TemporalSplit",
+    "stream.audit.leaks": "LeakReport find_leaks",
     "stream.audit.rows": "Audit AuditReport audit",
     "stream.loader.blend": "Blend blend",
     "stream.loader.dataset": "Dataset",
@@ -108,6 +110,7 @@ __all__ = [
     "HeadraceError",
     "Histories",
     "InputError",
+    "LeakReport",
     "Manifest",
     "MissingExtra",
     "OnlinePacker",
@@ -135,6 +138,7 @@ __all__ = [
     "audit",
     "blend",
     "collect",
+    "find_leaks",
     "load_pipelines",
     "open",
     "prepare",

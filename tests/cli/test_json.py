@@ -93,6 +93,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("inspect",), ("split",)),
     (("inspect",), ("series",)),
     (("verify",), ("split",)),
+    (("leaks",), ("split", "--max-share", "1")),
     (("report",), ("split",)),
     (("report",), ("--compare", "split", "split")),
     (("gc",), ("split",)),

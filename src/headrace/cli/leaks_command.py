@@ -1,0 +1,117 @@
+"""The command that looks for what splits share with each other and with benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.flags import Json, PlainShards, Source, with_groups
+from headrace.cli.output import emit, printer, say, table
+from headrace.errors import HeadraceError
+from headrace.printable import printable
+
+if TYPE_CHECKING:
+    from headrace.stream.audit.leaks import LeakReport
+
+_NAMED = 6  # columns
+_SHOWN = 20  # overlaps; --json has all
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakOptions:
+    """What is compared, and what is too much."""
+
+    content: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column to compare; may be repeated. Default: all but time, entity, label.", show_default=False
+        ),
+    ] = None
+    entity: Annotated[
+        str | None, typer.Option(help="Column whose values name entities; default: the run's.", show_default=False)
+    ] = None
+    label: Annotated[str | None, typer.Option(help="Column to predict; default: the run's.", show_default=False)] = None
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A file of benchmark items that should not be in the data; may be repeated.", show_default=False
+        ),
+    ] = None
+    ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13
+    max_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Largest share of a split, or of a benchmark, that may be found.")
+    ] = 0.001
+
+
+@with_groups
+def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Json = False) -> None:
+    """Look for what splits share: rows of the same content, one entity under several names, a column that gives the
+    label away; and for benchmark items in the data. Exit 1 if more than --max-share of a split or benchmark is found.
+
+    Of packed rows, sequences are compared. Near duplicates are not looked for.
+
+    Example:  headrace leaks out
+
+    Example:  headrace leaks chats.jsonl --against gsm8k_test.jsonl
+    """
+    from headrace.stream.audit.leaks import find_leaks
+
+    report = find_leaks(
+        shards.open(path),
+        content=asked.content or (),
+        entity=asked.entity,
+        label=asked.label,
+        against=asked.against or (),
+        ngram=asked.ngram,
+    )
+    if as_json:
+        emit({"ok": report.worst <= asked.max_share, "max_share": asked.max_share, **report.to_dict()})
+    else:
+        _print(report)
+    if report.worst > asked.max_share:
+        raise HeadraceError(
+            f"{path}: {report.worst:.2%} of a split or benchmark was found elsewhere, and at most {asked.max_share:.2%}"
+            " may be: prepare the data without it, or allow it with --max-share"
+        )
+
+
+def _print(report: LeakReport) -> None:
+    columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
+    made = table(
+        f"same {report.unit}s: {columns}", ("split", "also in", f"{report.unit}s", "share", "first"), numbers_from=2
+    )
+    for split, count in report.repeated.items():
+        made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", "")
+    for pair in report.shared:
+        first = " = ".join(pair.examples[0]) if pair.examples else ""
+        made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(first))
+    printer().print(made)
+    ids = report.near_ids
+    if ids is not None and ids.entities:
+        examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
+        say(f"{ids.entities:,} entities have several names, {ids.apart:,} of them in different splits: {examples}")
+    for each in report.telling:
+        right = f"right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
+        say(f"{printable(each.column)} alone gives the label: {right}")
+    for source, count in report.items.items():
+        found = [each for each in report.overlaps if each.source == source]
+        items = len({each.item for each in found})
+        whole = len({each.item for each in found if each.share == 1})
+        say(f"{printable(source)}: {items:,} of {count:,} items found, {whole:,} of them whole")
+    if report.overlaps:
+        made = table("items in rows", ("item", "split", "row", "share", "text"))
+        for overlap in sorted(report.overlaps, key=lambda each: -each.share)[:_SHOWN]:
+            place = f"{Path(overlap.source).name}:{overlap.item}"
+            made.add_row(
+                printable(place),
+                overlap.split,
+                printable(overlap.place),
+                f"{overlap.share:.0%}",
+                printable(overlap.text),
+            )
+        printer().print(made)
+        if len(report.overlaps) > _SHOWN:
+            say(f"{len(report.overlaps) - _SHOWN:,} more; --json has all")

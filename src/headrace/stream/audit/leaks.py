@@ -1,0 +1,338 @@
+"""Look for what the splits of a dataset share: content, names of one entity, columns that give the label away.
+
+A split by time and entity says nothing about content: the same text can stand under two entities, on both sides of the
+cutoff. `find_leaks` reads the splits and reports; it changes nothing. Contents are compared by 64-bit hashes of all
+values of a row, which two different rows share once in 10^19 pairs. Of packed rows each sequence is compared by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import F64, I64, U64
+from headrace.checks import check_integer
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.manifest import in_usual_order
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import SettingsError
+from headrace.stream.audit.overlap import (
+    Overlap,
+    Texts,
+    count_items,
+    find_overlaps,
+    read_items,
+    refuse_packed,
+    texts_of,
+)
+from headrace.stream.loader.dataset import Dataset
+
+_PACKED = ("input_ids", "loss_mask", "seq_start_id")
+_LINEAGE = ("source_shard", "source_row")
+_EXAMPLES = 5
+_LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
+_CLASSES = 100  # more than these are no classes
+_BINS = 256  # of a number's values
+_TELLING = 0.1  # of the errors that the most frequent class makes: a column that makes fewer gives the label away
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Rows of `split` whose content is in an earlier split too. share: of the rows of `split`, 0 to 1.
+
+    examples: up to five pairs of places, SHARD:ROW in the earlier split and in this one; rows count from 0.
+    """
+
+    earlier: str
+    split: str
+    rows: int
+    share: float
+    examples: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearIds:
+    """Entities that are one but for case, blanks or Unicode form. apart: of them, those in different splits."""
+
+    entities: int
+    apart: int
+    examples: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telling:
+    """A column that alone predicts the label: the share of rows it is right for, beside the most frequent class's.
+
+    Learned on one split, tried on another. May be what one wants to learn from; it is reported, and never acted on.
+    """
+
+    column: str
+    accuracy: float
+    most_frequent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakReport:
+    """What `find_leaks` found.
+
+    unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. repeated: units of
+    each split whose content an earlier one of the same split has. shared: for each pair of splits. overlaps: of the
+    benchmarks with the rows, see `Overlap`; items: benchmark items looked for.
+    """
+
+    unit: str
+    rows: Mapping[str, int]
+    content: tuple[str, ...]
+    repeated: Mapping[str, int]
+    shared: tuple[Shared, ...]
+    near_ids: NearIds | None = None
+    telling: tuple[Telling, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+    items: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> float:
+        """The largest share of a split that is in an earlier one, or of a benchmark that is in the data; 0 to 1."""
+        of_items = [
+            len({overlap.item for overlap in self.overlaps if overlap.source == source}) / max(1, count)
+            for source, count in self.items.items()
+        ]
+        return max([0.0, *(each.share for each in self.shared), *of_items])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {**asdict(self), "worst": self.worst}
+
+
+def find_leaks(
+    dataset: Dataset,
+    *,
+    content: Sequence[str] = (),
+    entity: str | None = None,
+    label: str | None = None,
+    against: Sequence[str | Path] = (),
+    ngram: int = 13,
+    workers: int | None = None,
+) -> LeakReport:
+    """Compare the splits of a dataset with each other, and with benchmarks that should not be in it.
+
+    content: columns to compare; none: all but time, entity, label and lineage. entity, label: columns; None: those of
+    the run's own settings, if it has any. against: files of benchmark items: JSON lines, CSV, Parquet, or text with an
+    item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
+    Memory: 8 bytes a row, the distinct entities, and the benchmarks.
+    Raises `SettingsError` for columns that are not there, and what reading raises.
+    """
+    check_integer("ngram", ngram, least=3)
+    names = dataset.schema.names
+    roles = _roles(dataset)
+    entity, label = entity or roles.get("entity"), label or roles.get("label")
+    for role, name in (("entity", entity), ("label", label), *(("content", each) for each in content)):
+        if name is not None and name not in names:
+            raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
+    packed = set(_PACKED) <= set(names) and not content
+    left_out = {roles.get("time"), entity, label, *roles.get("targets", ()), *_LINEAGE}
+    compared = tuple(content) or (_PACKED[:1] if packed else tuple(name for name in names if name not in left_out))
+    if not compared:
+        raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
+
+    if against:
+        refuse_packed(names, _PACKED)
+    workers = workers or default_workers()
+    splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
+    digest = partial(_sequence_digests if packed else _row_digests, compared)
+    read = (_PACKED[0], _PACKED[2]) if packed else compared
+    digests = {each.name: each.concatenated(read, digest) for each in splits}
+    sources = {str(path): read_items(path) for path in against}
+    return LeakReport(
+        unit="sequence" if packed else "row",
+        rows={name: len(found) for name, found in digests.items()},
+        content=compared,
+        repeated={name: len(found) - len(np.unique(found)) for name, found in digests.items()},
+        shared=tuple(
+            _shared(first, second, digests[first.name], digests[second.name], packed=packed)
+            for first, second in combinations(splits, 2)
+        ),
+        near_ids=None if entity is None else _near_ids(splits, entity),
+        telling=() if label is None else _telling(splits, label, [n for n in names if n not in {*left_out, label}]),
+        overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
+        items={name: count_items(items) for name, items in sources.items()},
+    )
+
+
+@dataclass(frozen=True)
+class _Split:
+    """One split, to be read block by block."""
+
+    dataset: Dataset
+    name: str
+    workers: int
+
+    @property
+    def index(self) -> SplitIndex:
+        return self.dataset.split_index(self.name)
+
+    def map(self, columns: Sequence[str] | None, work: Any, blocks: Sequence[int] | None = None) -> list[Any]:
+        """Apply a function to the table of each block, in threads; the results in the order of blocks."""
+        read = self.dataset.block_reader(self.name)
+        numbers = range(len(self.index.rows)) if blocks is None else blocks
+        return run_tasks([partial(_applied, read, work, number, columns) for number in numbers], self.workers)
+
+    def concatenated(self, columns: Sequence[str], work: Any) -> U64:
+        return np.concatenate([np.empty(0, np.uint64), *self.map(columns, work)])
+
+    def place(self, row: int) -> str:
+        """Name a row by its shard and its number there, from 0."""
+        index = self.index
+        block = int(np.searchsorted(index.first_row, row, side="right")) - 1
+        shard = int(index.shard_of_block[block])
+        before = int(index.first_row[np.flatnonzero(index.shard_of_block == shard)[0]])
+        return f"{index.shards[shard]}:{row - before}"
+
+    def sample(self) -> list[int]:
+        """Blocks that are evenly apart and hold about as many rows as a column is tried on."""
+        step = max(1, -(-self.index.total_rows // _LOOKED_AT))
+        return list(range(0, len(self.index.rows), step))
+
+
+def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -> Any:
+    return work(read(number, None if columns is None else list(columns)))
+
+
+def _roles(dataset: Dataset) -> dict[str, Any]:
+    """Return the columns that the settings of a prepared run name, by role."""
+    path = dataset.root / "config.json"
+    if dataset.manifest is None or not path.is_file():
+        return {}
+    settings = json.loads(path.read_bytes())
+    roles = {name: settings.get(name) for name in ("time", "entity", "label") if isinstance(settings.get(name), str)}
+    return {**roles, "targets": tuple(settings.get("targets") or ())}
+
+
+def _row_digests(columns: Sequence[str], table: pa.Table) -> U64:
+    frame = pl.DataFrame(pl.from_arrow(table.select(list(columns))))
+    return frame.hash_rows(seed=0).to_numpy()
+
+
+def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
+    """Hash the token ids of each sequence of packed rows."""
+    ids, starts = (table[name].combine_chunks() for name in (columns[0], _PACKED[2]))
+    lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
+    tokens = np.ascontiguousarray(ids.flatten().to_numpy().astype("<i4"))
+    counts = pc.list_value_length(starts).to_numpy().astype(np.int64)
+    begins = starts.flatten().to_numpy().astype(np.int64) + np.repeat(np.cumsum(lengths) - lengths, counts)
+    offsets = np.append(begins, lengths.sum()) * 4
+    blobs = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(begins), [None, pa.py_buffer(offsets.astype("<i8")), pa.py_buffer(tokens)]
+    )
+    return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
+
+
+def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: bool) -> Shared:
+    hit = np.flatnonzero(np.isin(found, known))
+    examples = []
+    if not packed:
+        order = np.argsort(known, kind="stable")
+        first = order[np.searchsorted(known[order], found[hit[:_EXAMPLES]])]
+        pairs = zip(first.tolist(), hit[:_EXAMPLES].tolist(), strict=True)
+        examples = [(earlier.place(a), later.place(b)) for a, b in pairs]
+    return Shared(
+        earlier=earlier.name,
+        split=later.name,
+        rows=len(hit),
+        share=len(hit) / max(1, len(found)),
+        examples=tuple(examples),
+    )
+
+
+def _near_ids(splits: Sequence[_Split], entity: str) -> NearIds:
+    """Group entities by what is left of them without case, blanks around and between words, and Unicode forms."""
+
+    def distinct(table: pa.Table) -> pl.DataFrame:
+        texts = pl.Series("raw", pl.from_arrow(table[entity].combine_chunks())).cast(pl.String)
+        return texts.drop_nulls().unique().to_frame()
+
+    parts = [
+        pl.concat([pl.DataFrame(schema={"raw": pl.String}), *each.map([entity], distinct)])
+        .unique()
+        .with_columns(pl.lit(each.name).alias("split"))
+        for each in splits
+    ]
+    plain = pl.col("raw").str.normalize("NFKC").str.to_lowercase().str.strip_chars().str.replace_all(r"\s+", " ")
+    groups = (
+        pl.concat(parts)
+        .group_by(plain.alias("plain"))
+        .agg(pl.col("raw").unique().sort().alias("raw"), pl.struct("raw", "split").alias("where"))
+        .filter(pl.col("raw").list.len() > 1)
+        .sort("plain")
+    )
+    apart = [
+        row["raw"]
+        for row in groups.iter_rows(named=True)
+        if len({each["split"] for each in row["where"]}) > 1
+        and any(a["raw"] != b["raw"] and a["split"] != b["split"] for a, b in combinations(row["where"], 2))
+    ]
+    examples = (apart or groups["raw"].to_list())[:_EXAMPLES]
+    return NearIds(entities=len(groups), apart=len(apart), examples=tuple(tuple(each) for each in examples))
+
+
+def _telling(splits: Sequence[_Split], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
+    """Try each column alone on the label: the most frequent class of its value, or of its 256th of the values."""
+    if len(splits) < 2:
+        return ()
+    trained, tried = splits[0], splits[-1]
+    found = []
+    for column in columns:
+        known, asked = (
+            pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([column, label], _itself, each.sample()))))
+            for each in (trained, tried)
+        )
+        if known[label].n_unique() > _CLASSES or not len(asked) or known[column].dtype.is_nested():
+            continue
+        known, asked = known.drop_nulls(label), asked.drop_nulls(label)
+        values = known[column]
+        if values.dtype.is_numeric() and values.n_unique() > _BINS:
+            edges = np.unique(np.nanquantile(values.cast(pl.Float64).drop_nulls().to_numpy(), np.linspace(0, 1, _BINS)))
+            known, asked = (each.with_columns(_binned(each[column], edges)) for each in (known, asked))
+        usual = known[label].mode().sort()[0]
+        best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
+        guessed = asked.join(best, on=column, how="left", nulls_equal=True)["guess"].fill_null(usual)
+        accuracy, base = _share(guessed == asked[label]), _share(asked[label] == usual)
+        if base < 1 and 1 - accuracy <= _TELLING * (1 - base):
+            found.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
+    return tuple(found)
+
+
+def _share(right: pl.Series) -> float:
+    return int(right.sum()) / max(1, len(right))
+
+
+def _itself(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _binned(values: pl.Series, edges: F64) -> pl.Series:
+    numbers: I64 = np.searchsorted(edges, values.cast(pl.Float64).fill_null(np.nan).to_numpy())
+    return pl.Series(values.name, numbers)
+
+
+def _texts_of(splits: Sequence[_Split]) -> Iterator[tuple[str, str, int, Texts]]:
+    """Yield (split, shard, number of the first row in the shard, texts) of each block."""
+    for each in splits:
+        index = each.index
+        shard_starts = index.first_row[np.unique(index.shard_of_block, return_index=True)[1]]
+        for start in range(0, len(index.rows), each.workers):
+            numbers = range(start, min(start + each.workers, len(index.rows)))
+            for number, texts in zip(numbers, each.map(None, texts_of, numbers), strict=True):
+                shard = int(index.shard_of_block[number])
+                first = int(index.first_row[number] - shard_starts[shard])
+                yield each.name, index.shards[shard], first, texts

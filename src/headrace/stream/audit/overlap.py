@@ -1,0 +1,219 @@
+"""Find the items of benchmarks in rows: verbatim, embedded in longer texts, or in part. Pure, but for `read_items`.
+
+An item and a row overlap where they share n words in a row (Brown et al. 2020, appendix C, with n = 13). An item that
+has fewer words is looked for whole. Words are runs of letters and digits in lower case; each character of a script that
+sets no blanks is a word. Runs of words are compared by 64-bit hashes and then word for word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64, U64
+from headrace.errors import InputError
+from headrace.stream.loader.dataset import open_dataset
+
+LEAST_WORDS = 5  # of an item's text: shorter ones are in too many others
+_NO_BLANKS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_WORD = rf"[{_NO_BLANKS}]|[\w&&[^{_NO_BLANKS}]]+"
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that every word of a run counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """A benchmark item that a row holds.
+
+    source: the benchmark's file; item: number of the item in it, from 0; place: SHARD:ROW, rows from 0. share: of
+    the item's runs of words that the row holds; 1.0: all of one of its texts. text: the first run.
+    """
+
+    source: str
+    item: int
+    split: str
+    place: str
+    share: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of rows: several rows may have several texts, and a row none. row: of each text, int64 [texts]."""
+
+    row: I64
+    texts: pl.Series
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of texts, end to end. text: the text of each word, int64 [words]; hashes: uint64 [words]."""
+
+    words: pl.Series
+    text: I64
+    hashes: U64
+
+    @classmethod
+    def of(cls, texts: pl.Series) -> _Words:
+        lists = texts.str.to_lowercase().str.extract_all(_WORD)
+        counts = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
+        words = lists.filter(pl.Series(counts > 0)).explode()
+        return cls(words, np.repeat(np.arange(len(counts)), counts), words.hash(seed=0).to_numpy())
+
+    def runs(self, n: int) -> tuple[I64, U64]:
+        """The places where n words of one text begin, ascending, and a hash of each run."""
+        if len(self.hashes) < n:
+            return np.empty(0, np.int64), np.empty(0, np.uint64)
+        last = len(self.hashes) - n + 1
+        mixed = np.zeros(last, np.uint64)
+        with np.errstate(over="ignore"):
+            for turn in range(n):
+                mixed = mixed * _FACTOR + self.hashes[turn : turn + last]
+        places = np.flatnonzero(self.text[:last] == self.text[n - 1 :])
+        return places, mixed[places]
+
+
+def texts_of(table: pa.Table) -> Texts:
+    """Return all texts in a table's rows, those inside lists and structs too, column by column."""
+    found = [pair for column in table.columns for pair in _leaves(column.combine_chunks(), np.arange(len(table)))]
+    rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in found)])
+    texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in found)])
+    return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
+
+
+def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        values, kind = values.storage, values.storage.type
+    if pa.types.is_dictionary(kind):
+        values, kind = values.dictionary_decode(), kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        held = pc.is_valid(values).to_numpy(zero_copy_only=False)
+        yield row[held], values.drop_null().cast(pa.large_string())
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        parents = pc.list_parent_indices(values).to_numpy()
+        yield from _leaves(values.flatten(), row[parents])
+    elif pa.types.is_map(kind):
+        entries = pa.ListArray.from_arrays(
+            values.offsets, pa.StructArray.from_arrays([values.keys, values.items], ["k", "v"])
+        )
+        yield from _leaves(entries, row)
+    elif pa.types.is_struct(kind):
+        for child in values.flatten():
+            yield from _leaves(child, row)
+
+
+def read_items(path: str | Path) -> Texts:
+    """Read the items of a benchmark: its rows are items. A .txt file has one a line.
+
+    Raises what `headrace.open` raises, and `InputError` where no item has words enough to be looked for.
+    """
+    if Path(path).suffix == ".txt":
+        lines = Path(path).read_text("utf-8").splitlines()
+        found = Texts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
+    else:
+        dataset = open_dataset(path)
+        parts, first = [], 0
+        for split in dataset.splits:
+            read = dataset.block_reader(split)
+            for block, count in enumerate(dataset.split_index(split).rows.tolist()):
+                part = texts_of(read(block, None))
+                parts.append(Texts(part.row + first, part.texts))
+                first += count
+        rows = np.concatenate([np.empty(0, np.int64), *(part.row for part in parts)])
+        found = Texts(rows, pl.concat([pl.Series("text", [], pl.String), *(part.texts for part in parts)]))
+    words = _Words.of(found.texts)
+    if not len(words.runs(LEAST_WORDS)[0]):
+        raise InputError(f"{path}: no item has {LEAST_WORDS} words or more; give a file of questions or texts")
+    return found
+
+
+def find_overlaps(
+    benchmarks: Mapping[str, Texts], blocks: Iterable[tuple[str, str, int, Texts]], *, ngram: int
+) -> Iterator[Overlap]:
+    """Yield the rows that hold items, in the order of blocks, rows and items.
+
+    blocks: (split, shard, number of the first row, texts of the rows). ngram: words in a row.
+    """
+    for source, items in benchmarks.items():
+        if not len(items.row):
+            raise InputError(f"{source}: has no texts")
+    known = [(source, _Known.of(items, ngram)) for source, items in benchmarks.items()]
+    for split, shard, first, found in blocks:
+        words = _Words.of(found.texts)
+        for source, benchmark in known:
+            for row, item, share, text in benchmark.found_in(words, found.row):
+                place = f"{shard}:{first + row}"
+                yield Overlap(source=source, item=item, split=split, place=place, share=share, text=text)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The runs of words of a benchmark. by_length: n → (hashes ascending, their places among the words)."""
+
+    words: _Words
+    item: I64
+    runs: I64
+    by_length: Mapping[int, tuple[U64, I64]]
+
+    @classmethod
+    def of(cls, items: Texts, ngram: int) -> _Known:
+        words = _Words.of(items.texts)
+        counts = np.bincount(words.text, minlength=len(items.row))
+        length = np.where(counts < LEAST_WORDS, 0, np.minimum(counts, ngram))
+        by_length: dict[int, tuple[U64, I64]] = {}
+        for n in np.unique(length[length > 0]).tolist():
+            places, hashes = words.runs(n)
+            own = length[words.text[places]] == n
+            places, hashes = places[own], hashes[own]
+            order = np.argsort(hashes, kind="stable")
+            by_length[n] = hashes[order], places[order]
+        return cls(words, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
+
+    def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
+        """(row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
+        best: dict[tuple[int, int], tuple[float, int, str]] = {}
+        for n, (hashes, own) in self.by_length.items():
+            places, mixed = words.runs(n)
+            hit = np.flatnonzero(np.isin(mixed, hashes))
+            begin, end = (np.searchsorted(hashes, mixed[hit], side=side) for side in ("left", "right"))
+            counts = end - begin
+            theirs = np.repeat(places[hit], counts)
+            ours = own[np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+            same = np.ones(len(theirs), np.bool_)
+            for turn in range(n):
+                same &= self.words.words.gather(ours + turn).eq(words.words.gather(theirs + turn)).to_numpy()
+            theirs, ours = theirs[same], ours[same]
+            rows, texts = row[words.text[theirs]], self.words.text[ours]
+            pairs = pl.DataFrame({"row": rows, "text": texts, "ours": ours, "theirs": theirs})
+            found = pairs.group_by("row", "text", maintain_order=True).agg(
+                pl.col("ours").n_unique().alias("runs"), pl.col("theirs").min()
+            )
+            for each in found.iter_rows(named=True):
+                key = each["row"], int(self.item[each["text"]])
+                text = " ".join(words.words[each["theirs"] : each["theirs"] + n])
+                share = each["runs"] / int(self.runs[each["text"]])
+                if key not in best or best[key][0] < share:
+                    best[key] = share, each["theirs"], text
+        return [(row, item, share, text) for (row, item), (share, _, text) in sorted(best.items())]
+
+
+def count_items(items: Texts) -> int:
+    """Count the items that are looked for: those with a text of words enough."""
+    words = _Words.of(items.texts)
+    counts = np.bincount(words.text, minlength=len(items.row))
+    return len(np.unique(items.row[counts >= LEAST_WORDS]))
+
+
+def refuse_packed(names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise `InputError` for packed rows, whose texts are tokens."""
+    if set(columns) <= set(names):
+        raise InputError(
+            "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
+            " headrace leaks CHATS --against FILE"
+        )
