@@ -48,6 +48,7 @@ def test_a_worker_dies_and_every_row_comes_exactly_once(tmp_path):
     assert resumed in (("1", "5,120"), ("1", "0"))  # five steps, or the checkpoint before them if Ray was that slow
 
 
+@pytest.mark.slow
 def test_without_the_data_the_example_says_what_to_do(tmp_path):
     done = run("--out", tmp_path / "out", "--data", tmp_path)
 

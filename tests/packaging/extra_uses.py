@@ -56,6 +56,10 @@ def lightning_module() -> None:
     import_module("headrace.lightning")
 
 
+def transformers_module() -> None:
+    import_module("headrace.trainers.hf")
+
+
 def chat_pack() -> None:
     Path("tokenizer").mkdir()
     words = {"type": "WordLevel", "vocab": {"a": 0, "<e>": 1}, "unk_token": "a"}

@@ -21,6 +21,7 @@ DEVELOPERS = {"test", "lint", "docs", "bench", "package", "fuzz"}
 PACKAGES = {
     "torch": ["torch"],
     "lightning": ["lightning", "torch"],
+    "transformers": ["transformers", "accelerate"],
     "chat": ["tokenizers", "jinja2"],
     "histories": ["array_record", "numba"],
     "grain": ["grain", "absl", "array_record", "numba"],
@@ -42,6 +43,7 @@ USES = [
     ("torch", "torch_contexts", ["torch"]),
     ("lightning", "lightning_module", ["lightning"]),
     ("lightning", "lightning_module", ["lightning", "torch"]),
+    ("transformers", "transformers_module", ["transformers"]),
     ("chat", "chat_pack", ["tokenizers"]),
     ("chat", "chat_pack", ["jinja2"]),
     ("histories", "histories_write", ["array_record"]),

@@ -88,6 +88,7 @@ def test_every_rank_sees_all_of_sorted_data(world_size):
         assert abs(row.mean() - 1500) < 6 * 866 / len(row) ** 0.5
 
 
+@pytest.mark.slow
 def test_large_sorted_data_mixes_like_places_of_its_lanes():
     """Batches of 8 from 48 lanes of a sorted file: hardly any holds one of two classes; a batch of 256 has many."""
     lanes = chosen(LARGE).lanes

@@ -11,6 +11,7 @@ from script_processes import held_store
 from trainer_cases import BLOCKS, train_on_rank
 
 EVERY = list(range(sum(BLOCKS)))
+pytestmark = pytest.mark.slow  # the fast tests run the mixin of headrace.trainers.hf
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,7 @@ def real_rows(ranks, steps=slice(None)):
     return sorted(row for rank in ranks for batch in rank["rows"][steps] for row in batch)
 
 
+@pytest.mark.smoke("0")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_row_is_trained_once_an_epoch_in_equal_steps(tmp_path, data, workers):
     (ranks,) = on_ranks(tmp_path, 2, {"data": data, "folder": str(tmp_path / "out"), "workers": workers})
@@ -64,6 +65,7 @@ def runs(data, tmp_path_factory):
     return folder, on_ranks(folder, 2, whole, {**whole, "stop": 3, "folder": f"{out}-stopped"}, *resumed)
 
 
+@pytest.mark.slow
 def test_the_last_window_is_stepped_and_the_schedule_knows_all_steps(runs):
     for rank in runs[1][0]:
         assert (8, 8) == (rank["step"], rank["max_steps"])  # windows of 2, 2, 2 and 1 batches, twice
@@ -72,6 +74,7 @@ def test_the_last_window_is_stepped_and_the_schedule_knows_all_steps(runs):
         assert rank["epochs"] == pytest.approx([2 / 7, 4 / 7, 6 / 7, 1, 9 / 7, 11 / 7, 13 / 7, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "step", "batches"), [(2, 2, 4), (3, 4, 7), (4, 6, 11)])
 def test_a_resumed_run_goes_on_as_the_whole_one_did(runs, run, step, batches):
     for whole, resumed in zip(runs[1][0], runs[1][run], strict=True):
@@ -82,7 +85,8 @@ def test_a_resumed_run_goes_on_as_the_whole_one_did(runs, run, step, batches):
         assert whole["rates"] == resumed["rates"]
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_other_ranks_train_what_the_first_ones_left(runs, data, tmp_path, ranks):
     folder, results = runs
     stopped = results[1]
@@ -103,6 +107,7 @@ def test_other_ranks_train_what_the_first_ones_left(runs, data, tmp_path, ranks)
     assert list(range(ROWS)) == sorted({row for rank in others for batch in rank["rows"][left:] for row in batch})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["language", "score"])
 def test_a_step_is_on_the_mean_of_its_real_rows(data, tmp_path, kind):
     """Also in a step with unequal numbers of rows or labels, and in the last window of an epoch."""
@@ -120,6 +125,7 @@ def test_a_step_is_on_the_mean_of_its_real_rows(data, tmp_path, kind):
     assert ranks[0]["weights"] == ranks[1]["weights"] == pytest.approx(replay["weights"], rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation_is_over_the_real_rows_alone(data, tmp_path, ranks):
     cases = [
@@ -149,6 +155,7 @@ def write_sequences(path, *, packed):
     return sequences
 
 
+@pytest.mark.smoke("prepared")
 @pytest.mark.parametrize("packing", ["streamed", "prepared"])
 def test_packed_sequences_do_not_see_each_other(tmp_path, packing):
     sequences = write_sequences(tmp_path / "tokens.parquet", packed=packing == "prepared")

@@ -26,6 +26,7 @@ def numbers(batches):
     return [prompt[0] - 6 for batch in batches for prompt in batch]
 
 
+@pytest.mark.slow
 def test_dpo_trains_and_evaluates_each_pair_once(pairs, tmp_path):
     out = str(tmp_path / "out")
     run = {"call": "preference", "data": pairs, "folder": out, "save_strategy": "steps", "save_steps": 2}

@@ -67,6 +67,7 @@ def test_catchments_have_the_days_of_the_package_and_flow_in_millimetres(sources
 
 
 @needs_data
+@pytest.mark.slow
 def test_basins_of_a_directory_are_found_and_each_test_window_comes_once(tmp_path):
     done = run("--data", DATA, "--out", tmp_path, "--epochs", 2)
 
