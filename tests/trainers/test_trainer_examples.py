@@ -17,7 +17,7 @@ NEEDS = {
     "accelerate_train": "accelerate",
     "lightning_train": "lightning",
 }
-OWN = {"hf_trainer", "trl_sft"}  # see test_hf_examples.py
+OWN = {"hf_trainer", "trl_sft", "llama_factory"}  # see test_hf_examples.py
 STOPPED = {1: "1 ranks, 2 steps: 16 of 49 rows, none twice\n", 2: "2 ranks, 2 steps: 32 of 49 rows, none twice\n"}
 WHOLE = {1: "1 ranks, 7 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 4 steps: 49 of 49 rows, none twice\n"}
 REST = {1: "1 ranks, 3 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 3 steps: 49 of 49 rows, none twice\n"}
