@@ -34,7 +34,7 @@ ENVIRONMENT = os.environ | {
     "RAY_worker_niceness": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
 }
-OWN = {"hf_trainer", "trl_sft"}  # see test_hf_examples.py
+OWN = {"hf_trainer", "trl_sft", "llama_factory"}  # see test_hf_examples.py
 STOPPED = {1: "1 ranks, 2 steps: 16 of 49 rows, none twice\n", 2: "2 ranks, 2 steps: 32 of 49 rows, none twice\n"}
 WHOLE = {1: "1 ranks, 7 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 4 steps: 49 of 49 rows, none twice\n"}
 REST = {1: "1 ranks, 3 steps: 49 of 49 rows, none twice\n", 2: "2 ranks, 3 steps: 49 of 49 rows, none twice\n"}
