@@ -27,7 +27,7 @@ KINDS = {
     "Lightning": "stream/test_lightning.py::test_every_epoch_delivers_every_row_once_in_an_order_of_its_own",
     "Lightning on ranks": "stream/test_lightning.py::test_ddp_ranks_take_equal_steps_and_other_ranks_resume_them",
     "Accelerate": "stream/test_accelerate.py::test_a_stream_resumes_under_accelerate",
-    "Trainer of Hugging Face": "stream/test_trainer.py::test_every_row_comes_once_an_epoch_in_an_order_of_its_own",
+    "Trainer of Hugging Face": "trainers/test_hf.py::test_every_row_is_trained_once_an_epoch_in_equal_steps",
 }
 
 

@@ -1,4 +1,4 @@
-"""A training loop that is killed, told to stop and begun again, as docs/trainers.md shows it.
+"""A training loop that is killed, told to stop and begun again, as docs/trainers/ddp.md shows it.
 
 As a script it is what torchrun starts: `restart_cases.py FOLDER WORKERS [ATTEMPT:RANK:STEP ...]`, each a rank that is
 killed there; the functions are imported by name, so that a child finds them.

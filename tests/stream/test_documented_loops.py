@@ -1,4 +1,4 @@
-"""The loops of docs/trainers.md on data that leaves a remainder of one row: no step divides by zero, no row is lost."""
+"""The loops of docs/trainers on data that leaves a remainder of one row: no step divides by zero, no row is lost."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from headrace.lightning import PassLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
 
-PAGE = Path(__file__).parents[2] / "docs/trainers.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs/trainers").glob("*.md"))
 ROWS = 49  # six batches of eight, and a row
 FINITE = (
     "assert all(getattr(each, 'to_local', lambda each=each: each)().isfinite().all() for each in model.parameters())"
@@ -21,8 +21,10 @@ FINITE = (
 
 
 def script_of(name):
-    """A script of the page, for 49 rows in batches of 8; each step is checked."""
-    (text,) = re.findall(rf"```python\n(# {name}\n.*?)\n```", PAGE.read_text(), re.DOTALL)
+    """A script of one of the pages, for 49 rows in batches of 8; each step is checked."""
+    (text,) = re.findall(
+        rf"```python\n(# {name}\n.*?)\n```", "\n".join(page.read_text("utf-8") for page in PAGES), re.DOTALL
+    )
     smaller = text.replace("batch_size=32", "batch_size=8").replace("range(1000)", f"range({ROWS})")
     smaller = smaller.replace("steps=10", "steps=2").replace("steps=5", "steps=2").replace("[5:]", "[2:]")
     checked = re.sub(r"^( +)optimizer\.step\(\)$", rf"\1optimizer.step()\n\1{FINITE}", smaller, flags=re.MULTILINE)
