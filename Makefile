@@ -102,7 +102,7 @@ histories: $(VENV)/demo ## histories of aircraft in a small transformer; DATA=a 
 
 # One program a trainer; `make trainer-ddp` runs that one alone.
 TRAINERS := ddp fsdp2 lightning_train accelerate_train ray_train deepspeed_train composer_train stateful_dataloader
-trainers: $(TRAINERS:%=trainer-%) ## the same epoch in every trainer, on two ranks; DATA=a directory of CDNOW_master.txt.gz
+trainers: $(TRAINERS:%=trainer-%) trainer-hf_trainer ## the same epoch in every trainer, on two ranks; DATA=a directory of CDNOW_master.txt.gz
 
 trainer-%: $(VENV)/trainers
 	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/$*.py $(if $(DATA),--data $(DATA))
@@ -114,6 +114,15 @@ trainer-ray_train: $(VENV)/trainers
 trainer-deepspeed_train: $(VENV)/trainers
 	$(PIP) install --quiet --no-deps deepspeed einops hjson msgpack ninja psutil py-cpuinfo
 	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/deepspeed_train.py $(if $(DATA),--data $(DATA))
+
+trainer-hf_trainer: $(VENV)/trainers
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[transformers]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/hf_trainer.py $(if $(DATA),--data $(DATA))
+
+# DATA holds GSM8K's train.jsonl.gz here, TOKENIZER a tokenizer.json.
+trainer-trl_sft: $(VENV)/trainers
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[transformers,chat]' 'trl>=1.16'
+	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/trainers/trl_sft.py --data $(DATA) --tokenizer $(TOKENIZER)
 
 trainer-composer_train: $(COMPOSER)/ready
 	$(COMPOSER)/bin/composer -n 2 examples/trainers/composer_train.py $(if $(DATA),--data $(DATA))

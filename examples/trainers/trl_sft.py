@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="where GSM8K's train.jsonl.gz is")
     parser.add_argument("--tokenizer", type=Path, required=True, help="where tokenizer.json is")
     parser.add_argument("--out", type=Path, default=Path("out/trl_sft"), help="for bins and checkpoints")
-    parser.add_argument("--limit", type=int, default=200, help="chats to take")
+    parser.add_argument("--limit", type=int, default=40, help="chats to take")
     parser.add_argument("--pack-size", type=int, default=512, help="tokens of a bin")
     parser.add_argument("--stop-after", type=int, metavar="STEP", help="stop after so many steps")
     options = parser.parse_args()
