@@ -4,7 +4,7 @@ What counts is the sequence of batches: the interrupted fit and the resumed one 
 """
 
 import json
-from itertools import chain
+from itertools import chain, islice
 
 import pytest
 from prepared import prepare_dataset, rows_of
@@ -155,6 +155,24 @@ def test_overfitting_sees_the_same_batches_in_every_epoch(path, tmp_path, num_wo
     assert seen[:4] * 3 == seen
     assert more
     assert seen[:4] * (len(more) // 4) == more
+
+
+@pytest.mark.smoke("0-3")
+@pytest.mark.parametrize("limit", [3, 0.5])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_limited_passes_begin_their_epochs_and_limited_validation_sees_the_same_rows_each_time(
+    path, steps, limit, num_workers
+):
+    limited = {"limit_train_batches": limit, "limit_val_batches": 2, "max_epochs": 3, "num_workers": num_workers}
+    model = Recorder()
+    seen = run(path, **limited, model=model)
+    whole = run(path, max_epochs=3)
+    of_epoch = limit if isinstance(limit, int) else int(steps * limit)
+    validation = HeadraceDataModule(path, batch_size=16).val_dataloader()
+    first_two = [row for batch in islice(validation, 2) for row in batch["row"][batch["valid"]].tolist()]
+
+    assert [batch for n in range(3) for batch in whole[n * steps : n * steps + of_epoch]] == seen
+    assert [first_two] * 3 == model.validated
 
 
 def test_a_state_of_an_earlier_version_is_refused(path):
