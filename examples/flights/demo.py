@@ -11,6 +11,7 @@ counted: exactly once each. A second run reuses the finished split.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import os
 import sys
@@ -178,8 +179,10 @@ def train(rank: int, out: Path, store: str) -> None:
         console.print(
             f"test AUC {found:.3f} on {len(all_labels):,} flights of aircraft that did not train", highlight=False
         )
-    # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out.
-    del model, optimiser
+    # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out. The
+    # last loss holds the model's hooks, and the model is in cycles, so neither goes by itself.
+    del model, optimiser, loss, loss_B
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 
