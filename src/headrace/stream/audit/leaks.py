@@ -25,14 +25,13 @@ from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import SettingsError
+from headrace.errors import InputError, SettingsError
 from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
     count_items,
     find_overlaps,
     read_items,
-    refuse_packed,
     texts_of,
 )
 from headrace.stream.loader.dataset import Dataset
@@ -129,7 +128,7 @@ def find_leaks(
     content: columns to compare; none: all but time, entity, label and lineage. entity, label: columns; None: those of
     the run's own settings, if it has any. against: files of benchmark items: JSON lines, CSV, Parquet, or text with an
     item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
-    Memory: 8 bytes a row, the distinct entities, and the benchmarks.
+    Memory: 8 bytes a row, the distinct entities, the benchmarks, and with a label about 524,288 rows of two splits.
     Raises `SettingsError` for columns that are not there, and what reading raises.
     """
     check_integer("ngram", ngram, least=3)
@@ -145,8 +144,11 @@ def find_leaks(
     if not compared:
         raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
 
-    if against:
-        refuse_packed(names, _PACKED)
+    if against and set(_PACKED) <= set(names):
+        raise InputError(
+            "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
+            " headrace leaks CHATS --against FILE"
+        )
     workers = workers or default_workers()
     splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests if packed else _row_digests, compared)
@@ -278,8 +280,7 @@ def _near_ids(splits: Sequence[_Split], entity: str) -> NearIds:
     apart = [
         row["raw"]
         for row in groups.iter_rows(named=True)
-        if len({each["split"] for each in row["where"]}) > 1
-        and any(a["raw"] != b["raw"] and a["split"] != b["split"] for a, b in combinations(row["where"], 2))
+        if any(a["raw"] != b["raw"] and a["split"] != b["split"] for a, b in combinations(row["where"], 2))
     ]
     examples = (apart or groups["raw"].to_list())[:_EXAMPLES]
     return NearIds(entities=len(groups), apart=len(apart), examples=tuple(tuple(each) for each in examples))
@@ -289,25 +290,31 @@ def _telling(splits: Sequence[_Split], label: str, columns: Sequence[str]) -> tu
     """Try each column alone on the label: the most frequent class of its value, or of its 256th of the values."""
     if len(splits) < 2:
         return ()
-    trained, tried = splits[0], splits[-1]
+    flat = [name for name in columns if not pa.types.is_nested(splits[0].index.schema.field(name).type)]
+    trained, tried = (  # all columns at once: text files are parsed anew for every reading
+        pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([*flat, label], _itself, each.sample()))))
+        for each in (splits[0], splits[-1])
+    )
+    if trained[label].n_unique() > _CLASSES:
+        return ()
+    trained, tried = trained.drop_nulls(label), tried.drop_nulls(label)
+    if not len(trained) or not len(tried):
+        return ()
+    usual = trained[label].mode().sort()[0]
+    base = _share(tried[label] == usual)
+    if base == 1:
+        return ()
     found = []
-    for column in columns:
-        known, asked = (
-            pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([column, label], _itself, each.sample()))))
-            for each in (trained, tried)
-        )
-        if known[label].n_unique() > _CLASSES or not len(asked) or known[column].dtype.is_nested():
-            continue
-        known, asked = known.drop_nulls(label), asked.drop_nulls(label)
+    for column in flat:
+        known, asked = trained.select(column, label), tried.select(column, label)
         values = known[column]
         if values.dtype.is_numeric() and values.n_unique() > _BINS:
             edges = np.unique(np.nanquantile(values.cast(pl.Float64).drop_nulls().to_numpy(), np.linspace(0, 1, _BINS)))
             known, asked = (each.with_columns(_binned(each[column], edges)) for each in (known, asked))
-        usual = known[label].mode().sort()[0]
         best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
         guessed = asked.join(best, on=column, how="left", nulls_equal=True)["guess"].fill_null(usual)
-        accuracy, base = _share(guessed == asked[label]), _share(asked[label] == usual)
-        if base < 1 and 1 - accuracy <= _TELLING * (1 - base):
+        accuracy = _share(guessed == asked[label])
+        if 1 - accuracy <= _TELLING * (1 - base):
             found.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
     return tuple(found)
 

@@ -7,7 +7,7 @@ sets no blanks is a word. Runs of words are compared by 64-bit hashes and then w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of rows: several rows may have several texts, and a row none. row: of each text, int64 [texts]."""
+    """The texts of rows. A row may have several, or none. row: the number of each text's row, int64 [texts]."""
 
     row: I64
     texts: pl.Series
@@ -140,9 +140,6 @@ def find_overlaps(
 
     blocks: (split, shard, number of the first row, texts of the rows). ngram: words in a row.
     """
-    for source, items in benchmarks.items():
-        if not len(items.row):
-            raise InputError(f"{source}: has no texts")
     known = [(source, _Known.of(items, ngram)) for source, items in benchmarks.items()]
     for split, shard, first, found in blocks:
         words = _Words.of(found.texts)
@@ -208,12 +205,3 @@ def count_items(items: Texts) -> int:
     words = _Words.of(items.texts)
     counts = np.bincount(words.text, minlength=len(items.row))
     return len(np.unique(items.row[counts >= LEAST_WORDS]))
-
-
-def refuse_packed(names: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise `InputError` for packed rows, whose texts are tokens."""
-    if set(columns) <= set(names):
-        raise InputError(
-            "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
-            " headrace leaks CHATS --against FILE"
-        )
