@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.digest import canonical_json, derive_key, hash_texts, hash_words, permutation
+from headrace.digest import canonical_json, derive_key, hash_texts, hash_words, permutation, places_in_permutation
 
 REFERENCE_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 # vectors_sip128 of the authors' reference code: key 00..0f, message 00, 01, ..., of length 0, 1, 2, ...
@@ -94,6 +94,13 @@ def test_words_hash_like_their_bytes() -> None:
 @given(st.integers(0, 3000), st.integers(0, 2**32))
 def test_permutation_is_a_permutation(n: int, seed: int) -> None:
     np.testing.assert_array_equal(np.sort(permutation(derive_key(seed, "test"), n)), np.arange(n))
+
+
+@given(st.integers(1, 2_000), st.sampled_from([0, 1, 16, 17, 500]))
+def test_items_are_placed_where_the_permutation_has_them(n: int, count: int) -> None:
+    key, items = derive_key(n, "test"), np.arange(count) * 7 % n
+
+    np.testing.assert_array_equal(items, permutation(key, n)[places_in_permutation(key, n, items)])
 
 
 def test_permutation_is_pinned() -> None:

@@ -23,6 +23,7 @@ import xxhash
 from headrace.arrays import U64
 
 _ROWS_IN_CACHE = 1 << 14
+_FEW_ITEMS = 16  # measured: to sort the words costs as much as to compare them with so many
 _READ_BYTES = 1 << 18  # stays in the processor's cache between reading and hashing
 
 
@@ -156,14 +157,35 @@ def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
     """
     if n <= 1:
         return np.arange(n, dtype=np.int64)
+    words, mask = _tagged_words(key, n)
+    words.sort()
+    words &= mask
+    return words.view(np.int64)
+
+
+def places_in_permutation(key: tuple[int, int], n: int, items: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Find where `permutation(key, n)` has each of these items: its inverse, at items of 0..n-1.
+
+    A few items are placed by counting the words below theirs, which spares the sort.
+    """
+    if n <= 1:
+        return np.zeros(len(items), np.int64)
+    words, _ = _tagged_words(key, n)
+    own = words[items]
+    if len(items) <= _FEW_ITEMS:
+        return np.array([np.count_nonzero(words < word) for word in own], np.int64)
+    words.sort()
+    return np.searchsorted(words, own).astype(np.int64)
+
+
+def _tagged_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:
+    """A random word for each index, which has the index in its low bits, and the mask of those bits."""
     bits = np.uint64(max(1, int(n - 1).bit_length()))
     mask = np.uint64((1 << int(bits)) - 1)
     words: U64 = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
     words &= ~mask  # in place: a small split has millions of rows, and a copy takes as long as the sort
     words |= np.arange(n, dtype=np.uint64)
-    words.sort()
-    words &= mask
-    return words.view(np.int64)
+    return words, mask
 
 
 def _rotl(x: U64, bits: int) -> U64:

@@ -13,7 +13,7 @@ from headrace.errors import InputError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.state import StreamState
-from headrace.stream.order.whereabouts import find_row, row_number, seen_per_shard
+from headrace.stream.order.whereabouts import find_row, find_rows, row_number, seen_per_shard
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -26,6 +26,18 @@ def test_every_row_has_the_position_that_delivers_it(tenth):
 
         found = [order.positions_of_row(*row).tolist() for row in zip(blocks.tolist(), rows.tolist(), strict=True)]
         assert positions[:, None].tolist() == found, number
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_many_rows_have_the_positions_that_each_has_alone(tenth):
+    for number in range(100)[tenth::10]:
+        rows, settings, window = random_case(number)
+        order = order_of(rows, window, settings)
+        blocks, rows = order.locate(order.line_of(np.arange(order.rows)))
+        asked = np.random.default_rng(number).permutation(order.rows)
+
+        which, positions = order.positions_of_rows(blocks[asked], rows[asked])
+        assert list(enumerate(asked.tolist())) == sorted(zip(which.tolist(), positions.tolist(), strict=True)), number
 
 
 def test_a_row_that_the_line_does_not_hold_has_no_position():
@@ -60,6 +72,22 @@ def test_every_row_is_delivered_where_it_was_said_to_be(remainder, shuffle):
 
     assert delivered == said
     assert len(said) == index.total_rows - plan.dropped_rows
+
+
+@pytest.mark.parametrize("remainder", ["pad", "drop"])
+def test_many_rows_are_found_where_each_is_found_alone(remainder):
+    index = index_of((13, 0, 40, 1, 22, 300), blocks_per_shard=2)
+    plan = make_plan(
+        index, batch_size=4, world_size=3, shuffle=True, lanes=6, window_rows=7, groups=3, remainder=remainder
+    )
+    block = np.repeat(np.arange(len(index.rows)), index.rows)[::-1]
+    row = np.concatenate([np.arange(rows) for rows in index.rows.tolist()])[::-1]
+
+    found = find_rows(plan, blocks=block, rows=row)
+    alone = [find_row(plan, block=int(b), row=int(r)) for b, r in zip(block, row, strict=True)]
+    assert [number for number, each in enumerate(alone) if each is not None] == found.row.tolist()
+    for name in ("position", "rank", "step", "place"):
+        assert [getattr(each, name) for each in alone if each is not None] == getattr(found, name).tolist()
 
 
 def test_every_row_has_a_place_of_its_own():

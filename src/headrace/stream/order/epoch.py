@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64
 from headrace.dataset.index import SplitIndex
-from headrace.digest import derive_key, hash_texts, hash_words, permutation
+from headrace.digest import derive_key, hash_texts, hash_words, permutation, places_in_permutation
 from headrace.stream.order.balance import RowCosts, balanced, runs_key
 from headrace.stream.order.remaining import count_out, split_at
 
@@ -123,8 +123,16 @@ class Order(ABC):
         """(block number, row inside the block) of each place on the line."""
 
     @abstractmethod
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        """Every (number of the asked row, position) at which rows of blocks are delivered; int64, parallel.
+
+        None or several of a row where an epoch is no whole pass. Each round that holds one of the rows is permuted once.
+        """
+
     def positions_of_row(self, block: int, row: int) -> I64:
-        """Every position at which a row is delivered, ascending; none or several where an epoch is no whole pass."""
+        """Every position at which one row is delivered, ascending."""
+        _, positions = self.positions_of_rows(np.array([block], np.int64), np.array([row], np.int64))
+        return np.sort(positions)
 
     @abstractmethod
     def reads(self, first: I64, last: I64) -> Reads:
@@ -260,22 +268,49 @@ class EpochOrder(Order):
         at, rows = split_at(self.line, places)
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
-    def positions_of_row(self, block: int, row: int) -> I64:
-        """The one position at which a row is delivered: int64 [1]; none if the line does not hold it."""
-        along = np.flatnonzero(self.blocks == block)  # several where the line is made of parts of blocks
-        inside = row - (np.zeros_like(along) if self.firsts is None else self.firsts[along])
-        places = (self.line[along] + inside)[(inside >= 0) & (inside < np.diff(self.line)[along])]
-        if not len(places):
-            return places
-        lane = np.flatnonzero((self.lane_starts <= places) & (places < self.lane_starts + self.lane_rows))
-        offset, group = places - self.lane_starts[lane], int(lane[0]) % self.groups
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        """The one (number of the asked row, position) of each row that the line holds."""
+        first = np.searchsorted(self.blocks, blocks, side="left", sorter=self._by_block)
+        last = np.searchsorted(self.blocks, blocks, side="right", sorter=self._by_block)
+        which, turn = count_out(last - first)  # several where the line is made of parts of blocks
+        along = self._by_block[first[which] + turn]
+        inside = rows[which] if self.firsts is None else rows[which] - self.firsts[along]
+        held = (inside >= 0) & (inside < np.diff(self.line)[along])
+        which, places = which[held], (self.line[along] + inside)[held]
+        by_start = np.lexsort((self.lane_rows, self.lane_starts))  # of lanes that begin together the last has rows
+        lane = by_start[np.searchsorted(self.lane_starts[by_start], places, side="right") - 1]
+        offset, group = places - self.lane_starts[lane], lane % self.groups
         if self.shuffle:
-            round_ = int(offset[0]) // self.window_rows
-            starts, counts, mixed = self._round(group, round_)
-            among = lane // self.groups
-            before = (np.cumsum(counts) - counts)[among] + places - starts[among]
-            offset = round_ * self._group_round + np.flatnonzero(mixed == before)
-        return offset * self.groups + group
+            round_, inside = np.divmod(offset, self.window_rows)
+            inside += self._rows_before(group, round_, lane // self.groups)
+            offset = round_ * self._group_round
+            for key, members in zip(*grouped(round_ * self.groups + group), strict=True):
+                number, of_group = divmod(int(key), self.groups)
+                offset[members] += self._places_in_round(of_group, number, inside[members])
+        return which, offset * self.groups + group
+
+    def _rows_before(self, group: I64 | int, round_: I64 | int, among: I64 | int) -> I64:
+        """Count the rows of the first `among` lanes of a group's round. The first N mod L lanes have a row more."""
+        short, longer = divmod(self.rows, self.lanes)
+        long_lanes = np.minimum(among, np.maximum(0, -((group - longer) // self.groups)))
+        left = short - round_ * self.window_rows
+        each, each_long = (np.clip(rows, 0, self.window_rows) for rows in (left, left + 1))
+        return np.asarray(long_lanes * each_long + (among - long_lanes) * each, np.int64)
+
+    def _places_in_round(self, group: int, round_: int, inside: I64) -> I64:
+        """The places in a group's round at which rows of it, its lanes laid end to end, are delivered."""
+        if self.costs is None:
+            rows = int(self._rows_before(group, round_, self.lanes // self.groups))
+            return places_in_permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows, inside)
+        _, _, mixed = self._round(group, round_)
+        places = np.empty_like(mixed)
+        places[mixed] = np.arange(len(mixed))
+        return places[inside]
+
+    @cached_property
+    def _by_block(self) -> I64:
+        """The entries of the line, by block number."""
+        return np.argsort(self.blocks, kind="stable")
 
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds.

@@ -94,6 +94,12 @@ class JoinedOrder(Order):
         return Reads(*np.concatenate(found, axis=1))
 
 
+def end_to_end(pairs: Sequence[tuple[I64, I64]]) -> tuple[I64, I64]:
+    """Lay pairs of parallel arrays end to end; two empty ones if there are none."""
+    first, second = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, pairs)], axis=1)
+    return first, second
+
+
 def each_number(which: I64) -> Iterator[tuple[int, I64]]:
     """The distinct numbers, ascending, and the places where each stands."""
     for number in np.unique(which).tolist():
@@ -126,9 +132,10 @@ class RegionOrder(JoinedOrder):
     def _member(self, number: int) -> tuple[Order, int]:
         return self.parts[number], int(self.bases[number])
 
-    def positions_of_row(self, block: int, row: int) -> I64:
-        positions = zip(self.bases.tolist(), self.parts, strict=False)
-        return np.concatenate([base + part.positions_of_row(block, row) for base, part in positions])
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        found = [part.positions_of_rows(blocks, rows) for part in self.parts]
+        bases = self.bases.tolist()
+        return end_to_end([(which, base + each) for base, (which, each) in zip(bases, found, strict=False)])
 
     def reads(self, first: I64, last: I64) -> Reads:
         return Reads(*np.unique(np.stack(super().reads(first, last)), axis=1))
@@ -174,12 +181,13 @@ class ChainedOrder(JoinedOrder):
     def _member(self, number: int) -> tuple[Order, int]:
         return self.parts[number].order, number * _LONGEST_LINE
 
-    def positions_of_row(self, block: int, row: int) -> I64:
-        found = [np.zeros(0, np.int64)]
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        found = []
         for part in self.parts:
-            positions = part.begin + part.order.positions_of_row(block, row)
-            found.append(positions[(positions >= part.begin) & (positions < part.end)])
-        return np.concatenate(found)
+            which, positions = part.order.positions_of_rows(blocks, rows)
+            held = positions < part.end - part.begin
+            found.append((which[held], part.begin + positions[held]))
+        return end_to_end(found)
 
     def reads(self, first: I64, last: I64) -> Reads:
         """Asked of each part by itself: see `parts_of`."""
@@ -236,10 +244,14 @@ class Source(JoinedOrder):
     def _member(self, number: int) -> tuple[EpochOrder, int]:
         return self.order(number), (number - self.epochs.start) * self.own_rows
 
-    def positions_of_row(self, block: int, row: int) -> I64:
-        found = [epoch * self.own_rows + self.order(epoch).positions_of_row(block, row) for epoch in self.epochs]
-        positions = np.concatenate([np.zeros(0, np.int64), *found]) - self.start
-        return positions[(positions >= 0) & (positions < self.count)]
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        found = []
+        for epoch in self.epochs:
+            which, positions = self.order(epoch).positions_of_rows(blocks, rows)
+            found.append((which, epoch * self.own_rows + positions - self.start))
+        which, positions = end_to_end(found)
+        held = (positions >= 0) & (positions < self.count)
+        return which[held], positions[held]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -267,13 +279,12 @@ class MixedOrder(JoinedOrder):
     def _member(self, number: int) -> tuple[Source, int]:
         return self.sources[number], int(self._bases[number])
 
-    def positions_of_row(self, block: int, row: int) -> I64:
-        found = [
-            self.interleave.join(number, source.positions_of_row(block, row))
-            for number, source in enumerate(self.sources)
-            if block in source.numbers
-        ]
-        return np.sort(np.concatenate(found))
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        found = []
+        for number, source in enumerate(self.sources):
+            which, indexes = source.positions_of_rows(blocks, rows)
+            found.append((which, self.interleave.join(number, indexes)))
+        return end_to_end(found)
 
     def reads(self, first: I64, last: I64) -> Reads:
         found = [Reads(*np.empty((3, 0), np.int64))]

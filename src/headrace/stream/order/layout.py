@@ -202,13 +202,14 @@ class RestOfRound(Order):
     def locate(self, places: I64) -> tuple[I64, I64]:
         return self.base.locate(places)
 
-    def positions_of_row(self, block: int, row: int) -> I64:
-        position = self.base.positions_of_row(block, row)
-        position = position[(position >= self.begin) & (position < self.end)]
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        which, position = self.base.positions_of_rows(blocks, rows)
+        held = (position >= self.begin) & (position < self.end)
+        which, position = which[held], position[held]
         group, offset = position % self.base.groups, position // self.base.groups
         dealt = self._group_starts[group] + offset - self._first[group]
         rank, turn = split_at(self._rank_starts, dealt)
-        return np.sort(rank + turn * self.groups)
+        return which, rank + turn * self.groups
 
     def reads(self, first: I64, last: I64) -> Reads:
         rank = first % self.groups

@@ -29,7 +29,7 @@ from headrace.stream.order.epoch import Order, Pool, natural_rows
 from headrace.stream.order.joined import Part, parts_of
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
 from headrace.stream.order.regions import Regions
-from headrace.stream.order.remaining import Remainder, Remaining, Share, count_out, share_of
+from headrace.stream.order.remaining import Remainder, Remaining, Share, count_out, share_of, split_at
 
 MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
 _LEAST_POOL_ROWS = 1 << 15
@@ -243,13 +243,11 @@ class Plan:
             padded_rows=filled,
         )
 
-    def owner(self, place: int) -> tuple[int, int]:
-        """(rank, item) that a place of what remains belongs to; the item may be beyond what "drop" delivers."""
+    def owners(self, places: I64) -> tuple[I64, I64]:
+        """(rank, item) that places of what remains belong to; an item may be beyond what "drop" delivers."""
         if self.regions is None:
-            return place % self.world_size, place // self.world_size
-        bounds = self.regions.bounds(self.remaining, self.world_size)
-        rank = int(np.searchsorted(bounds[:-1], place, side="right")) - 1
-        return rank, place - int(bounds[rank])
+            return places % self.world_size, places // self.world_size
+        return split_at(self.regions.bounds(self.remaining, self.world_size)[:-1], places)
 
     @cached_property
     def _region_shares(self) -> list[Share]:

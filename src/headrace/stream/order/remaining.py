@@ -88,6 +88,13 @@ class Remaining:
         part, inside = split_at(self._before, places)
         return self._starts[part] + inside
 
+    def places_of(self, positions: I64) -> I64:
+        """The places of these positions in the sequence, -1 where one is not left: the inverse of `positions`."""
+        if not self.ranges:
+            return np.full(len(positions), -1, np.int64)
+        part, inside = split_at(self._starts, positions)
+        return np.where((part >= 0) & (positions < self._stops[part]), self._before[part] + inside, -1)
+
     def count_below(self, position: int) -> int:
         """Count the positions left that are smaller than `position`: the place where it is, or would be."""
         part = int(np.searchsorted(self._starts, position, side="right")) - 1

@@ -1,12 +1,12 @@
 """Ask the order backwards: which step sees a row, and what a checkpoint has seen. Pure.
 
-Where a row is costs one window. What a state has seen costs O(rows received or left, whichever are fewer), a part of
-the epoch at a time.
+Where rows are costs one permutation for each round that holds some of them. What a state has seen costs O(rows received
+or left, whichever are fewer), a part of the epoch at a time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -47,20 +47,39 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
     return int(blocks[at]), row - int(ends[at] - index.rows[blocks[at]])
 
 
-def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
-    """Find who delivers a row in the plan's pass, and when, the first time if it comes several times.
+@dataclass(frozen=True, kw_only=True)
+class Sightings:
+    """The deliveries of several rows, by row and position; int64, parallel.
 
-    None if "drop" leaves it out, it was received before, or the epoch is too short for it.
+    row: number of the row among those asked for; the rest as in `Sighting`.
     """
-    for position in plan.order.positions_of_row(block, row).tolist():
-        before = plan.remaining.count_below(position)
-        if before < plan.remaining.count_below(position + 1):
-            rank, item = plan.owner(before)
-            if item >= plan.share(rank).rows:
-                return None
-            step, place = divmod(item, plan.batch_size)
-            return Sighting(position=position, rank=rank, step=step, place=place)
-    return None
+
+    row: I64
+    position: I64
+    rank: I64
+    step: I64
+    place: I64
+
+
+def find_rows(plan: Plan, *, blocks: I64, rows: I64) -> Sightings:
+    """Find every delivery of rows of blocks in the plan's pass: who receives them, and when.
+
+    A row has none if "drop" leaves it out, it was received before, or the epoch is too short for it.
+    """
+    which, position = plan.order.positions_of_rows(blocks, rows)
+    left = plan.remaining.places_of(position)
+    rank, item = plan.owners(left)
+    delivered = np.flatnonzero((left >= 0) & (item < plan.rows_per_rank[rank]))
+    delivered = delivered[np.lexsort((position[delivered], which[delivered]))]
+    step, place = np.divmod(item[delivered], plan.batch_size)
+    return Sightings(row=which[delivered], position=position[delivered], rank=rank[delivered], step=step, place=place)
+
+
+def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
+    """Find who receives a row, and when, the first time if it comes several times; None if nobody does."""
+    found = find_rows(plan, blocks=np.array([block], np.int64), rows=np.array([row], np.int64))
+    names = [each.name for each in fields(Sighting)]
+    return Sighting(**{name: int(getattr(found, name)[0]) for name in names}) if len(found.row) else None
 
 
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
