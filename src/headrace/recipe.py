@@ -80,7 +80,8 @@ class Registration:
     words: what a shell offers as values, by command and parameter.
     stages: for each stage, what it does and what its tasks are.
     reasons: why rows are dropped, in words.
-    row: what a row of a split is. shards: whether the rows of a source shard may go to several splits.
+    row: what a row of a split is; entity: the column that names its entity, where no setting says so.
+    shards: whether the rows of a source shard may go to several splits.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
@@ -97,6 +98,7 @@ class Registration:
     stages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     row: str = "row"
+    entity: str | None = None
     shards: Literal["of several splits", "of one split"] = "of several splits"
     verify: str | None = None
     figures: str | None = None

@@ -80,11 +80,14 @@ def test_many_rows_are_found_where_each_is_found_alone(remainder):
     plan = make_plan(
         index, batch_size=4, world_size=3, shuffle=True, lanes=6, window_rows=7, groups=3, remainder=remainder
     )
-    block = np.repeat(np.arange(len(index.rows)), index.rows)[::-1]
-    row = np.concatenate([np.arange(rows) for rows in index.rows.tolist()])[::-1]
+    rows = np.arange(index.total_rows)[::-1]
+    blocks = np.searchsorted(index.first_row + index.rows, rows, side="right")
 
-    found = find_rows(plan, blocks=block, rows=row)
-    alone = [find_row(plan, block=int(b), row=int(r)) for b, r in zip(block, row, strict=True)]
+    found = find_rows(plan, rows)
+    alone = [
+        find_row(plan, block=b, row=r)
+        for b, r in zip(blocks.tolist(), (rows - index.first_row[blocks]).tolist(), strict=True)
+    ]
     assert [number for number, each in enumerate(alone) if each is not None] == found.row.tolist()
     for name in ("position", "rank", "step", "place"):
         assert [getattr(each, name) for each in alone if each is not None] == getattr(found, name).tolist()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from headrace.cli.entities import AskedEntities, EntityColumn, answer, index_entities
 from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, with_groups
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import HeadraceError, InputError, SettingsError
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 def index(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Plain shards: a directory, a file or a glob.")],
     *,
+    entity: Annotated[
+        bool, typer.Option("--entity", help="Index which rows each entity has, for where, seen and masks.")
+    ] = False,
+    entity_column: EntityColumn = None,
     place: Annotated[
         str | None,
         typer.Option(
@@ -40,6 +45,9 @@ def index(
     times; of files that changed an index is made anew, and the log says so. Give the --types and --null-values that
     PATH is opened with.
 
+    With --entity: which rows each entity has, of a prepared dataset or plain shards, from one pass over the entity's
+    column. It is kept in the cache, 4 bytes a row and 24 an entity, and holds hashes instead of names.
+
     Example:  headrace index raw
 
     Example:  headrace index raw --types price=float32 --place cache
@@ -52,6 +60,11 @@ def index(
 
     if place is not None:
         check_word("--place", place, get_args(Place))
+    if entity or entity_column is not None:
+        if place == "beside":
+            raise SettingsError("--place: the index of entities is kept in the cache; leave --place out with --entity")
+        index_entities(shards.open(path), entity_column, as_json=as_json)
+        return
     if is_prepared(path_of(path)):
         raise InputError(f"{path}: is a prepared dataset, whose runs have an index; give a directory of plain shards")
     with index_progress() as on_progress:
@@ -269,17 +282,35 @@ def _text(value: Any) -> RenderableType:
 def where(
     path: Source,
     *,
-    row: Annotated[str, typer.Option(metavar="SHARD:ROW", help="A shard's path or name, and its row from 0.")],
+    row: Annotated[
+        str | None,
+        typer.Option(metavar="SHARD:ROW", help="A shard's path or name, and its row from 0.", show_default=False),
+    ] = None,
+    whose: AskedEntities,
     asked: OneEpoch,
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
-    """Say which step, rank and place in the batch sees a row. Steps, ranks, workers and places count from 0.
+    """Say which step, rank and place in the batch sees a row, or the rows of entities. Steps, ranks and places count
+    from 0.
+
+    Rows of entities are found by an index of the entity's column, which the first question makes: see `headrace index`.
 
     Example:  headrace where out --split train --row part-00003.parquet:17 --epoch 2 --ranks 8 --batch-size 1024
-    """
-    from headrace.stream.order.whereabouts import find_row, row_number
 
+    Example:  headrace where out --split train --entity C1042 --ranks 8 --batch-size 1024
+    """
+    from headrace.stream.order.whereabouts import find_row, find_rows, row_number
+
+    if (row is None) == (not whose.given):
+        raise SettingsError("where: give --row SHARD:ROW, or --entity NAME or --entities FILE")
+    if row is None:
+        dataset = shards.open(path)
+        index = asked.index_of(dataset)
+        found_rows = whose.rows_in(dataset, index.split)
+        sightings = find_rows(asked.plan(index), found_rows.rows)
+        answer(index, found_rows, sightings, "delivered", epoch=asked.epoch, as_json=as_json)
+        return
     shard, _, number = row.rpartition(":")
     if not shard or not number.isdigit():
         raise SettingsError(f"--row is {row!r}; write SHARD:ROW, e.g. part-00003.parquet:17, rows counted from 0")
@@ -309,19 +340,41 @@ def seen(
     path: Source,
     shards: PlainShards,
     *,
+    whose: AskedEntities,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="World size of the run, for steps.", show_default=False)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows in a batch of one rank of the run.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a checkpoint has seen of its epoch: rows and share, and rows of each shard.
+    """Say what a checkpoint has seen of its epoch: rows and share, and rows of each shard, or of entities.
+
+    A state holds positions, not ranks. With the --ranks and --batch-size that the run had, the steps and ranks that
+    received the rows of entities are told too. What earlier epochs saw is not in a state: each whole epoch sees
+    every row.
 
     Example:  headrace seen state.json out
+
+    Example:  headrace seen state.json out --entity C1042 --ranks 8 --batch-size 1024
     """
     from headrace.stream.order.state import StreamState
-    from headrace.stream.order.whereabouts import seen_per_shard
+    from headrace.stream.order.whereabouts import find_received, seen_per_shard
 
     saved = StreamState.from_dict(read_state(state))
     dataset = shards.open(path)
     index = dataset.split_index(saved.split) if saved.balance is None else dataset.counted_index(saved.split)
     saved.check_index(index)
+    if whose.given:
+        if (ranks is None) != (batch_size is None):
+            raise SettingsError("seen: --ranks and --batch-size tell steps together; give both, or neither")
+        found_rows = whose.rows_in(dataset, index.split)
+        topology = {} if ranks is None or batch_size is None else {"ranks": ranks, "batch_size": batch_size}
+        received = find_received(index, saved, found_rows.rows, **topology)
+        steps: Literal["steps", "positions"] = "steps" if topology else "positions"
+        answer(index, found_rows, received, "received", epoch=saved.epoch, told=steps, as_json=as_json)
+        return
     counts = seen_per_shard(index, saved).tolist()
     totals = [int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))]
     record = {

@@ -1,19 +1,21 @@
 """The index of plain shards as a file that processes map instead of copying.
 
-The file is an Arrow IPC stream of one uncompressed record batch. It has one row per split, and each column holds a
-list: the values of one field of `SplitIndex`. Every array of an opened index is therefore a view of the file, and all
-processes of a machine share its pages. The XXH3-128 of the stream follows it; readers of Arrow streams ignore those 16
-bytes. To open the file costs a few passes over its bytes.
+The file is a sealed stream: an Arrow IPC stream of one uncompressed record batch, with its XXH3-128 behind it. Readers
+of Arrow streams ignore those 16 bytes. The batch has one row per split, and each column holds a list: the values of one
+field of `SplitIndex`. Every array of an opened index is therefore a view of the file, and all processes of a machine
+share its pages. To open the file costs a few passes over its bytes.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -93,15 +95,47 @@ def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: S
     ]
     metadata = {**columns_metadata(schema, null_values), _VERSION_KEY: b"%d" % VERSION, _FILES_KEY: files.encode()}
     batch = pa.RecordBatch.from_arrays(columns, schema=_STORED.with_metadata(metadata))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    stream = sink.getvalue()
-    return b"".join([stream, xxhash.xxh3_128_digest(stream)])
+    sink = io.BytesIO()
+    with sealed(sink, batch.schema) as write:
+        write(batch)
+    return sink.getvalue()
 
 
-def map_index(path: Path) -> StoredIndex:
-    """The index in a file, mapped. Raises `CorruptShard` if it is missing, damaged or no such index."""
+@contextmanager
+def sealed(sink: BinaryIO, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Write an Arrow stream, with the digest of its bytes behind it. Yields what writes the next batch."""
+    digest = _Digesting(sink)
+    with pa.ipc.new_stream(digest, schema) as writer:
+        yield writer.write_batch
+    sink.write(digest.xxh3.digest())
+
+
+class _Digesting(io.RawIOBase):
+    """Passes bytes on, and digests them."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self._sink, self.xxh3 = sink, xxhash.xxh3_128()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.xxh3.update(view)
+        self._sink.write(view)
+        return len(view)
+
+
+def stream_of(data: pa.Buffer) -> pa.Buffer:
+    """The Arrow stream in the bytes of a sealed one. Raises `ValueError` if they are not those that were written."""
+    stream = data[:-_DIGEST_BYTES]
+    if xxhash.xxh3_128_digest(stream) != data[-_DIGEST_BYTES:].to_pybytes():
+        raise ValueError("its bytes are not those that were written")
+    return stream
+
+
+def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
+    """A file, mapped, and its device and inode. Raises `CorruptShard` if it cannot be."""
     try:
         # A pipe of that name would be waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -112,11 +146,15 @@ def map_index(path: Path) -> StoredIndex:
             mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
-        return parse_stored(mapped, path, (found.st_dev, found.st_ino))
-    except CorruptShard:
-        raise
+        return mapped, (found.st_dev, found.st_ino)
     except (OSError, ValueError) as error:
         raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
+
+
+def map_index(path: Path) -> StoredIndex:
+    """The index in a file, mapped. Raises `CorruptShard` if it is missing, damaged or no such index."""
+    mapped, place = mapped_file(path)
+    return parse_stored(mapped, path, place)
 
 
 def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) -> StoredIndex:
@@ -127,10 +165,8 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
     """
     data = pa.py_buffer(source)
     try:
-        stream, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:].to_pybytes()
-        if xxhash.xxh3_128_digest(stream) != digest:
-            raise ValueError("its bytes are not those that were written")
-        with pa.ipc.open_stream(stream) as reader:
+        digest = data[-_DIGEST_BYTES:].to_pybytes()
+        with pa.ipc.open_stream(stream_of(data)) as reader:
             metadata = reader.schema.metadata or {}
             if metadata.get(_VERSION_KEY) != b"%d" % VERSION:
                 raise ValueError("another version of headrace made it")
@@ -141,7 +177,7 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
         schema, null_values = columns_of(metadata)
         splits = {}
         for row, name in enumerate(batch["split"].to_pylist()):
-            fields = {each: _values(batch[each], row) for each in _STORED.names[2:]}
+            fields = {each: list_values(batch[each], row) for each in _STORED.names[2:]}
             fields["stamps"] = fields["stamps"].reshape(-1, 2)
             _check(fields)
             mapped = None if place is None else MappedSplit(path, digest.hex(), place, name, fields)
@@ -159,7 +195,8 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
         raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
 
 
-def _values(column: pa.Array, row: int) -> Any:
+def list_values(column: pa.Array, row: int) -> Any:
+    """A list in a row of a column, a view of its numbers or `Texts`. Raises `ValueError` if values are missing."""
     values = column[row].values
     if values is None or values.null_count:
         raise ValueError("values are missing")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
+from headrace.dataset.entities import EntityIndex, entity_column, entity_index
 from headrace.dataset.filtered import FilteredRows, FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
@@ -186,6 +187,16 @@ class Dataset(IndexedDataset):
             )
         kept = self._contents_if_any()
         return options.form.count(index, self.reader(split, options), contents=kept, cache_dir=self._cache_dir)
+
+    def entity_index(
+        self, column: str | None = None, *, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> EntityIndex:
+        """Return which rows each entity has, from one pass over its column that is kept in the cache.
+
+        column: whose values name entities; None: as the run's settings say. on_progress: hears (blocks read, blocks).
+        Raises `SettingsError` where nothing names the entities of rows, and what reading raises.
+        """
+        return entity_index(self, entity_column(self, column), cache_dir=self._cache_dir, on_progress=on_progress)
 
     def _contents_if_any(self) -> str | None:
         """Return `contents`; None where there is no such word, and rows are counted each time."""

@@ -126,7 +126,7 @@ class Order(ABC):
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
         """Every (number of the asked row, position) at which rows of blocks are delivered; int64, parallel.
 
-        None or several of a row where an epoch is no whole pass. Each round that holds one of the rows is permuted once.
+        None or several of a row where an epoch is no whole pass. A round that holds some of the rows is permuted once.
         """
 
     def positions_of_row(self, block: int, row: int) -> I64:

@@ -12,11 +12,11 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.errors import InputError
+from headrace.errors import InputError, SettingsError
 from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.remaining import Remaining, split_at
 from headrace.stream.order.state import StreamState
 
 _PART_ROWS = 1 << 20
@@ -47,6 +47,13 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
     return int(blocks[at]), row - int(ends[at] - index.rows[blocks[at]])
 
 
+def row_in_shard(index: SplitIndex, rows: I64) -> tuple[I64, I64]:
+    """(number of the shard, row in it) of rows of the split, both from 0: the inverse of `row_number`, for many."""
+    block, _ = split_at(index.first_row, rows)
+    shard = index.shard_of_block[block]
+    return shard, rows - index.first_row[np.searchsorted(index.shard_of_block, shard)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sightings:
     """The deliveries of several rows, by row and position; int64, parallel.
@@ -61,12 +68,13 @@ class Sightings:
     place: I64
 
 
-def find_rows(plan: Plan, *, blocks: I64, rows: I64) -> Sightings:
-    """Find every delivery of rows of blocks in the plan's pass: who receives them, and when.
+def find_rows(plan: Plan, rows: I64) -> Sightings:
+    """Find every delivery of rows of the split in the plan's pass: who receives them, and when.
 
-    A row has none if "drop" leaves it out, it was received before, or the epoch is too short for it.
+    rows: row numbers in the split. A row has no delivery if "drop" leaves it out, it was received before, or the epoch
+    is too short for it.
     """
-    which, position = plan.order.positions_of_rows(blocks, rows)
+    which, position = plan.order.positions_of_rows(*split_at(plan.index.first_row, rows))
     left = plan.remaining.places_of(position)
     rank, item = plan.owners(left)
     delivered = np.flatnonzero((left >= 0) & (item < plan.rows_per_rank[rank]))
@@ -76,10 +84,38 @@ def find_rows(plan: Plan, *, blocks: I64, rows: I64) -> Sightings:
 
 
 def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
-    """Find who receives a row, and when, the first time if it comes several times; None if nobody does."""
-    found = find_rows(plan, blocks=np.array([block], np.int64), rows=np.array([row], np.int64))
+    """Find who receives a row of a block, and when, the first time if it comes several times; None if nobody does."""
+    found = find_rows(plan, plan.index.first_row[block : block + 1] + row)
     names = [each.name for each in fields(Sighting)]
     return Sighting(**{name: int(getattr(found, name)[0]) for name in names}) if len(found.row) else None
+
+
+def find_received(
+    index: SplitIndex, state: StreamState, rows: I64, *, ranks: int = 1, batch_size: int = 1
+) -> Sightings:
+    """Find the deliveries of rows of the split that a state has received, by ranks that read the epoch from its start.
+
+    rows: row numbers in the split. Positions are those of the state, whatever the ranks. Raises `SettingsError` for
+    several ranks where a state says that their number changed in the middle of the epoch: nobody knows who read what.
+    """
+    if ranks * batch_size > 1 and state.changes:
+        first = state.changes[0].position
+        raise SettingsError(
+            f"the ranks of this epoch changed after {first:,} rows, so its steps are not those of {ranks} ranks; leave"
+            " ranks and batch_size (--ranks, --batch-size) out, and what was received is told by position"
+        )
+    whole = Plan(
+        index=index,
+        order=order_of_state(index, state),
+        remaining=Remaining.everything(state.rows),
+        world_size=ranks,
+        batch_size=batch_size,
+        remainder="pad",
+        regions=state.regions,
+    )
+    found = find_rows(whole, rows)
+    received = state.remaining.places_of(found.position) < 0
+    return Sightings(**{each.name: getattr(found, each.name)[received] for each in fields(Sightings)})
 
 
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:

@@ -1,0 +1,277 @@
+"""Which rows each entity has: an index of one column, made in one pass over it, which processes map.
+
+    split   one row of the file for each part of a split: entities are dealt to parts by the first bits of their hash
+    high, low   the 128-bit keyed hashes of the part's entities, ascending by the first half
+    ends    where the rows of each entity end
+    rows    row numbers in the split, entity by entity, ascending
+
+It takes 4 bytes a row (8 in a split of 2^32 rows) and 24 an entity. An entity is known by all 128 bits of its hash, so
+an answer needs no look at the shards, and no text of an entity is in the file. A question costs a binary search for
+each entity. Making the index reads the column alone, in threads. Parts wait on the disk, so memory is that of a few
+blocks and of a part. The file is a sealed stream like that of plain shards (see `stored_index`), and lies in the cache
+directory under a name made of the contents and the column.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I64, U64
+from headrace.dataset.indexed import IndexedDataset
+from headrace.dataset.stored_index import list_values, mapped_file, sealed, stream_of
+from headrace.digest import canonical_json, derive_key, hash_texts, sha256_hex
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.formats.text_columns import as_text
+from headrace.recipe import registration_of_run
+from headrace.storage.local import alone, created, make_directory, replace, temporary_for
+
+_VERSION = 1
+_VERSION_KEY = b"headrace.entities_version"
+_KEY = derive_key(0, "entity index")
+_RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
+_PART_ROWS = 1 << 22
+_BLOCKS_AT_ONCE = 64  # whose records wait in memory to be written in the order of the split
+_IN_MEMORY = 1 << 22  # bytes of a part before they go to the disk
+_COLUMNS = {"high": pa.uint64(), "low": pa.uint64(), "ends": pa.int64()}
+
+Records: TypeAlias = npt.NDArray[np.void]  # of `_RECORD`
+OnProgress = Callable[[int, int], None]
+
+
+def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
+    """The column whose values name the entity of a row: as asked, or as the run's own settings say.
+
+    Raises `SettingsError` if neither names one, or the rows have no such column, saying what to do.
+    """
+    names = dataset.schema.names
+    manifest = getattr(dataset, "manifest", None)
+    recipe, name = "", asked
+    if manifest is not None and asked is None:
+        facts = manifest.facts
+        recipe = f"a run of {manifest.recipe!r}"
+        name = registration_of_run(manifest.recipe).entity or facts.get("entity")
+        name = name or facts.get("source_facts", {}).get("entity")
+    if name is None and recipe:
+        raise SettingsError(
+            f"{dataset.root}: {recipe} does not say whose its rows are; ask the data that it was made of, or give"
+            f" entity_column= (--entity-column) if one of its columns says it: {', '.join(names)}"
+        )
+    if name is None:
+        raise SettingsError(
+            f"{dataset.root}: plain shards do not say which column names the entity of a row; give entity_column="
+            f" (--entity-column), one of {', '.join(names)}"
+        )
+    if name not in names:
+        raise SettingsError(f"{dataset.root}: has no column {name!r} to name entities; it has {', '.join(names)}")
+    return str(name)
+
+
+def hash_names(entities: Sequence[str]) -> tuple[U64, U64]:
+    """The 128-bit hashes by which entities are looked up; two uint64 [N]."""
+    return hash_texts(_KEY, pa.array(entities, pa.large_string()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The entities of a split whose hashes begin with the same bits; arrays as in the file."""
+
+    high: U64
+    low: U64
+    ends: I64
+    rows: npt.NDArray[np.unsignedinteger[Any]]
+
+    def find(self, high: U64, low: U64) -> I64:
+        """The number of each entity in the part, -1 where it is not there."""
+        at = np.searchsorted(self.high, high)
+        found = np.full(len(high), -1, np.int64)
+        left = np.flatnonzero(at < len(self.high))
+        while len(left):  # once, and again only where entities share their first 64 bits
+            same = self.high[at[left]] == high[left]
+            hit = same & (self.low[at[left]] == low[left])
+            found[left[hit]] = at[left[hit]]
+            left = left[same & ~hit]
+            at[left] += 1
+            left = left[at[left] < len(self.high)]
+        return found
+
+
+class EntityIndex:
+    """The rows of each entity of a dataset. column: whose values name entities; path: of the file, if it was kept."""
+
+    def __init__(self, column: str, splits: dict[str, list[_Part]], *, path: Path | None, size: int) -> None:
+        self.column, self.path, self.bytes, self._splits = column, path, size, splits
+
+    def rows_of(self, split: str, entities: Sequence[str]) -> tuple[I64, I64]:
+        """(number of the entity among those asked for, row of the split) of all their rows; int64, parallel, sorted.
+
+        entities: as text; numbers and dates are asked for as headrace writes them, e.g. "17".
+        """
+        high, low = hash_names(entities)
+        parts = self._splits[split]
+        part_of = _parts_of(high, len(parts))
+        which: list[I64] = [np.empty(0, np.int64)]
+        rows: list[I64] = [np.empty(0, np.int64)]
+        for number in np.unique(part_of).tolist():
+            part, asked = parts[number], np.flatnonzero(part_of == number)
+            found = part.find(high[asked], low[asked])
+            for entity, place in zip(asked[found >= 0].tolist(), found[found >= 0].tolist(), strict=True):
+                own = part.rows[int(part.ends[place - 1]) if place else 0 : int(part.ends[place])].astype(np.int64)
+                which.append(np.full(len(own), entity, np.int64))
+                rows.append(own)
+        entity, row = np.concatenate(which), np.concatenate(rows)
+        order = np.lexsort((row, entity))
+        return entity[order], row[order]
+
+    def count(self, split: str) -> tuple[int, int]:
+        """(entities, rows that have one) of a split."""
+        parts = self._splits[split]
+        return sum(len(part.high) for part in parts), sum(len(part.rows) for part in parts)
+
+
+def entity_index(
+    dataset: IndexedDataset,
+    column: str,
+    *,
+    cache_dir: Path,
+    workers: int | None = None,
+    on_progress: OnProgress = lambda done, total: None,
+) -> EntityIndex:
+    """The index of a column in the cache, made there first if it is not; one process of a machine makes it.
+
+    on_progress: hears (blocks read, blocks). Raises what reading raises, `InputError` for a column that is no key, and
+    `StoreError` if the cache cannot be written.
+    """
+    key = sha256_hex(canonical_json([_VERSION, dataset.contents, list(dataset.splits), column]))
+    path = cache_dir / f"entities-{key}.arrows"
+    with suppress(CorruptShard):
+        return map_entities(path, column)
+    make_directory(cache_dir)
+    lock = path.with_suffix(".lock")
+    with alone(lock):
+        with suppress(CorruptShard):
+            return map_entities(path, column)
+        _build(dataset, column, path, workers or default_workers(), on_progress)
+        with suppress(OSError):
+            lock.unlink()
+    return map_entities(path, column)
+
+
+def map_entities(path: Path, column: str) -> EntityIndex:
+    """The index in a file, mapped. Raises `CorruptShard` if it is missing or not as it was written."""
+    mapped, _ = mapped_file(path)
+    splits: dict[str, list[_Part]] = {}
+    try:
+        with pa.ipc.open_stream(stream_of(pa.py_buffer(mapped))) as reader:
+            if (reader.schema.metadata or {}).get(_VERSION_KEY) != b"%d" % _VERSION:
+                raise ValueError("another version of headrace made it")
+            for batch in reader:
+                fields = {name: list_values(batch[name], 0) for name in (*_COLUMNS, "rows")}
+                splits.setdefault(batch["split"][0].as_py(), []).append(_Part(**fields))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, StopIteration) as error:
+        raise CorruptShard(f"{path}: cannot be read as an index of entities ({error}); delete it") from error
+    return EntityIndex(column, splits, path=path, size=len(mapped))
+
+
+def _parts_of(high: U64, parts: int) -> I64:
+    """The part of each hash: its first bits. parts: a power of two."""
+    bits = parts.bit_length() - 1
+    return (high >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(high), np.int64)
+
+
+def _build(dataset: IndexedDataset, column: str, path: Path, workers: int, on_progress: OnProgress) -> None:
+    most = max((dataset.split_index(split).total_rows for split in dataset.splits), default=0)
+    row_type = pa.uint32() if most < 1 << 32 else pa.uint64()
+    lists = [pa.field(name, pa.large_list(kind)) for name, kind in {**_COLUMNS, "rows": row_type}.items()]
+    schema = pa.schema([pa.field("split", pa.string()), *lists]).with_metadata({_VERSION_KEY: b"%d" % _VERSION})
+    total, done = sum(len(dataset.split_index(split).rows) for split in dataset.splits), 0
+    temporary = temporary_for(path)
+    try:
+        with created(temporary) as sink, sealed(sink, schema) as write, ExitStack() as stack:
+            for split in dataset.splits:
+                rows = dataset.split_index(split).total_rows
+                parts = 1 << max(0, (rows - 1) // _PART_ROWS).bit_length()
+                files = [
+                    stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent)))
+                    for _ in range(parts)
+                ]
+                for found in _records(dataset, split, column, parts, workers):
+                    done += 1
+                    on_progress(done, total)
+                    for file, part in zip(files, found, strict=True):
+                        file.write(part.tobytes())
+                for file in files:
+                    file.seek(0)
+                    values = _grouped(np.frombuffer(file.read(), _RECORD))
+                    file.close()
+                    arrays = [
+                        pa.array([split]),
+                        *(_as_list(each, field) for each, field in zip(values, lists, strict=True)),
+                    ]
+                    write(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _records(dataset: IndexedDataset, split: str, column: str, parts: int, workers: int) -> Iterator[list[Records]]:
+    """The records of each block of a split, in order, dealt to parts."""
+    index, read, nulls = dataset.split_index(split), dataset.block_reader(split), dataset.index.null_values
+
+    def look(number: int) -> list[Records]:
+        table = read(number, [column])
+        if table.num_rows != index.rows[number]:
+            raise CorruptShard(
+                f"{index.shards[index.shard_of_block[number]]} block {index.block[number]}: has {table.num_rows} rows,"
+                f" the index says {index.rows[number]}; restore the shard or index the dataset again"
+            )
+        try:
+            texts = as_text(table[column], nulls, f"column {column!r}")
+        except InputError as error:
+            raise InputError(f"{dataset.root}: {error}") from error
+        encoded = texts.combine_chunks().dictionary_encode()
+        known = np.flatnonzero(np.asarray(encoded.is_valid()))
+        codes = np.asarray(encoded.indices.drop_null())
+        high, low = hash_texts(_KEY, encoded.dictionary)
+        records = np.empty(len(known), _RECORD)
+        records["high"], records["low"] = high[codes], low[codes]
+        records["row"] = known + index.first_row[number]
+        if parts == 1:
+            return [records]
+        part_of = _parts_of(records["high"], parts).astype(np.uint16)
+        records = records[np.argsort(part_of, kind="stable")]
+        return np.split(records, np.cumsum(np.bincount(part_of, minlength=parts))[:-1])
+
+    for start in range(0, len(index.rows), _BLOCKS_AT_ONCE):
+        numbers = range(start, min(start + _BLOCKS_AT_ONCE, len(index.rows)))
+        yield from run_tasks([partial(look, number) for number in numbers], workers)
+
+
+def _grouped(records: Records) -> tuple[U64, U64, I64, I64]:
+    """(high, low, ends, rows) of a part's records, which come by row."""
+    order = np.argsort(records["high"], kind="stable")
+    high, low = records["high"][order], records["low"][order]
+    same = high[1:] == high[:-1]
+    if (same & (low[1:] != low[:-1])).any():  # two entities share 64 bits: order by all 128
+        order = np.lexsort((records["low"], records["high"]))
+        high, low = records["high"][order], records["low"][order]
+        same = high[1:] == high[:-1]
+    last = np.append(~same | (low[1:] != low[:-1]), True)[: len(high)]
+    return high[last], low[last], np.flatnonzero(last) + 1, records["row"][order]
+
+
+def _as_list(values: npt.NDArray[Any], field: pa.Field) -> pa.Array:
+    return pa.LargeListArray.from_arrays(
+        pa.array([0, len(values)], pa.int64()), pa.array(values).cast(field.type.value_type)
+    )
