@@ -372,7 +372,7 @@ def _refuse_options_of_streams(options: StreamArguments) -> None:
             f"PipelineIterableDataset: cache is {options['cache']!r}; decoded blocks are kept for"
             " headrace.open(...).stream and .torch_dataset, leave it out here"
         )
-    for name in ("transform", "memory", "device"):
+    for name in ("transform", "memory", "device", "mask_entities"):
         if name in options:
             raise SettingsError(
                 f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and .torch_dataset; here"

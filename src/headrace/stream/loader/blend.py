@@ -84,6 +84,11 @@ class Blend:
                 "balance orders the rows of one dataset, and a blend of datasets takes them by turns; prepare the"
                 " datasets as one blend with PackedSequences, or leave balance= out"
             )
+        if options.mask_entities:
+            raise SettingsError(
+                "mask_entities is for one dataset, and a blend has several; mask or erase entities in each, or leave"
+                " mask_entities= out"
+            )
         options = options.for_splits([(each.root, each.split_index(own)) for each, own in self._splits(split)])
         if options.source is None:
             return *self.source(split, options), options, None

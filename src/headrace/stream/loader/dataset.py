@@ -161,6 +161,8 @@ class Dataset(IndexedDataset):
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
         index = self.split_index(split)
         options = options.for_splits([(self.root, index)])
+        if options.mask_entities:
+            options = replace(options, entity_column=entity_column(self, options.entity_column))
         if options.source is None:
             form, read_block = options.form, self.reader(split, options)
             if options.cost_model is not None:

@@ -65,6 +65,7 @@ from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
+from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import filling_rows
 from headrace.stream.read.reader import ReadBlock, decode_block
 from headrace.stream.read.transform import TransformContext
@@ -400,6 +401,8 @@ class DynamicPass:
         passes, quarantine = self.passes, reading.quarantine
         read_block = reading.read_block if quarantine is None else quarantine.around(reading.read_block)
         names = passes.names if quarantine is None else (*passes.names, VALID)
+        if passes.options.mask is not None:
+            read_block, names = passes.options.mask.around(read_block), (*names, KEPT)
         reader = str(passes.topology)
         for first, last in claims.take():
             places = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
@@ -418,9 +421,12 @@ class DynamicPass:
             table = filling_rows(passes.index.schema, passes.names, options.batch_size - real)
             if quarantine is not None:
                 table = table.append_column(VALID, pa.array(np.ones(table.num_rows, np.bool_)))
+            if options.mask is not None:
+                table = table.append_column(KEPT, pa.array(np.ones(table.num_rows, np.bool_)))
             parts = [*parts, gather([from_table(table, arrow=passes.arrow, where="filling rows")], None)]
         whole = dict(join(parts))
-        whole[VALID] = own if quarantine is None else quarantine.sift(whole, own)
+        kept = np.asarray(whole.pop(KEPT, True), np.bool_)
+        whole[VALID] = kept & (own if quarantine is None else quarantine.sift(whole, own))
         return make_batch(whole, options.batch_format, options.padding, options.form)
 
 

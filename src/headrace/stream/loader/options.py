@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, get_a
 from headrace.checks import check_boolean, check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
 from headrace.recipe import BUILT_IN, load
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
@@ -19,6 +20,7 @@ from headrace.storage.places import place_of
 from headrace.stream.order.balance import CostModel, CountedIndex
 from headrace.stream.order.lanes import OPEN_BYTES
 from headrace.stream.order.remaining import Remainder
+from headrace.stream.read.mask import EntityMask
 from headrace.stream.read.ragged import LENGTHS, Padding
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _UNBALANCED: Mapping[str, Any] = {  # setting → what balanced steps need it to
     "pack": None,
     "on_bad_block": "raise",
 }
+_UNMASKED: Mapping[str, Any] = {"pack": None}  # setting → what masked entities need it to be
 _STORE_THREADS = 16  # measured: three times the rows of two threads where answers take 50 ms
 _WORDS: Mapping[str, Any] = {  # setting → what it may be
     "batch_format": BatchFormat,
@@ -142,6 +145,8 @@ class StreamArguments(TypedDict, total=False):
     locality: Mapping[str, int | Sequence[int]] | None
     ranks_per_node: int | None
     balance: BalanceWord | CostModel
+    mask_entities: Sequence[str]
+    entity_column: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +196,9 @@ class StreamOptions:
     balance: "flops" gives all ranks packed rows of like cost in each step, by the cost of an 8-billion-parameter
         transformer, or by a `CostModel` of yours; see `balance`. Rows are counted when the stream is made, and the
         counts are kept in the cache. "none": as they come.
+    mask_entities: rows of these entities are false in batch["valid"]; batches, steps and states are the same without.
+        All ranks need the same. A step may then have no valid row. entity_column: whose values name entities, as text;
+        None: as the run's settings say.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -227,6 +235,8 @@ class StreamOptions:
     locality: Mapping[str, int | Sequence[int]] | None = None
     ranks_per_node: int | None = None
     balance: BalanceWord | CostModel = "none"
+    mask_entities: Sequence[str] = ()
+    entity_column: str | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -247,6 +257,7 @@ class StreamOptions:
                     " locality= and ranks_per_node=, the others neither"
                 )
         self._check_balance()
+        self._check_mask()
         if self.locality is not None:
             object.__setattr__(self, "locality", _nodes(self.locality))
         if self.columns is not None:
@@ -281,6 +292,24 @@ class StreamOptions:
             raise SettingsError(
                 f"balance is {model}, which orders the packed rows of whole shuffled epochs by their cost; it does not"
                 f" go with {', '.join(others)}: leave one of them out"
+            )
+
+    def _check_mask(self) -> None:
+        names = self.mask_entities
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise SettingsError(
+                "mask_entities: expected a list of texts, as they name entities in their column; write numbers as text,"
+                ' e.g. ["17"]'
+            )
+        object.__setattr__(self, "mask_entities", tuple(sorted(set(names))))
+        if self.entity_column is not None and not self.mask_entities:
+            raise SettingsError(f"entity_column is {self.entity_column!r}, for mask_entities; set it, or leave it out")
+        others = [f"{name}={getattr(self, name)!r}" for name in _UNMASKED if getattr(self, name) != _UNMASKED[name]]
+        if self.mask_entities and (others or self.form is not None):
+            raise SettingsError(
+                f"mask_entities masks rows of one entity each, and does not go with"
+                f" {', '.join(others) or 'packed rows'}: leave the entities out when the rows are packed, or leave"
+                " mask_entities= out"
             )
 
     def _check_batches(self) -> None:
@@ -353,6 +382,21 @@ class StreamOptions:
     def cost_model(self) -> CostModel | None:
         """The model by which steps are balanced; None: they are not."""
         return self.balance if isinstance(self.balance, CostModel) else CostModel() if self.balance != "none" else None
+
+    @property
+    def mask(self) -> EntityMask | None:
+        """The mask of entities; None: no row is masked. Raises `SettingsError` where no column names entities."""
+        if not self.mask_entities:
+            return None
+        if self.entity_column is None:
+            raise SettingsError("mask_entities: nothing says which column names entities; give entity_column=")
+        return EntityMask(self.entity_column, tuple(self.mask_entities))
+
+    @property
+    def mask_digest(self) -> str | None:
+        """A digest by which ranks compare their masks without telling names."""
+        mask = self.mask
+        return None if mask is None else sha256_hex(canonical_json([mask.column, list(mask.entities)]))[:32]
 
     @property
     def threads(self) -> int:

@@ -294,6 +294,7 @@ class StreamLoader:
             **{name: start.get(name) for name in ("position", "lanes", "window_rows")},
             "columns": list(index.schema.names if options.columns is None else options.columns),
             "transform": options.transform and name_of(options.transform),  # ranks have different objects
+            "mask": options.mask_digest,
             "packed": repr(options.packed),
             "pack": repr(options.pack),
             "batches": state.get("batches"),

@@ -39,6 +39,7 @@ from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
 from headrace.stream.read.fetch import Fetcher, Keep
+from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -80,6 +81,8 @@ def read_share(
     columns = options.check_columns(index.schema.names)
     if quarantine is not None:
         read_block, columns = quarantine.around(read_block), (*columns, VALID)
+    if options.mask is not None:
+        read_block, columns = options.mask.around(read_block), (*columns, KEPT)
     mapped = options.cache == "decoded" or "arrow" in index.formats  # what is not read of them takes no memory
     keep: Keep = "copies"
     if mapped or not plan.order.shuffle:
@@ -226,7 +229,9 @@ def _batches(
         valid = np.ones(items, np.bool_)
         valid[max(0, share.rows - given) :] = False
         given += items
-        rows[VALID] = valid if quarantine is None else quarantine.sift(rows, valid)
+        kept = rows.pop(KEPT, None)
+        valid = valid if quarantine is None else quarantine.sift(rows, valid)
+        rows[VALID] = valid if kept is None else valid & np.asarray(kept, np.bool_)
         return make(rows, batch_size)
 
     def keep(columns: Columns, start: int, stop: int) -> Iterator[Batch]:
