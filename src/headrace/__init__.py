@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
+    from headrace.run.forget import Forgotten, forget
     from headrace.run.prepare import Prepared, prepare
     from headrace.series.config import Series, SeriesBuilder
     from headrace.series.pipelines.grouped import GroupedPipeline
@@ -73,6 +74,7 @@ _NAMES = {
     "packing.storage.packed_parquet": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
+    "run.forget": "Forgotten forget",
     "run.prepare": "Prepared prepare",
     "series.config": "Series SeriesBuilder",
     "series.pipelines.grouped": "GroupedPipeline",
@@ -105,6 +107,7 @@ __all__ = [
     "CostModel",
     "Dataset",
     "EngineError",
+    "Forgotten",
     "FunctionProcessor",
     "GroupedPipeline",
     "HeadraceError",
@@ -139,6 +142,7 @@ __all__ = [
     "blend",
     "collect",
     "find_leaks",
+    "forget",
     "load_pipelines",
     "open",
     "prepare",

@@ -81,7 +81,8 @@ class Registration:
     stages: for each stage, what it does and what its tasks are.
     reasons: why rows are dropped, in words.
     row: what a row of a split is; entity: the column that names its entity, where no setting says so.
-    shards: whether the rows of a source shard may go to several splits.
+    shards: whether the rows of a source shard may go to several splits. forget: how shards are written again without
+    some entities, a `run.forget.Erasure`; None: they cannot be.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
@@ -100,6 +101,7 @@ class Registration:
     row: str = "row"
     entity: str | None = None
     shards: Literal["of several splits", "of one split"] = "of several splits"
+    forget: str | None = None
     verify: str | None = None
     figures: str | None = None
     summary: str | None = None

@@ -9,7 +9,16 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli import commands, config_file, doctor, leaks_command, report_command, stream_command, stream_commands
+from headrace.cli import (
+    commands,
+    config_file,
+    doctor,
+    entities,
+    leaks_command,
+    report_command,
+    stream_command,
+    stream_commands,
+)
 from headrace.cli.derived import add_derived, is_derived
 from headrace.cli.init.asked import init_app
 from headrace.cli.output import usage_errors_kept
@@ -18,7 +27,7 @@ from headrace.recipe import load, registrations
 
 _PANELS = {
     "Prepare": ("init", "run", "schema"),  # behind the commands of the recipes
-    "Look at what was prepared": ("inspect", "verify", "leaks", "report", "gc"),
+    "Look at what was prepared": ("inspect", "verify", "leaks", "report", "forget", "gc"),
     "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
     "This machine": ("doctor",),
 }
@@ -95,6 +104,7 @@ _OWN: tuple[Callable[..., Any], ...] = (
     commands.inspect,
     commands.verify,
     leaks_command.leaks,
+    entities.forget,
     commands.gc,
     report_command.report,
     doctor.doctor,

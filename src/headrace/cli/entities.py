@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.flags import Json, WorkDir
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # lines of a table; --json has all
 
+EntityFile = Annotated[
+    Path | None, typer.Option("--entities", help="A file of entities, one a line.", show_default=False)
+]
 EntityColumn = Annotated[
     str | None,
     typer.Option(help="Column whose values name entities; default: the run's.", show_default=False),
@@ -37,10 +42,10 @@ class EntityRows:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedEntities:
-    """The entities that a command is about."""
+    """The entities that a question is about."""
 
     entity: Annotated[list[str] | None, typer.Option(help="An entity; may be repeated.", show_default=False)] = None
-    entities: Annotated[Path | None, typer.Option(help="A file of entities, one a line.", show_default=False)] = None
+    entities: EntityFile = None
     entity_column: EntityColumn = None
 
     @property
@@ -48,29 +53,30 @@ class AskedEntities:
         """Tell whether any of the flags was given."""
         return any(each is not None for each in (self.entity, self.entities, self.entity_column))
 
-    def names(self) -> list[str]:
-        """Return the entities, each once, in their order. Raises `SettingsError` if there are none."""
-        names = list(self.entity or ())
-        if self.entities is not None:
-            try:
-                names += self.entities.read_text("utf-8-sig").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise SettingsError(
-                    f"{self.entities}: cannot be read as UTF-8 text ({error}); give a file of one entity a line"
-                ) from error
-        found = [name for name in dict.fromkeys(names) if name]
-        if not found:
-            raise SettingsError("no entity is given; name one with --entity, or a file of them with --entities")
-        return found
-
     def rows_in(self, dataset: Dataset, split: str) -> EntityRows:
         """Find the rows of the entities in a split; progress is shown while their index is made."""
         from headrace.cli.progress import index_progress
 
-        names = self.names()
+        names = names_of(self.entity or (), self.entities)
         with index_progress() as on_progress:
             index = dataset.entity_index(self.entity_column, on_progress=on_progress)
         return EntityRows(index.column, names, *index.rows_of(split, names))
+
+
+def names_of(named: Sequence[str], file: Path | None) -> list[str]:
+    """Return the entities that are named and those of a file, each once. Raises `SettingsError` if there are none."""
+    names = list(named)
+    if file is not None:
+        try:
+            names += file.read_text("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(
+                f"{file}: cannot be read as UTF-8 text ({error}); give a file of one entity a line"
+            ) from error
+    found = [name for name in dict.fromkeys(names) if name]
+    if not found:
+        raise SettingsError("no entity is given; name one, or a file of them with --entities")
+    return found
 
 
 def say_absent(absent: int, asked: int, where: str) -> None:
@@ -151,3 +157,66 @@ def answer(
         printer().print(made)
     if len(asked.names) > _SHOWN or len(row) > _SHOWN:
         say(f"{len(asked.names):,} entities and {len(row):,} rows in all; --json has them")
+
+
+def forget(
+    named: Annotated[
+        list[str], typer.Argument(metavar="[ENTITY]... OUT", help="Entities to erase, then the dataset directory.")
+    ],
+    *,
+    entities: EntityFile = None,
+    entity_column: EntityColumn = None,
+    delete_old: Annotated[
+        bool, typer.Option("--delete-old", help="Delete the run that is read, once the new one is published.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Tasks at a time; default one per core.", show_default=False)
+    ] = None,
+    work_dir: WorkDir = None,
+    as_json: Json = False,
+) -> None:
+    """Erase entities from a prepared dataset: a new run in which only the shards that held their rows are written again.
+
+    The other shards are linked, and splits moves to the new run in one step. A run that was killed goes on. Without
+    --delete-old the old run stays. Either way data remain in other runs and copies, caches of decoded blocks, and
+    checkpoints, and preparing from the source again brings them back.
+
+    Example:  headrace forget C1042 C1077 out
+
+    Example:  headrace forget out --entities erased.txt --delete-old
+    """
+    from headrace.cli.progress import progress_on
+    from headrace.dataset.open import find_run
+    from headrace.run.forget import forget as erase
+
+    *names, out = named
+    names = names_of(names, entities)
+    with progress_on(printer("err"), find_run(out)[1].recipe, "quiet" if as_json else "full") as on_event:
+        done = erase(
+            out,
+            names,
+            entity_column=entity_column,
+            old_run="delete" if delete_old else "keep",
+            workers=workers,
+            work_dir=work_dir,
+            on_event=on_event,
+        )
+    if as_json:
+        emit(asdict(done))
+        return
+    say_absent(done.entities - done.found, done.entities, out)
+    if done.how == "nothing":
+        say("nothing was written: no row is of these entities")
+    else:
+        say(
+            f"erased {done.rows:,} rows of {done.found:,} entities: {done.shards:,} shards written again,"
+            f" {done.bytes:,} bytes for {done.bytes_before:,}; the others are linked"
+        )
+        say(f"run     {done.run}")
+        say(f"record  {done.run / 'forgotten.json'}")
+    left = ["checkpoints of models that saw them"]
+    if done.other_runs:
+        left.insert(0, f"{len(done.other_runs):,} other runs of {out} were not looked at")
+    if done.how != "nothing" and not delete_old:
+        left.insert(0, f"the old run {done.old} still has these rows (--delete-old removes it)")
+    say(f"not gone yet: {'; '.join(left)}; copies and caches of decoded blocks; the source, for the next preparation")

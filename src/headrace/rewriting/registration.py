@@ -17,7 +17,13 @@ REGISTRATION = Registration(
         options="headrace.cli.init.asked:AskedRewrite",
         sections="headrace.rewriting.init:rewrite_sections",
     ),
-    stages={"nulls": ("find nulls", "shards"), "rewrite": ("rewrite shards", "shards")},
+    stages={
+        "nulls": ("find nulls", "shards"),
+        "rewrite": ("rewrite shards", "shards"),
+        "forget": ("write shards again", "shards"),
+    },
+    reasons={"forgotten": "its entity was erased"},
+    forget="headrace.rewriting.forget:ERASURE",
     shards="of one split",
     figures="headrace.rewriting.figures:figures",
 )

@@ -13,6 +13,7 @@ REGISTRATION = Registration(
         "scan": ("find entities and dates", "shards"),
         "split": ("write splits", "shards"),
         "join": ("join files", "splits"),
+        "forget": ("write shards again", "shards"),
     },
     reasons={
         "null_time": "has no time",
@@ -21,7 +22,9 @@ REGISTRATION = Registration(
         "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
         "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
         "missing_label": "has no label",
+        "forgotten": "its entity was erased",
     },
+    forget="headrace.split.forget:ERASURE",
     verify="headrace.split.verify:verify_split",
     figures="headrace.split.figures:figures",
 )

@@ -1,0 +1,5 @@
+"""How rewritten shards are written again without some of their rows."""
+
+from headrace.run.forget import Erasure
+
+ERASURE = Erasure(encoding="fast")

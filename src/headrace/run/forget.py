@@ -1,0 +1,467 @@
+"""Erase entities from a finished run: a new run in which only the shards that held their rows are written again.
+
+The new run is prepared like any other. Its identity is that of the old run and of the digests of the erased entities.
+Each touched shard is a task with a receipt; every other file of the old run gets a second name in the new one, a hard
+link where that is possible. Then come index, manifest, and the one rename that publishes. So a run that is killed on
+its way goes on, and readers see the old run or the new one. Text keeps the bytes of the records that stay, Parquet its
+schema, compression and order of rows.
+
+No file of the new run names an entity: its manifest has a digest of their digests, and `forgotten.json` the digests. A
+digest is a keyed hash with a known key. It tells a name to nobody, and lets who has a list of names test them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64, Bools
+from headrace.dataset.entities import entity_column, entity_index
+from headrace.dataset.index import IndexRow
+from headrace.dataset.local_shards import cache_directory
+from headrace.dataset.manifest import INDEX, MANIFEST
+from headrace.dataset.open import FinishedRun, find_run
+from headrace.dataset.pointer import RUN_ID
+from headrace.dataset.sound import damaged
+from headrace.digest import canonical_json, derive_key, hash_texts, sha256_file, sha256_hex
+from headrace.errors import CorruptShard, SettingsError
+from headrace.formats.blocks import kind_of_word, read_block
+from headrace.formats.open_parquet import open_file
+from headrace.formats.source import copied_records, read_chunks, survey
+from headrace.formats.text_columns import as_text
+from headrace.formats.write import ShardWriter
+from headrace.recipe import load, registration_of_run
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
+from headrace.run.events import OnEvent
+from headrace.run.in_store import SUCCESS
+from headrace.run.prepare import Outcome, only_writer, prepare
+from headrace.run.receipts import FileRecord
+from headrace.run.tally import ShardRecord, tally
+from headrace.storage import local
+from headrace.storage.places import path_of, place_of
+
+FORGOTTEN = "forgotten.json"
+REASON = "forgotten"  # in the manifest's counts of dropped rows
+_KEY = derive_key(0, "forgotten entity")
+_OWN = ("config.json", MANIFEST, INDEX, SUCCESS, FORGOTTEN, "report.html")
+_OWN_DIRECTORIES = ("receipts/", f"{STAGE_DIRECTORY}/")
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """How runs of a recipe are written again without some of their rows; its registration names one.
+
+    keys: from a finished run to columns, and a function from a table of them to the key of each row, int64, as the
+    index has it; None: rows have no keys. count: from a run and keys of rows to counts of them, which add up.
+    facts: from the manifest's facts, the counts of the erased rows of each split, and the erased entities of each, to
+    the facts without them. encoding: of Parquet, see `ParquetSink`.
+    """
+
+    keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
+    count: Callable[[FinishedRun, I64], I64] | None = None
+    facts: Callable[[dict[str, Any], Mapping[str, I64], Mapping[str, Sequence[str]]], dict[str, Any]] | None = None
+    encoding: Literal["compact", "fast"] = "compact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgotten:
+    """What `forget` did. run: that readers see now; old: that it was made of; other_runs: of `out`, not looked at.
+
+    entities: asked for; found: of them, those with rows; rows: erased. shards: written again, with their bytes before
+    and after. how: "computed", "reused" where the run was there already, "nothing" where no row is of these entities.
+    """
+
+    run: Path
+    old: Path
+    other_runs: tuple[str, ...]
+    entities: int
+    found: int
+    rows: int = 0
+    shards: int = 0
+    bytes_before: int = 0
+    bytes: int = 0
+    how: Literal["computed", "reused", "nothing"] = "nothing"
+
+
+def forget(
+    out: str | Path,
+    entities: Sequence[str],
+    *,
+    entity_column: str | None = None,
+    old_run: Literal["keep", "delete"] = "keep",
+    workers: int | None = None,
+    work_dir: str | Path | None = None,
+    on_event: OnEvent | None = None,
+) -> Forgotten:
+    """Make a run of `out` without the rows of these entities, and let readers see it in place of the old one.
+
+    entities: as text. entity_column: whose values name entities; None: as the run's settings say. old_run="delete"
+    removes the run that was read, once the new one is published. The rows are not gone before the old run, other runs
+    and copies of it, caches of decoded blocks, and what was trained on them are deleted too, and a run that is prepared
+    from the source again has them again.
+    Where no row is of these entities, nothing is written. work_dir, on_event: as of `prepare`. Raises `SettingsError`
+    for a recipe whose runs cannot be written again in part, and what `prepare` raises.
+    """
+    place = path_of(out)
+    if isinstance(entities, str) or not all(isinstance(name, str) and name for name in entities):
+        raise SettingsError("entities: expected a list of texts, as they name entities in their column")
+    root, manifest = find_run(place)
+    if root == place:
+        raise SettingsError(f"{out}: is a run, not a dataset directory; give the directory that has it in runs/")
+    run = FinishedRun(root, manifest)
+    found = _find(run, sorted(set(entities)), entity_column)
+    names = {name for own in found.entities.values() for name in own}
+    asked = Forgotten(
+        run=root, old=root, other_runs=_other_runs(place, root), entities=len(set(entities)), found=len(names)
+    )
+    if not names:
+        if old_run == "delete":  # an earlier call may have been killed before it deleted what it was asked to
+            for each in manifest.facts.get("forgotten", ()):
+                _delete(place, each["run"])
+            asked = replace(asked, other_runs=_other_runs(place, root))
+        return asked
+    made = prepare(_Without(run, found), out, workers=workers, work_dir=work_dir, on_event=on_event)
+    receipt = json.loads((made.run / FORGOTTEN).read_bytes())
+    if old_run == "delete":
+        _delete(place, root.name)
+    return replace(
+        asked,
+        run=made.run,
+        other_runs=_other_runs(place, made.run, root),
+        rows=receipt["rows"],
+        shards=len(receipt["shards"]),
+        bytes_before=receipt["bytes_before"],
+        bytes=receipt["bytes"],
+        how=made.how,
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The rows to erase. entities: of each split, those that have rows; rows: of each split, ascending."""
+
+    column: str
+    entities: Mapping[str, Sequence[str]]
+    rows: Mapping[str, I64]
+
+
+def _find(run: FinishedRun, names: Sequence[str], column: str | None) -> _Found:
+    if registration_of_run(run.manifest.recipe).forget is None:
+        raise SettingsError(
+            f"{run.root}: a run of {run.manifest.recipe!r} cannot be written again in part, as its files mix what was"
+            " made of many rows; erase the entities in its source and prepare again"
+        )
+    name = entity_column(run, column)
+    index = entity_index(run, name, cache_dir=cache_directory(None))
+    entities, rows = {}, {}
+    for split in run.splits:
+        which, rows[split] = index.rows_of(split, names)
+        entities[split] = [names[each] for each in np.unique(which).tolist()]
+        rows[split].sort()
+    return _Found(name, entities, rows)
+
+
+def _delete(place: Path, run: str) -> None:
+    """Delete a run of a dataset directory, if it is there."""
+    path = place / "runs" / run
+    if not RUN_ID.fullmatch(run) or not path.is_dir():
+        return
+    with only_writer(path) if place_of(path).writes == "in place" else nullcontext():
+        place_of(path).delete_below()
+
+
+def _other_runs(place: Path, *known: Path) -> tuple[str, ...]:
+    directories, _ = place_of(place / "runs").children()
+    return tuple(sorted({name for name in directories if RUN_ID.fullmatch(name)} - {run.name for run in known}))
+
+
+@dataclass(frozen=True)
+class _Without:
+    """A run without some rows of another, as a recipe: its name and settings are those of the other."""
+
+    run: FinishedRun
+    found: _Found
+
+    @property
+    def recipe_name(self) -> str:
+        return self.run.manifest.recipe
+
+    @cached_property
+    def digests(self) -> list[str]:
+        """The digests of the erased entities, sorted."""
+        names = sorted({name for own in self.found.entities.values() for name in own})
+        high, low = hash_texts(_KEY, pa.array(names, pa.large_string()))
+        return sorted(f"{h:016x}{lo:016x}" for h, lo in zip(high.tolist(), low.tolist(), strict=True))
+
+    def identity_settings(self) -> dict[str, Any]:
+        manifest = self.run.manifest
+        without = [manifest.run_id, manifest.index_digest, self.found.column, self.digests]
+        return {"run": without[0], "index": without[1], "entity_column": without[2], "without": without[3]}
+
+    def config(self) -> dict[str, Any]:
+        settings: dict[str, Any] = json.loads((self.run.root / "config.json").read_bytes())
+        return settings
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        return []  # shards of a finished run do not change, and are checked against their digests
+
+    def source_places(self) -> Sequence[str | Path]:
+        return []
+
+    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Write the touched shards, link the others, and leave the receipt."""
+        assert not files
+        run, manifest = self.run, self.run.manifest
+        shards = _shards_of(run)
+        touched = {split: _touched(run, split, rows) for split, rows in self.found.rows.items()}
+        rewriting = _Rewriting(run, self.found, load(registration_of_run(manifest.recipe).forget or ""))
+        work = [(shards[name], count) for own in touched.values() for name, count in own.items()]
+        tasks = [Task(old.file.path, old.file.bytes, partial(rewriting.task, old, count)) for old, count in work]
+        receipts = context.stage("forget", tasks)
+        written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
+        new = [old for name, old in shards.items() if name not in written]
+        for old, _ in work:
+            receipt = written[old.file.path]
+            new += [
+                ShardRecord(old.split, file, receipt.result["blocks"], old.format, old.source_shard)
+                for file in receipt.files
+            ]
+        _link(context, run, {name: [each.path for each in receipt.files] for name, receipt in written.items()}, shards)
+        index, totals = tally(new, run.splits)
+        count = sum(receipt.result["forgotten"] for receipt in receipts)
+        facts = {name: value for name, value in manifest.facts.items() if name != "directories"}
+        if rewriting.erasure.facts is not None:
+            counts = {
+                split: sum((np.array(written[name].result["counts"], np.int64) for name in own), np.zeros(1, np.int64))
+                for split, own in touched.items()
+            }
+            facts = rewriting.erasure.facts(facts, counts, self.found.entities)
+        step = {
+            "run": manifest.run_id,
+            "entities": len(self.digests),
+            "digest": sha256_hex(canonical_json(self.digests)),
+        }
+        outcome = Outcome(
+            schema=run.schema,
+            index=index,
+            splits=totals,
+            dropped={**manifest.dropped, REASON: manifest.dropped.get(REASON, 0) + count},
+            source=manifest.source,
+            directories=manifest.facts["directories"],
+            facts={**facts, "forgotten": [*facts.get("forgotten", ()), step]},
+            null_values=run.index.null_values,
+        )
+        if not (context.run / FORGOTTEN).exists():
+            local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))
+        return outcome
+
+    def _receipt(self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]) -> bytes:
+        each = [
+            {
+                "shard": old.file.path,
+                "rows_before": written[old.file.path].result["rows_read"],
+                "rows": written[old.file.path].result["rows"],
+                "bytes_before": old.file.bytes,
+                "bytes": sum(file.bytes for file in written[old.file.path].files),
+            }
+            for old, _ in work
+        ]
+        record = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run": name,
+            "of": self.run.manifest.run_id,
+            "entity_column": self.found.column,
+            "entities": self.digests,
+            "rows": sum(shard["rows_before"] - shard["rows"] for shard in each),
+            "bytes_before": sum(shard["bytes_before"] for shard in each),
+            "bytes": sum(shard["bytes"] for shard in each),
+            "shards": each,
+        }
+        record["digest"] = sha256_hex(canonical_json(record))
+        return (json.dumps(record, sort_keys=True, indent=1) + "\n").encode()
+
+
+def _shards_of(run: FinishedRun) -> dict[str, ShardRecord]:
+    """The shards of a run by path, in the order of its index."""
+    rows = run.index.table.to_pylist()
+    sizes = {fact.name: fact.size for fact in place_of(run.root).files_below()}
+    blocks: dict[str, list[dict[str, Any]]] = {}
+    shards = {}
+    for row in rows:
+        own = blocks.setdefault(row["shard"], [])
+        own.append({name: row[name] for name in ("first_row", "rows", "offset", "length", "key_min", "key_max")})
+        if row["shard"] not in shards:
+            each = IndexRow(**row)
+            if each.shard not in sizes:
+                raise damaged(run.root / each.shard, "is missing")
+            file = FileRecord(each.shard, sizes[each.shard], each.digest, each.checksum)
+            shards[each.shard] = ShardRecord(each.split, file, own, each.format, each.source_shard)
+    return shards
+
+
+def _touched(run: FinishedRun, split: str, rows: I64) -> dict[str, int]:
+    """The shards of a split that hold some of its rows, each with how many."""
+    index = run.split_index(split)
+    shard = index.shard_of_block[np.searchsorted(index.first_row, rows, side="right") - 1]
+    numbers, counts = np.unique(shard, return_counts=True)
+    return {index.shards[number]: count for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)}
+
+
+@dataclass(frozen=True)
+class _Rewriting:
+    """Writes touched shards again."""
+
+    run: FinishedRun
+    found: _Found
+    erasure: Erasure
+    _names: pa.Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = sorted({name for own in self.found.entities.values() for name in own})
+        object.__setattr__(self, "_names", pa.array(names, pa.large_string()))
+
+    def task(self, old: ShardRecord, expected: int, files: TaskFiles) -> dict[str, Any]:
+        """Write a shard without the rows of the entities; none where all its rows are theirs."""
+        path = self.run.root / old.file.path
+        with place_of(path).local_copy() as copy:
+            if sha256_file(copy) != old.file.digest:
+                raise damaged(path)
+            gone, keys = self._look(copy, old)
+            if int(gone.sum()) != expected:
+                raise CorruptShard(
+                    f"{path}: {int(gone.sum())} rows are of the entities, the index of entities has {expected}; delete"
+                    " entities-*.arrows in the cache and run again"
+                )
+            blocks: list[dict[str, Any]] = []
+            if not gone.all():
+                target = files.temporary(old.file.path)
+                parquet = old.format == "parquet"
+                writer = (
+                    self._copy_groups(copy, target, old, gone, keys)
+                    if parquet
+                    else (self._copy_records(copy, target, old, gone, keys))
+                )
+                with writer:
+                    written = writer.finish()
+                files.finished(target, old.file.path, written)
+                blocks = [asdict(block) for block in written.blocks]
+        count = self.erasure.count
+        return {
+            "rows_read": len(gone),
+            "rows": int((~gone).sum()),
+            "forgotten": expected,
+            "blocks": blocks,
+            "counts": [] if keys is None or count is None else count(self.run, keys[gone]).tolist(),
+        }
+
+    def _look(self, copy: Path, old: ShardRecord) -> tuple[Bools, I64 | None]:
+        """Which rows of a shard go, and the keys of all."""
+        wanted: Sequence[str] = ()
+        key_of: Callable[[pa.Table], I64] | None = None
+        if self.erasure.keys is not None:
+            wanted, key_of = self.erasure.keys(self.run)
+        column, nulls = self.found.column, self.run.index.null_values
+        gone, keys = [], [np.empty(0, np.int64)]
+        for number, block in enumerate(old.blocks):
+            table = read_block(
+                copy,
+                old.format,
+                block=number,
+                offset=block["offset"],
+                length=block["length"],
+                columns=list(dict.fromkeys([column, *wanted])),
+                schema=self.run.schema,
+                null_values=nulls,
+            )
+            texts = as_text(table[column], nulls, f"column {column!r}")
+            gone.append(np.asarray(pc.is_in(texts, value_set=self._names)))
+            if key_of is not None:
+                keys.append(key_of(table))
+        return np.concatenate(gone), None if key_of is None else np.concatenate(keys)
+
+    def _copy_groups(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
+        with open_file(copy, kind_of_word(old.format)) as file:
+            stored = file.metadata.row_group(0).column(0).compression.lower()
+            writer = ShardWriter(
+                target,
+                kind=kind_of_word(old.format),
+                schema=file.schema_arrow,
+                dialect=None,
+                parquet_compression={"uncompressed": "none", "lz4_raw": "lz4"}.get(stored, stored),
+                encoding=self.erasure.encoding,
+                block_rows=max(block["rows"] for block in old.blocks),
+            )
+            for number, block in enumerate(old.blocks):
+                part = slice(block["first_row"], block["first_row"] + block["rows"])
+                table = file.read_row_group(number, use_threads=False)
+                writer.append(table.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
+        return writer
+
+    def _copy_records(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
+        shard = survey(copy, old.file.path)
+        sizes = [chunk.sizes() for chunk in read_chunks(shard)]
+        found = [each for each in sizes if each is not None]
+        if len(found) < len(sizes) or sum(map(len, found)) != len(gone):
+            raise damaged(self.run.root / old.file.path, "has other records than its blocks say")
+        writer = ShardWriter(
+            target,
+            kind=shard.kind,
+            schema=shard.schema,
+            dialect=shard.dialect,
+            block_rows=max(block["rows"] for block in old.blocks),
+        )
+        row = 0
+        for records in copied_records(shard, np.concatenate(found)):
+            part = slice(row, row + len(records))
+            writer.append(records.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
+            row += len(records)
+        return writer
+
+
+def _link(
+    context: RunContext, run: FinishedRun, written: Mapping[str, Sequence[str]], shards: Mapping[str, ShardRecord]
+) -> None:
+    """Give every other file of the old run a name in the new one.
+
+    written: the touched shards, and what they are now: a file or none. A file that is a touched shard under a second
+    name, or a copy of one, becomes a second name of the new shard.
+    """
+    base = place_of(run.root)
+    twins: dict[int, list[str]] = {}
+    for name in written:
+        twins.setdefault(shards[name].file.bytes, []).append(name)
+    linked: set[Path] = set()
+    for fact in base.files_below():
+        name = fact.name
+        path, target = run.root / name, context.run / name
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if name in written or name in _OWN or name.startswith(_OWN_DIRECTORIES) or hidden or path.is_symlink():
+            continue
+        same = [] if name in shards else [each for each in twins.get(fact.size, ()) if _is_shard(path, shards[each])]
+        if same:
+            for new in written[same[0]]:
+                local.make_directory(target.parent)
+                local.alias(context.run / new, target)
+        elif context.store is not None:
+            place_of(path).alias(context.store / name)
+        else:
+            local.make_directory(target.parent)
+            local.alias(path, target)
+        linked.add(target.parent)
+    for directory in sorted(each for each in linked if each.is_dir()):
+        local.sync_directory(directory)
+
+
+def _is_shard(path: Path, shard: ShardRecord) -> bool:
+    with place_of(path).local_copy() as copy:
+        return sha256_file(copy) == shard.file.digest
