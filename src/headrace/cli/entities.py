@@ -175,11 +175,11 @@ def forget(
     work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
-    """Erase entities from a prepared dataset: a new run in which only the shards that held their rows are written again.
+    """Erase entities from a prepared dataset: a new run, in which only the shards that held their rows are written
+    again. The other shards are linked, and splits moves to the new run in one step. A run that was killed goes on.
 
-    The other shards are linked, and splits moves to the new run in one step. A run that was killed goes on. Without
-    --delete-old the old run stays. Either way data remain in other runs and copies, caches of decoded blocks, and
-    checkpoints, and preparing from the source again brings them back.
+    Without --delete-old the old run stays. Either way the data remains in other runs and copies, caches of decoded
+    blocks and checkpoints, and preparing from the source again brings it back.
 
     Example:  headrace forget C1042 C1077 out
 
@@ -214,9 +214,11 @@ def forget(
         )
         say(f"run     {done.run}")
         say(f"record  {done.run / 'forgotten.json'}")
-    left = ["checkpoints of models that saw them"]
-    if done.other_runs:
-        left.insert(0, f"{len(done.other_runs):,} other runs of {out} were not looked at")
     if done.how != "nothing" and not delete_old:
-        left.insert(0, f"the old run {done.old} still has these rows (--delete-old removes it)")
-    say(f"not gone yet: {'; '.join(left)}; copies and caches of decoded blocks; the source, for the next preparation")
+        say(f"The old run {done.old} still has these rows. --delete-old deletes it.")
+    if done.other_runs:
+        say(f"Other runs were not looked at: {', '.join(done.other_runs)}")
+    say(
+        "The data is gone only when the old runs, copies of them, caches of decoded blocks and the checkpoints that"
+        " were trained on it are deleted too. Preparing from a source that still has it brings it back."
+    )

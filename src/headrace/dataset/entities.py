@@ -40,8 +40,8 @@ _VERSION = 1
 _VERSION_KEY = b"headrace.entities_version"
 _KEY = derive_key(0, "entity index")
 _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
-_PART_ROWS = 1 << 22
-_BLOCKS_AT_ONCE = 64  # whose records wait in memory to be written in the order of the split
+PART_ROWS = 1 << 22
+_BLOCKS_AT_ONCE = 32  # whose records wait in memory to be written in the order of the split
 _IN_MEMORY = 1 << 22  # bytes of a part before they go to the disk
 _COLUMNS = {"high": pa.uint64(), "low": pa.uint64(), "ends": pa.int64()}
 
@@ -145,11 +145,13 @@ def entity_index(
     *,
     cache_dir: Path,
     workers: int | None = None,
+    part_rows: int = PART_ROWS,
     on_progress: OnProgress = lambda done, total: None,
 ) -> EntityIndex:
     """The index of a column in the cache, made there first if it is not; one process of a machine makes it.
 
-    on_progress: hears (blocks read, blocks). Raises what reading raises, `InputError` for a column that is no key, and
+    part_rows: rows that are sorted together, at most about. on_progress: hears (blocks read, blocks). Raises what
+    reading raises, `InputError` for a column that is no key, and
     `StoreError` if the cache cannot be written.
     """
     key = sha256_hex(canonical_json([_VERSION, dataset.contents, list(dataset.splits), column]))
@@ -161,7 +163,7 @@ def entity_index(
     with alone(lock):
         with suppress(CorruptShard):
             return map_entities(path, column)
-        _build(dataset, column, path, workers or default_workers(), on_progress)
+        _build(dataset, column, path, workers or default_workers(), part_rows, on_progress)
         with suppress(OSError):
             lock.unlink()
     return map_entities(path, column)
@@ -189,7 +191,9 @@ def _parts_of(high: U64, parts: int) -> I64:
     return (high >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(high), np.int64)
 
 
-def _build(dataset: IndexedDataset, column: str, path: Path, workers: int, on_progress: OnProgress) -> None:
+def _build(
+    dataset: IndexedDataset, column: str, path: Path, workers: int, part_rows: int, on_progress: OnProgress
+) -> None:
     most = max((dataset.split_index(split).total_rows for split in dataset.splits), default=0)
     row_type = pa.uint32() if most < 1 << 32 else pa.uint64()
     lists = [pa.field(name, pa.large_list(kind)) for name, kind in {**_COLUMNS, "rows": row_type}.items()]
@@ -200,7 +204,7 @@ def _build(dataset: IndexedDataset, column: str, path: Path, workers: int, on_pr
         with created(temporary) as sink, sealed(sink, schema) as write, ExitStack() as stack:
             for split in dataset.splits:
                 rows = dataset.split_index(split).total_rows
-                parts = 1 << max(0, (rows - 1) // _PART_ROWS).bit_length()
+                parts = 1 << max(0, (rows - 1) // part_rows).bit_length()
                 files = [
                     stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent)))
                     for _ in range(parts)
