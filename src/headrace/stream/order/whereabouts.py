@@ -98,10 +98,10 @@ def find_received(
     rows: row numbers in the split. Positions are those of the state, whatever the ranks. Raises `SettingsError` for
     several ranks where a state says that their number changed in the middle of the epoch: nobody knows who read what.
     """
-    if ranks * batch_size > 1 and state.changes:
-        first = state.changes[0].position
+    changed = [change.position for change in state.changes if 0 < change.position < state.position]
+    if ranks * batch_size > 1 and changed:
         raise SettingsError(
-            f"the ranks of this epoch changed after {first:,} rows, so its steps are not those of {ranks} ranks; leave"
+            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are not those of {ranks} ranks; leave"
             " ranks and batch_size (--ranks, --batch-size) out, and what was received is told by position"
         )
     whole = Plan(
