@@ -101,8 +101,8 @@ def find_received(
     changed = [change.position for change in state.changes if 0 < change.position < state.position]
     if ranks * batch_size > 1 and changed:
         raise SettingsError(
-            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are not those of {ranks} ranks; leave"
-            " ranks and batch_size (--ranks, --batch-size) out, and what was received is told by position"
+            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are not those of {ranks} ranks;"
+            " leave ranks and batch_size (--ranks, --batch-size) out, and what was received is told by position"
         )
     whole = Plan(
         index=index,

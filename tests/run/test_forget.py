@@ -1,0 +1,270 @@
+"""A run without some entities has the other rows in their order, and every file that held none of theirs as it was."""
+
+import gzip
+import json
+import os
+import signal
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace
+from headrace.dataset.open import find_run
+from headrace.errors import InputError, SettingsError
+from headrace.run.events import Step
+from headrace.run.forget import FORGOTTEN
+
+NAMES = ("customer-alpha", "customer-beta", "customer-late", "nobody at all")
+SETTINGS = {"time": "when", "entity": "who", "split_date": "2024-07-01", "train_ratio": 0.6, "val_in_test": "keep"}
+
+
+def source(root: Path, kind: str, shards: int = 9, rows: int = 80) -> Path:
+    """Shards of a few entities each; NAMES are in some shards only."""
+    root.mkdir()
+    dice = np.random.default_rng(4)
+    for shard in range(shards):
+        pool = [f"c{shard}-{each}" for each in range(6)] + (["customer-alpha"] if shard in (1, 4) else [])
+        pool += ["customer-beta"] if shard == 5 else []
+        table = [
+            {
+                "who": pool[dice.integers(len(pool))],
+                "when": f"2024-{1 + dice.integers(12):02d}-{1 + dice.integers(28):02d}T05:00:00",
+                "x": int(dice.integers(1000)),
+                "note": 'said "yes", then\nleft' if row % 7 == 0 else "",
+            }
+            for row in range(rows)
+        ]
+        if shard == 7:  # an entity of the test split alone
+            table += [{"who": "customer-late", "when": "2024-09-01T05:00:00", "x": row, "note": ""} for row in range(5)]
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(table), root / f"part-{shard}.parquet", row_group_size=30)
+            continue
+        if kind.startswith("jsonl"):
+            text = "".join(json.dumps(row) + "\n" for row in table)
+        else:
+            text = "who,when,x,note\r\n" + "".join(
+                f"{row['who']},{row['when']},{row['x']},{json.dumps(row['note'])[:1] + row['note'].replace(chr(34), chr(34) * 2) + chr(34)}\r\n"
+                for row in table
+            )
+        data = text.encode()
+        (root / f"part-{shard}.{kind}").write_bytes(gzip.compress(data) if kind.endswith("gz") else data)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
+def prepared(tmp_path: Path, kind: str, layout: str = "sharded", **settings):
+    split = headrace.TemporalSplit(source=str(source(tmp_path / "raw", kind)), layout=layout, **SETTINGS, **settings)
+    return headrace.prepare(split, tmp_path / "out")
+
+
+def rows_of(run: Path) -> dict[str, list[dict]]:
+    """The rows of each split in their natural order."""
+    dataset = headrace.open(run)
+    return {
+        split: [
+            row
+            for block in range(len(dataset.split_index(split).rows))
+            for row in dataset.block_reader(split)(block, None).to_pylist()
+        ]
+        for split in dataset.splits
+    }
+
+
+def files_of(run: Path) -> dict[str, Path]:
+    return {
+        path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file() and not path.is_symlink()
+    }
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "jsonl", "parquet"])
+@pytest.mark.parametrize("layout", ["sharded", "single"])
+def test_the_other_rows_stay_in_their_order_and_untouched_shards_are_the_same_files(tmp_path, kind, layout):
+    before = prepared(tmp_path, kind, layout)
+    old_rows, old_files = rows_of(before.run), files_of(before.run)
+
+    done = headrace.forget(tmp_path / "out", NAMES)
+    expected = {split: [row for row in rows if row["who"] not in NAMES] for split, rows in old_rows.items()}
+    gone = {split: len(old_rows[split]) - len(rows) for split, rows in expected.items()}
+    assert rows_of(done.run) == expected
+    assert (4, 3, sum(gone.values()), "computed") == (done.entities, done.found, done.rows, done.how)
+    assert min(gone["train"] + gone["val"], gone["test"]) > 0
+    assert done.bytes <= 1.1 * done.bytes_before
+    assert [] == headrace.verify(tmp_path / "out").problems == headrace.verify(before.run).problems
+
+    held = {shard for split, rows in old_rows.items() for shard in shards_holding(before.run, split)}
+    shards = [name for name in old_files if name.startswith(("training_data/", "oot_data/"))]
+    new_files = files_of(done.run)
+    assert done.shards == len([name for name in held if not name.startswith("oot")])
+    for name in set(shards) - held:
+        assert new_files[name].samefile(old_files[name]), name
+    for name in held & set(new_files):
+        assert not new_files[name].samefile(old_files[name]), name
+
+
+def shards_holding(run: Path, split: str) -> set[str]:
+    """Shards with rows of the entities, with their second names."""
+    dataset = headrace.open(run)
+    index = dataset.split_index(split)
+    found = set()
+    for block in range(len(index.rows)):
+        if set(dataset.block_reader(split)(block, ["who"])["who"].to_pylist()) & set(NAMES):
+            path = run / index.shards[int(index.shard_of_block[block])]
+            found |= {name for name, each in files_of(run).items() if each.samefile(path)}
+    return found
+
+
+def test_the_manifest_counts_the_rows_and_nothing_names_the_entities(tmp_path):
+    before = prepared(tmp_path, "csv")
+    done = headrace.forget(tmp_path / "out", NAMES)
+    _, manifest = find_run(tmp_path / "out")
+    receipt = json.loads((done.run / FORGOTTEN).read_bytes())
+
+    assert manifest.run_id != before.manifest.run_id
+    assert {**before.manifest.dropped, "forgotten": done.rows} == manifest.dropped
+    assert (before.manifest.source, before.manifest.config_digest) == (manifest.source, manifest.config_digest)
+    assert 3 == manifest.facts["forgotten"][0]["entities"] == len(receipt["entities"])
+    assert before.manifest.run_id == manifest.facts["forgotten"][0]["run"] == receipt["of"]
+    assert done.rows == receipt["rows"] == sum(each["rows_before"] - each["rows"] for each in receipt["shards"])
+    assert before.manifest.facts["train_entities"] + before.manifest.facts["val_entities"] - 2 == (
+        manifest.facts["train_entities"] + manifest.facts["val_entities"]
+    )
+    for name, path in files_of(done.run).items():
+        assert not any(each.encode() in path.read_bytes() for each in NAMES), name
+
+
+def test_columns_types_compression_and_rows_of_groups_are_kept(tmp_path):
+    before = prepared(tmp_path, "parquet", compression="zstd")
+    done = headrace.forget(tmp_path / "out", NAMES)
+    for name in shards_holding(before.run, "train"):
+        old, new = (pq.ParquetFile(run / name) for run in (before.run, done.run))
+
+        assert old.schema_arrow.equals(new.schema_arrow, check_metadata=True)
+        assert {"ZSTD"} == {new.metadata.row_group(0).column(at).compression for at in range(new.metadata.num_columns)}
+
+
+def test_erased_twice_is_erased_once_and_more_can_be_erased_later(tmp_path):
+    before = prepared(tmp_path, "jsonl")
+    first = headrace.forget(tmp_path / "out", NAMES[:1])
+    again = headrace.forget(tmp_path / "out", NAMES[:1])
+    second = headrace.forget(tmp_path / "out", NAMES[1:], old_run="delete")
+
+    assert ("nothing", 0, first.run) == (again.how, again.rows, again.run)
+    assert not first.run.exists()
+    assert (before.manifest.run_id,) == second.other_runs
+    _, manifest = find_run(tmp_path / "out")
+    assert first.rows + second.rows == manifest.dropped["forgotten"]
+    assert 2 == len(manifest.facts["forgotten"])
+    assert [] == headrace.verify(tmp_path / "out").problems
+    expected = {split: [row for row in rows if row["who"] not in NAMES] for split, rows in rows_of(before.run).items()}
+    assert expected == rows_of(second.run)
+
+
+def test_a_shard_of_erased_entities_alone_is_gone(tmp_path):
+    raw = source(tmp_path / "raw", "csv")
+    (raw / "part-9.csv").write_text("who,when,x,note\r\n" + "customer-alpha,2024-01-01,1,\r\n" * 5)
+    headrace.prepare(headrace.TemporalSplit(source=str(raw), **SETTINGS), tmp_path / "out")
+    old = set(files_of(find_run(tmp_path / "out")[0]))
+    done = headrace.forget(tmp_path / "out", NAMES)
+
+    assert {"part-00009.csv"} == {Path(name).name for name in old - set(files_of(done.run)) if name.endswith("csv")}
+    assert [] == headrace.verify(tmp_path / "out").problems
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_second_names_of_a_touched_shard_are_of_the_new_one(tmp_path, copied):
+    before = prepared(tmp_path, "csv")
+    if copied:  # a copy without links has files of their own under the second names
+        for path in sorted((before.run / "oot_data").iterdir()):
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data)
+    done = headrace.forget(tmp_path / "out", NAMES)
+
+    for path in sorted((done.run / "oot_data").iterdir()):
+        assert path.read_bytes() == (done.run / "training_data" / "test" / path.name).read_bytes()
+    assert [] == headrace.verify(tmp_path / "out").problems
+
+
+def test_a_rewrite_of_plain_shards_and_of_a_run_forgets(tmp_path):
+    raw = source(tmp_path / "raw", "parquet")
+    headrace.rewrite(raw, tmp_path / "fast")
+    with pytest.raises(SettingsError, match="'rewrite' does not say whose its rows are"):
+        headrace.forget(tmp_path / "fast", NAMES)
+    before = rows_of(find_run(tmp_path / "fast")[0])
+    done = headrace.forget(tmp_path / "fast", NAMES, entity_column="who")
+
+    assert {"all": [row for row in before["all"] if row["who"] not in NAMES]} == rows_of(done.run)
+    assert [] == headrace.verify(tmp_path / "fast").problems
+
+    headrace.prepare(headrace.TemporalSplit(source=str(raw), **SETTINGS), tmp_path / "out")
+    headrace.rewrite(tmp_path / "out", tmp_path / "faster")
+    done = headrace.forget(tmp_path / "faster", NAMES)  # the entity is that of the run that was rewritten
+    assert 3 == done.found
+
+
+def test_what_cannot_be_erased_is_refused(tmp_path):
+    run = prepared(tmp_path, "csv").run
+    for out, names, error, message in [
+        (tmp_path / "out", "one text", SettingsError, "list of texts"),
+        (tmp_path / "out", [3], SettingsError, "list of texts"),
+        (run, NAMES, SettingsError, "is a run, not a dataset directory"),
+        (tmp_path / "raw", NAMES, InputError, "no finished run"),
+    ]:
+        with pytest.raises(error, match=message):
+            headrace.forget(out, names)
+
+
+def test_a_damaged_shard_is_not_written_again(tmp_path):
+    run = prepared(tmp_path, "csv").run
+    headrace.open(tmp_path / "out").entity_index()
+    name = next(iter(shards_holding(run, "train")))
+    data = bytearray((run / name).read_bytes())
+    data[-3] ^= 1
+    (run / name).write_bytes(data)
+
+    with pytest.raises(headrace.CorruptShard, match="its bytes are not those"):
+        headrace.forget(tmp_path / "out", NAMES)
+    assert run == find_run(tmp_path / "out")[0]
+
+
+STEPS = ("shard.written", "shard.linked", "receipt.linked", "index.linked", "manifest.linked", "links.made")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_leaves_the_old_run_and_a_second_call_finishes(tmp_path, step):
+    before = prepared(tmp_path, "csv")
+    number = count(1)
+
+    def die(event):
+        if isinstance(event, Step) and event.name == step and next(number) == (2 if step.startswith(("s", "r")) else 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        try:
+            headrace.forget(tmp_path / "out", NAMES, workers=1, on_event=die)
+        finally:
+            os._exit(7)
+    _, status = os.waitpid(child, 0)
+    assert signal.SIGKILL == os.WTERMSIG(status)
+
+    assert before.run == find_run(tmp_path / "out")[0]
+    assert [] == headrace.verify(tmp_path / "out").problems
+    tasks = Counter()
+    done = headrace.forget(
+        tmp_path / "out", NAMES, on_event=lambda event: tasks.update([getattr(event, "name", type(event).__name__)])
+    )
+    assert [] == headrace.verify(tmp_path / "out").problems
+    expected = {split: [row for row in rows if row["who"] not in NAMES] for split, rows in rows_of(before.run).items()}
+    assert expected == rows_of(done.run)
+    if step == "receipt.linked":
+        assert tasks["receipt.linked"] == done.shards - 2
