@@ -304,3 +304,27 @@ def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, 
         headrace.prepare(split_of(f"{s3}/raw"), tmp_path / "out", workers=1, on_event=listen)
 
     assert [] == list((tmp_path / "out").glob("runs/*/manifest.json"))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_entities_are_erased_from_a_run_in_a_store(s3: str, tmp_path: Path, suffix: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    split = split_of(write_raw(tmp_path / "raw", suffix=suffix))
+    options = {"workers": 2, "work_dir": tmp_path / "work"}
+    local, remote = headrace.prepare(split, tmp_path / "out"), headrace.prepare(split, f"{s3}/some/out", **options)
+    entity = rows_of(headrace.open(tmp_path / "out"), "train")[0]["entity"]
+
+    done = headrace.forget(f"{s3}/some/out", [entity], **options)
+    headrace.forget(tmp_path / "out", [entity], old_run="delete")
+
+    def shards(out: str | Path) -> dict[str, bytes]:
+        return {name: data for name, data in shards_of(out).items() if "forgotten.json" not in name}
+
+    assert headrace.verify(f"{s3}/some/out").problems == []
+    assert headrace.verify(f"{s3}/some/out", run=remote.manifest.run_id).problems == []
+    assert done.run.name == headrace.verify(tmp_path / "out").run_id
+    assert entity not in {row["entity"] for row in rows_of(headrace.open(f"{s3}/some/out"), "train")}
+    headrace.forget(f"{s3}/some/out", [entity], old_run="delete", **options)  # done before: only the old run goes
+    ours = {name: data for name, data in files_on_disk(tmp_path / "out").items() if "forgotten.json" not in name}
+    assert shards(f"{s3}/some/out") == ours
+    assert not local.run.exists()
