@@ -105,7 +105,11 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("plan",), ("split", "--split", "train", "--ranks", "2", "--batch-size", "4", "--html", "plan.html")),
     (("stream",), ("split", "--split", "train", "--batch-size", "4")),
     (("where",), ("split", "--split", "train", "--row", "part-00000.parquet:1", "--ranks", "2", "--batch-size", "4")),
+    (("where",), ("split", "--split", "train", "--entity", "c1", "--ranks", "2", "--batch-size", "4")),
+    (("index",), ("split", "--entity")),
     (("seen",), ("state.json", "split")),
+    (("seen",), ("state.json", "split", "--entity", "c1", "--ranks", "1", "--batch-size", "4")),
+    (("forget",), ("c1", "none", "split")),
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -122,6 +122,8 @@ def answer(
 
     from headrace.stream.order.whereabouts import row_in_shard
 
+    order = np.lexsort((found.position, asked.entity[found.row]))
+    found = replace(found, **{each.name: getattr(found, each.name)[order] for each in fields(found)})
     which, row = asked.entity[found.row], asked.rows[found.row]
     rows, deliveries = (np.bincount(each, minlength=len(asked.names)) for each in (asked.entity, which))
     shard, inside = row_in_shard(index, row)
