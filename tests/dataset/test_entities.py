@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
-from headrace.dataset.entities import _RECORD, _grouped, _Part, entity_column, entity_index, map_entities
+from headrace.dataset.entities import _RECORD, _grouped, _Part, entity_column, entity_index, find_entities, map_entities
 from headrace.errors import CorruptShard, InputError, SettingsError
 
 
@@ -37,6 +37,10 @@ def test_every_entity_has_the_rows_that_name_it(tmp_path_factory, names, part_ro
     index = entity_index(headrace.open(root / "data", cache_dir=root), "who", cache_dir=root, part_rows=part_rows)
     asked = ["b", "a", "Ä", "a ", "17", "other"]
     assert {name: [row for row, each in enumerate(names) if each == name] for name in asked} == found(index, asked)
+    dataset = headrace.open(root / "data", cache_dir=root)
+    for cache in (root, root / "none"):  # by the index, and by reading the column
+        which, rows = find_entities(dataset, "who", asked, cache_dir=cache)["all"]
+        assert [each.tolist() for each in index.rows_of("all", asked)] == [which.tolist(), rows.tolist()]
     named = [each for each in names if each]
     assert (len(set(named)), len(named)) == index.count("all")
 

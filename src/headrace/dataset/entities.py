@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
 from headrace.dataset.indexed import IndexedDataset
@@ -41,7 +42,7 @@ _VERSION_KEY = b"headrace.entities_version"
 _KEY = derive_key(0, "entity index")
 _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 PART_ROWS = 1 << 22
-_BLOCKS_AT_ONCE = 32  # whose records wait in memory to be written in the order of the split
+_BLOCKS_A_WORKER = 4  # whose records wait in memory to be written in the order of the split
 _IN_MEMORY = 1 << 22  # bytes of a part before they go to the disk
 _COLUMNS = {"high": pa.uint64(), "low": pa.uint64(), "ends": pa.int64()}
 
@@ -151,11 +152,9 @@ def entity_index(
     """The index of a column in the cache, made there first if it is not; one process of a machine makes it.
 
     part_rows: rows that are sorted together, at most about. on_progress: hears (blocks read, blocks). Raises what
-    reading raises, `InputError` for a column that is no key, and
-    `StoreError` if the cache cannot be written.
+    reading raises, `InputError` for a column that is no key, and `StoreError` if the cache cannot be written.
     """
-    key = sha256_hex(canonical_json([_VERSION, dataset.contents, list(dataset.splits), column]))
-    path = cache_dir / f"entities-{key}.arrows"
+    path = _path(dataset, column, cache_dir)
     with suppress(CorruptShard):
         return map_entities(path, column)
     make_directory(cache_dir)
@@ -167,6 +166,40 @@ def entity_index(
         with suppress(OSError):
             lock.unlink()
     return map_entities(path, column)
+
+
+def find_entities(
+    dataset: IndexedDataset, column: str, entities: Sequence[str], *, cache_dir: Path, workers: int | None = None
+) -> dict[str, tuple[I64, I64]]:
+    """What `EntityIndex.rows_of` says of each split, for one question: by the index if it is made, else by reading.
+
+    To read the column costs a fraction of making its index. Raises as `entity_index`.
+    """
+    with suppress(CorruptShard):
+        index = map_entities(_path(dataset, column, cache_dir), column)
+        return {split: index.rows_of(split, entities) for split in dataset.splits}
+    names = pa.array(entities, pa.large_string())
+
+    def look(split: str, texts_of: Callable[[int], pa.ChunkedArray], number: int) -> tuple[I64, I64]:
+        which = pc.index_in(texts_of(number), value_set=names)
+        rows = np.flatnonzero(np.asarray(which.is_valid()))
+        own = np.asarray(which.drop_null().combine_chunks(), np.int64)
+        return own, rows + dataset.split_index(split).first_row[number]
+
+    found = {}
+    for split in dataset.splits:
+        numbers = range(len(dataset.split_index(split).rows))
+        texts_of = _texts_of(dataset, split, column)
+        each = run_tasks([partial(look, split, texts_of, number) for number in numbers], workers or default_workers())
+        which, rows = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, each)], axis=1)
+        order = np.lexsort((rows, which))
+        found[split] = which[order], rows[order]
+    return found
+
+
+def _path(dataset: IndexedDataset, column: str, cache_dir: Path) -> Path:
+    key = sha256_hex(canonical_json([_VERSION, dataset.contents, list(dataset.splits), column]))
+    return cache_dir / f"entities-{key}.arrows"
 
 
 def map_entities(path: Path, column: str) -> EntityIndex:
@@ -229,11 +262,11 @@ def _build(
             temporary.unlink()
 
 
-def _records(dataset: IndexedDataset, split: str, column: str, parts: int, workers: int) -> Iterator[list[Records]]:
-    """The records of each block of a split, in order, dealt to parts."""
+def _texts_of(dataset: IndexedDataset, split: str, column: str) -> Callable[[int], pa.ChunkedArray]:
+    """A function from the number of a block to the entities of its rows, as text."""
     index, read, nulls = dataset.split_index(split), dataset.block_reader(split), dataset.index.null_values
 
-    def look(number: int) -> list[Records]:
+    def texts_of(number: int) -> pa.ChunkedArray:
         table = read(number, [column])
         if table.num_rows != index.rows[number]:
             raise CorruptShard(
@@ -241,10 +274,19 @@ def _records(dataset: IndexedDataset, split: str, column: str, parts: int, worke
                 f" the index says {index.rows[number]}; restore the shard or index the dataset again"
             )
         try:
-            texts = as_text(table[column], nulls, f"column {column!r}")
+            return as_text(table[column], nulls, f"column {column!r}")
         except InputError as error:
             raise InputError(f"{dataset.root}: {error}") from error
-        encoded = texts.combine_chunks().dictionary_encode()
+
+    return texts_of
+
+
+def _records(dataset: IndexedDataset, split: str, column: str, parts: int, workers: int) -> Iterator[list[Records]]:
+    """The records of each block of a split, in order, dealt to parts."""
+    index, texts_of = dataset.split_index(split), _texts_of(dataset, split, column)
+
+    def look(number: int) -> list[Records]:
+        encoded = texts_of(number).combine_chunks().dictionary_encode()
         known = np.flatnonzero(np.asarray(encoded.is_valid()))
         codes = np.asarray(encoded.indices.drop_null())
         high, low = hash_texts(_KEY, encoded.dictionary)
@@ -257,8 +299,9 @@ def _records(dataset: IndexedDataset, split: str, column: str, parts: int, worke
         records = records[np.argsort(part_of, kind="stable")]
         return np.split(records, np.cumsum(np.bincount(part_of, minlength=parts))[:-1])
 
-    for start in range(0, len(index.rows), _BLOCKS_AT_ONCE):
-        numbers = range(start, min(start + _BLOCKS_AT_ONCE, len(index.rows)))
+    at_once = _BLOCKS_A_WORKER * workers
+    for start in range(0, len(index.rows), at_once):
+        numbers = range(start, min(start + at_once, len(index.rows)))
         yield from run_tasks([partial(look, number) for number in numbers], workers)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
-from headrace.dataset.entities import entity_column, entity_index
+from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
 from headrace.dataset.local_shards import cache_directory
 from headrace.dataset.manifest import INDEX, MANIFEST
@@ -119,7 +119,7 @@ def forget(
     if root == place:
         raise SettingsError(f"{out}: is a run, not a dataset directory; give the directory that has it in runs/")
     run = FinishedRun(root, manifest)
-    found = _find(run, sorted(set(entities)), entity_column)
+    found = _find(run, sorted(set(entities)), entity_column, workers)
     names = {name for own in found.entities.values() for name in own}
     asked = Forgotten(
         run=root, old=root, other_runs=_other_runs(place, root), entities=len(set(entities)), found=len(names)
@@ -155,20 +155,16 @@ class _Found:
     rows: Mapping[str, I64]
 
 
-def _find(run: FinishedRun, names: Sequence[str], column: str | None) -> _Found:
+def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: int | None) -> _Found:
     if registration_of_run(run.manifest.recipe).forget is None:
         raise SettingsError(
             f"{run.root}: a run of {run.manifest.recipe!r} cannot be written again in part, as its files mix what was"
             " made of many rows; erase the entities in its source and prepare again"
         )
     name = entity_column(run, column)
-    index = entity_index(run, name, cache_dir=cache_directory(None))
-    entities, rows = {}, {}
-    for split in run.splits:
-        which, rows[split] = index.rows_of(split, names)
-        entities[split] = [names[each] for each in np.unique(which).tolist()]
-        rows[split].sort()
-    return _Found(name, entities, rows)
+    found = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
+    entities = {split: [names[each] for each in np.unique(which).tolist()] for split, (which, _) in found.items()}
+    return _Found(name, entities, {split: np.sort(rows) for split, (_, rows) in found.items()})
 
 
 def _delete(place: Path, run: str) -> None:
@@ -339,8 +335,8 @@ class _Rewriting:
             gone, keys = self._look(copy, old)
             if int(gone.sum()) != expected:
                 raise CorruptShard(
-                    f"{path}: {int(gone.sum())} rows are of the entities, the index of entities has {expected}; delete"
-                    " entities-*.arrows in the cache and run again"
+                    f"{path}: {int(gone.sum())} rows are of the entities, a look at its column found {expected};"
+                    " delete entities-*.arrows in the cache and run again"
                 )
             blocks: list[dict[str, Any]] = []
             if not gone.all():
