@@ -80,7 +80,8 @@ class Registration:
     words: what a shell offers as values, by command and parameter.
     stages: for each stage, what it does and what its tasks are.
     reasons: why rows are dropped, in words.
-    row: what a row of a split is; entity: the column that names its entity, where no setting says so.
+    row: what a row of a split is; entity: the column that names its entity, where the manifest does not say so, or a
+    function from the run's settings to it.
     shards: whether the rows of a source shard may go to several splits. forget: how shards are written again without
     some entities, a `run.forget.Erasure`; None: they cannot be.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.

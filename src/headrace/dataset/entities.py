@@ -14,6 +14,7 @@ directory under a name made of the contents and the column.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -34,7 +35,7 @@ from headrace.digest import canonical_json, derive_key, hash_texts, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.text_columns import as_text
-from headrace.recipe import registration_of_run
+from headrace.recipe import load, registration_of_run
 from headrace.storage.local import alone, created, make_directory, replace, temporary_for
 
 _VERSION = 1
@@ -59,10 +60,12 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
     manifest = getattr(dataset, "manifest", None)
     recipe, name = "", asked
     if manifest is not None and asked is None:
-        facts = manifest.facts
         recipe = f"a run of {manifest.recipe!r}"
-        name = registration_of_run(manifest.recipe).entity or facts.get("entity")
-        name = name or facts.get("source_facts", {}).get("entity")
+        name = registration_of_run(manifest.recipe).entity
+        if name is not None and ":" in name:
+            name = load(name)(json.loads((dataset.root / "config.json").read_bytes()))
+        facts = manifest.facts
+        name = name or facts.get("entity") or facts.get("source_facts", {}).get("entity")
     if name is None and recipe:
         raise SettingsError(
             f"{dataset.root}: {recipe} does not say whose its rows are; ask the data that it was made of, or give"

@@ -48,6 +48,12 @@ def _numbers(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def entity_of(settings: Mapping[str, Any]) -> str:
+    """Name the entity column in the output of a run with these settings."""
+    own = str(settings["entity"])
+    return str(settings["static_entity"] or "entity") if own == FILE_NAME else own
+
+
 class Series(RecipeSettings):
     """Time series of many entities: on a regular axis, cleaned, split by time and scaled by what trains.
 
@@ -246,7 +252,7 @@ class Series(RecipeSettings):
     @property
     def entity_column(self) -> str:
         """The name of the entity column in the output."""
-        return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
+        return entity_of({"entity": self.entity, "static_entity": self.static_entity})
 
     def filled_columns(self) -> list[str]:
         """List the columns that may be filled: all, or all but the target."""
