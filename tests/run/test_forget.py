@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from forks import server
+from recipe_runs import recipes_over
 
 import headrace
 from headrace.dataset.open import find_run
@@ -257,3 +259,23 @@ def test_a_kill_leaves_the_old_run_and_a_second_call_finishes(tmp_path, step):
     assert expected == rows_of(done.run)
     if step == "receipt.linked":
         assert tasks["receipt.linked"] == done.shards - 2
+
+
+@pytest.mark.slow
+def test_every_recipe_says_whose_its_rows_are_and_forgets_or_says_why_not(tmp_path):
+    recipes = recipes_over(tmp_path / "source", rows=300, shards=3)
+    columns = {"temporal_split": "id", "series": "entity", "histories": "src_id"}
+    for name, recipe in recipes.items():
+        made = recipe()
+        if name == "histories":
+            made = made.model_copy(update={"format": "arrow"})
+        run = headrace.prepare(made, tmp_path / name).run
+        if name in columns:
+            index = headrace.open(run).entity_index()
+            assert (columns[name], True) == (index.column, index.count("train")[1] > 0)
+        else:
+            with pytest.raises(SettingsError, match="does not say whose its rows are"):
+                headrace.open(run).entity_index()
+        why = "whose its rows are" if name == "rewrite" else "written again in part"
+        with nullcontext() if name == "temporal_split" else pytest.raises(SettingsError, match=why):
+            assert "nothing" == headrace.forget(tmp_path / name, ["nobody at all"]).how
