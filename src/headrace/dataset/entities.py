@@ -64,8 +64,8 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
         name = registration_of_run(manifest.recipe).entity
         if name is not None and ":" in name:
             name = load(name)(json.loads((dataset.root / "config.json").read_bytes()))
-        facts = manifest.facts
-        name = name or facts.get("entity") or facts.get("source_facts", {}).get("entity")
+        source = manifest.facts.get("source_facts")
+        name = name or manifest.facts.get("entity") or (source.get("entity") if isinstance(source, dict) else None)
     if name is None and recipe:
         raise SettingsError(
             f"{dataset.root}: {recipe} does not say whose its rows are; ask the data that it was made of, or give"
@@ -78,7 +78,7 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
         )
     if name not in names:
         raise SettingsError(f"{dataset.root}: has no column {name!r} to name entities; it has {', '.join(names)}")
-    return str(name)
+    return name
 
 
 def hash_names(entities: Sequence[str]) -> tuple[U64, U64]:

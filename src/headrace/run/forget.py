@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -109,7 +109,8 @@ def forget(
     removes the run that was read, once the new one is published. The rows are not gone before the old run, other runs
     and copies of it, caches of decoded blocks, and what was trained on them are deleted too, and a run that is prepared
     from the source again has them again.
-    Where no row is of these entities, nothing is written. work_dir, on_event: as of `prepare`. Raises `SettingsError`
+    Where no row is of these entities, nothing is written. With old_run="delete", the run that the present one was made
+    of is then removed, if that erased some of them. work_dir, on_event: as of `prepare`. Raises `SettingsError`
     for a recipe whose runs cannot be written again in part, and what `prepare` raises.
     """
     place = path_of(out)
@@ -125,23 +126,24 @@ def forget(
         run=root, old=root, other_runs=_other_runs(place, root), entities=len(set(entities)), found=len(names)
     )
     if not names:
-        if old_run == "delete":  # an earlier call may have been killed before it deleted what it was asked to
-            for each in manifest.facts.get("forgotten", ()):
-                _delete(place, each["run"])
-            asked = replace(asked, other_runs=_other_runs(place, root))
+        if old_run == "delete":  # the call that erased them may have been killed before it deleted the run it read
+            record = _record(root)
+            if set(_digests(entities)) & set(record.get("entities", ())):
+                _delete(place, str(record.get("of")))
+                asked = replace(asked, other_runs=_other_runs(place, root))
         return asked
     made = prepare(_Without(run, found), out, workers=workers, work_dir=work_dir, on_event=on_event)
-    receipt = json.loads((made.run / FORGOTTEN).read_bytes())
+    record = _record(made.run)
     if old_run == "delete":
         _delete(place, root.name)
     return replace(
         asked,
         run=made.run,
         other_runs=_other_runs(place, made.run, root),
-        rows=receipt["rows"],
-        shards=len(receipt["shards"]),
-        bytes_before=receipt["bytes_before"],
-        bytes=receipt["bytes"],
+        rows=record["rows"],
+        shards=len(record["shards"]),
+        bytes_before=record["bytes_before"],
+        bytes=record["bytes"],
         how=made.how,
     )
 
@@ -165,6 +167,26 @@ def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: i
     found = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
     entities = {split: [names[each] for each in np.unique(which).tolist()] for split, (which, _) in found.items()}
     return _Found(name, entities, {split: np.sort(rows) for split, (_, rows) in found.items()})
+
+
+def _digests(names: Sequence[str]) -> list[str]:
+    """The digests of entities, sorted."""
+    high, low = hash_texts(_KEY, pa.array(names, pa.large_string()))
+    return sorted(f"{h:016x}{lo:016x}" for h, lo in zip(high.tolist(), low.tolist(), strict=True))
+
+
+def _record(run: Path) -> dict[str, Any]:
+    """What `forgotten.json` of a run says; nothing where there is none. Raises `CorruptShard` if it was changed."""
+    try:
+        record: dict[str, Any] = json.loads((run / FORGOTTEN).read_bytes())
+        digest = record.pop("digest")
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise damaged(run / FORGOTTEN, f"is not the record of an erasure ({error})") from error
+    if digest != sha256_hex(canonical_json(record)):
+        raise damaged(run / FORGOTTEN)
+    return record
 
 
 def _delete(place: Path, run: str) -> None:
@@ -195,9 +217,7 @@ class _Without:
     @cached_property
     def digests(self) -> list[str]:
         """The digests of the erased entities, sorted."""
-        names = sorted({name for own in self.found.entities.values() for name in own})
-        high, low = hash_texts(_KEY, pa.array(names, pa.large_string()))
-        return sorted(f"{h:016x}{lo:016x}" for h, lo in zip(high.tolist(), low.tolist(), strict=True))
+        return _digests(sorted({name for own in self.found.entities.values() for name in own}))
 
     def identity_settings(self) -> dict[str, Any]:
         manifest = self.run.manifest
@@ -257,8 +277,13 @@ class _Without:
             facts={**facts, "forgotten": [*facts.get("forgotten", ()), step]},
             null_values=run.index.null_values,
         )
-        if not (context.run / FORGOTTEN).exists():
-            local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))
+        path = context.run / FORGOTTEN  # which has the time: an earlier attempt's is kept, here or in the store
+        if not path.exists():
+            data = self._receipt(context.run.name, work, written)
+            if context.store is not None:
+                with suppress(FileNotFoundError):
+                    data = (context.store / FORGOTTEN).read_bytes()
+            local.write_new(path, data)
         return outcome
 
     def _receipt(self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]) -> bytes:

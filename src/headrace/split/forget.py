@@ -34,30 +34,31 @@ def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
 
 
 def _count(run: FinishedRun, keys: I64) -> I64:
-    """Count rows in the stretches of time that the manifest counts."""
-    dates = run.manifest.facts["dates"]
+    """Count rows in the stretches of time that the manifest counts; none in a run of an older version."""
+    dates = run.manifest.facts.get("dates")
+    if dates is None:
+        return np.zeros(0, np.int64)
     return DateBins(dates["first_us"], dates["width_us"], len(dates["rows"]["train"])).counts(keys)
 
 
 def _facts(facts: dict[str, Any], counts: Mapping[str, I64], entities: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Take rows from the counts by date and entities from those of splits; drop names that look like missing ones."""
-    dates = {
-        **facts["dates"],
-        "rows": {split: (np.array(own) - counts[split]).tolist() for split, own in facts["dates"]["rows"].items()},
-    }
+    changed: dict[str, Any] = {}
+    if "dates" in facts:
+        rows = {split: (np.array(own) - counts[split]).tolist() for split, own in facts["dates"]["rows"].items()}
+        changed["dates"] = {**facts["dates"], "rows": rows}
     train, val = set(entities["train"]), set(entities["val"])
     erased = {name for own in entities.values() for name in own}
-    like = dict(facts["missing_like"])
+    like = facts.get("missing_like", {})
     if "entity" in like:
-        like["entity"] = {name: rows for name, rows in like["entity"].items() if name not in erased}
-    return {
-        **facts,
-        "dates": dates,
-        "train_entities": facts["train_entities"] - len(train),
-        "val_entities": facts["val_entities"] - len(val),
-        "entities_before_cutoff": facts["entities_before_cutoff"] - len(train | val),
-        "missing_like": like,
+        kept = {name: rows for name, rows in like["entity"].items() if name not in erased}
+        changed["missing_like"] = {**like, "entity": kept}
+    gone = {
+        "train_entities": len(train),
+        "val_entities": len(val),
+        "entities_before_cutoff": len(train | val),
     }
+    return {**facts, **changed, **{name: facts[name] - count for name, count in gone.items()}}
 
 
 ERASURE = Erasure(keys=_keys, count=_count, facts=_facts)
