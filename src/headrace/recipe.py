@@ -83,7 +83,7 @@ class Registration:
     row: what a row of a split is; entity: the column that names its entity, where the manifest does not say so, or a
     function from the run's settings to it.
     shards: whether the rows of a source shard may go to several splits. forget: how shards are written again without
-    some entities, a `run.forget.Erasure`; None: they cannot be.
+    some entities, a `run.erase.Erasure`; None: they cannot be.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".

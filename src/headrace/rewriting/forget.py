@@ -1,5 +1,5 @@
 """How rewritten shards are written again without some of their rows."""
 
-from headrace.run.forget import Erasure
+from headrace.run.erase import Erasure
 
 ERASURE = Erasure(encoding="fast")

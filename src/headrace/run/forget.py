@@ -3,19 +3,18 @@
 The new run is prepared like any other. Its identity is that of the old run and of the digests of the erased entities.
 Each touched shard is a task with a receipt; every other file of the old run gets a second name in the new one, a hard
 link where that is possible. Then come index, manifest, and the one rename that publishes. So a run that is killed on
-its way goes on, and readers see the old run or the new one. Text keeps the bytes of the records that stay, Parquet its
-schema, compression and order of rows.
+its way goes on, and readers see the old run or the new one.
 
 No file of the new run names an entity: its manifest has a digest of their digests, and `forgotten.json` the digests. A
-digest is a keyed hash with a known key. It tells a name to nobody, and lets who has a list of names test them.
+digest is a keyed hash with a known key: it tells no name, but whoever has a list of names can test them against it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,9 +22,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.arrays import I64, Bools
+from headrace.arrays import I64
 from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
 from headrace.dataset.local_shards import cache_directory
@@ -34,14 +32,10 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.pointer import RUN_ID
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, derive_key, hash_texts, sha256_file, sha256_hex
-from headrace.errors import CorruptShard, SettingsError
-from headrace.formats.blocks import kind_of_word, read_block
-from headrace.formats.open_parquet import open_file
-from headrace.formats.source import copied_records, read_chunks, survey
-from headrace.formats.text_columns import as_text
-from headrace.formats.write import ShardWriter
+from headrace.errors import SettingsError
 from headrace.recipe import load, registration_of_run
-from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task
+from headrace.run.erase import Erasure, ShardEraser
 from headrace.run.events import OnEvent
 from headrace.run.in_store import SUCCESS
 from headrace.run.prepare import Outcome, only_writer, prepare
@@ -55,22 +49,6 @@ REASON = "forgotten"  # in the manifest's counts of dropped rows
 _KEY = derive_key(0, "forgotten entity")
 _OWN = ("config.json", MANIFEST, INDEX, SUCCESS, FORGOTTEN, "report.html")
 _OWN_DIRECTORIES = ("receipts/", f"{STAGE_DIRECTORY}/")
-
-
-@dataclass(frozen=True)
-class Erasure:
-    """How runs of a recipe are written again without some of their rows; its registration names one.
-
-    keys: from a finished run to columns, and a function from a table of them to the key of each row, int64, as the
-    index has it; None: rows have no keys. count: from a run and keys of rows to counts of them, which add up.
-    facts: from the manifest's facts, the counts of the erased rows of each split, and the erased entities of each, to
-    the facts without them. encoding: of Parquet, see `ParquetSink`.
-    """
-
-    keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
-    count: Callable[[FinishedRun, I64], I64] | None = None
-    facts: Callable[[dict[str, Any], Mapping[str, I64], Mapping[str, Sequence[str]]], dict[str, Any]] | None = None
-    encoding: Literal["compact", "fast"] = "compact"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +99,7 @@ def forget(
         raise SettingsError(f"{out}: is a run, not a dataset directory; give the directory that has it in runs/")
     run = FinishedRun(root, manifest)
     found = _find(run, sorted(set(entities)), entity_column, workers)
-    names = {name for own in found.entities.values() for name in own}
+    names = _Without(run, found).names
     asked = Forgotten(
         run=root, old=root, other_runs=_other_runs(place, root), entities=len(set(entities)), found=len(names)
     )
@@ -214,10 +192,15 @@ class _Without:
     def recipe_name(self) -> str:
         return self.run.manifest.recipe
 
+    @property
+    def names(self) -> list[str]:
+        """The erased entities, sorted."""
+        return sorted({name for own in self.found.entities.values() for name in own})
+
     @cached_property
     def digests(self) -> list[str]:
         """The digests of the erased entities, sorted."""
-        return _digests(sorted({name for own in self.found.entities.values() for name in own}))
+        return _digests(self.names)
 
     def identity_settings(self) -> dict[str, Any]:
         manifest = self.run.manifest
@@ -240,9 +223,10 @@ class _Without:
         run, manifest = self.run, self.run.manifest
         shards = _shards_of(run)
         touched = {split: _touched(run, split, rows) for split, rows in self.found.rows.items()}
-        rewriting = _Rewriting(run, self.found, load(registration_of_run(manifest.recipe).forget or ""))
+        erasure: Erasure = load(registration_of_run(manifest.recipe).forget or "")
+        eraser = ShardEraser(run, self.found.column, self.names, erasure)
         work = [(shards[name], count) for own in touched.values() for name, count in own.items()]
-        tasks = [Task(old.file.path, old.file.bytes, partial(rewriting.task, old, count)) for old, count in work]
+        tasks = [Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)) for old, count in work]
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
         new = [old for name, old in shards.items() if name not in written]
@@ -256,12 +240,12 @@ class _Without:
         index, totals = tally(new, run.splits)
         count = sum(receipt.result["forgotten"] for receipt in receipts)
         facts = {name: value for name, value in manifest.facts.items() if name != "directories"}
-        if rewriting.erasure.facts is not None:
+        if erasure.facts is not None:
             counts = {
                 split: sum((np.array(written[name].result["counts"], np.int64) for name in own), np.zeros(1, np.int64))
                 for split, own in touched.items()
             }
-            facts = rewriting.erasure.facts(facts, counts, self.found.entities)
+            facts = erasure.facts(facts, counts, self.found.entities)
         step = {
             "run": manifest.run_id,
             "entities": len(self.digests),
@@ -336,117 +320,6 @@ def _touched(run: FinishedRun, split: str, rows: I64) -> dict[str, int]:
     shard = index.shard_of_block[np.searchsorted(index.first_row, rows, side="right") - 1]
     numbers, counts = np.unique(shard, return_counts=True)
     return {index.shards[number]: count for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)}
-
-
-@dataclass(frozen=True)
-class _Rewriting:
-    """Writes touched shards again."""
-
-    run: FinishedRun
-    found: _Found
-    erasure: Erasure
-    _names: pa.Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        names = sorted({name for own in self.found.entities.values() for name in own})
-        object.__setattr__(self, "_names", pa.array(names, pa.large_string()))
-
-    def task(self, old: ShardRecord, expected: int, files: TaskFiles) -> dict[str, Any]:
-        """Write a shard without the rows of the entities; none where all its rows are theirs."""
-        path = self.run.root / old.file.path
-        with place_of(path).local_copy() as copy:
-            if sha256_file(copy) != old.file.digest:
-                raise damaged(path)
-            gone, keys = self._look(copy, old)
-            if int(gone.sum()) != expected:
-                raise CorruptShard(
-                    f"{path}: {int(gone.sum())} rows are of the entities, a look at its column found {expected};"
-                    " delete entities-*.arrows in the cache and run again"
-                )
-            blocks: list[dict[str, Any]] = []
-            if not gone.all():
-                target = files.temporary(old.file.path)
-                parquet = old.format == "parquet"
-                writer = (
-                    self._copy_groups(copy, target, old, gone, keys)
-                    if parquet
-                    else (self._copy_records(copy, target, old, gone, keys))
-                )
-                with writer:
-                    written = writer.finish()
-                files.finished(target, old.file.path, written)
-                blocks = [asdict(block) for block in written.blocks]
-        count = self.erasure.count
-        return {
-            "rows_read": len(gone),
-            "rows": int((~gone).sum()),
-            "forgotten": expected,
-            "blocks": blocks,
-            "counts": [] if keys is None or count is None else count(self.run, keys[gone]).tolist(),
-        }
-
-    def _look(self, copy: Path, old: ShardRecord) -> tuple[Bools, I64 | None]:
-        """Which rows of a shard go, and the keys of all."""
-        wanted: Sequence[str] = ()
-        key_of: Callable[[pa.Table], I64] | None = None
-        if self.erasure.keys is not None:
-            wanted, key_of = self.erasure.keys(self.run)
-        column, nulls = self.found.column, self.run.index.null_values
-        gone, keys = [], [np.empty(0, np.int64)]
-        for number, block in enumerate(old.blocks):
-            table = read_block(
-                copy,
-                old.format,
-                block=number,
-                offset=block["offset"],
-                length=block["length"],
-                columns=list(dict.fromkeys([column, *wanted])),
-                schema=self.run.schema,
-                null_values=nulls,
-            )
-            texts = as_text(table[column], nulls, f"column {column!r}")
-            gone.append(np.asarray(pc.is_in(texts, value_set=self._names)))
-            if key_of is not None:
-                keys.append(key_of(table))
-        return np.concatenate(gone), None if key_of is None else np.concatenate(keys)
-
-    def _copy_groups(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
-        with open_file(copy, kind_of_word(old.format)) as file:
-            stored = file.metadata.row_group(0).column(0).compression.lower()
-            writer = ShardWriter(
-                target,
-                kind=kind_of_word(old.format),
-                schema=file.schema_arrow,
-                dialect=None,
-                parquet_compression={"uncompressed": "none", "lz4_raw": "lz4"}.get(stored, stored),
-                encoding=self.erasure.encoding,
-                block_rows=max(block["rows"] for block in old.blocks),
-            )
-            for number, block in enumerate(old.blocks):
-                part = slice(block["first_row"], block["first_row"] + block["rows"])
-                table = file.read_row_group(number, use_threads=False)
-                writer.append(table.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
-        return writer
-
-    def _copy_records(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
-        shard = survey(copy, old.file.path)
-        sizes = [chunk.sizes() for chunk in read_chunks(shard)]
-        found = [each for each in sizes if each is not None]
-        if len(found) < len(sizes) or sum(map(len, found)) != len(gone):
-            raise damaged(self.run.root / old.file.path, "has other records than its blocks say")
-        writer = ShardWriter(
-            target,
-            kind=shard.kind,
-            schema=shard.schema,
-            dialect=shard.dialect,
-            block_rows=max(block["rows"] for block in old.blocks),
-        )
-        row = 0
-        for records in copied_records(shard, np.concatenate(found)):
-            part = slice(row, row + len(records))
-            writer.append(records.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
-            row += len(records)
-        return writer
 
 
 def _link(

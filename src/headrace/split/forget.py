@@ -13,7 +13,7 @@ from headrace.arrays import I64
 from headrace.dataset.open import FinishedRun
 from headrace.formats.dates import parse_dates
 from headrace.formats.text_columns import nulled
-from headrace.run.forget import Erasure
+from headrace.run.erase import Erasure
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import TemporalSplit
 from headrace.split.shards import on_utc

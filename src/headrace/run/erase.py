@@ -1,0 +1,154 @@
+"""Write a shard of a finished run again without the rows of some entities.
+
+Text keeps the bytes of the records that stay, Parquet its schema, compression and order of rows. A shard is read whole,
+checked against its digest, once for the entities and keys of its rows and once for what is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64, Bools
+from headrace.dataset.open import FinishedRun
+from headrace.dataset.sound import damaged
+from headrace.digest import sha256_file
+from headrace.errors import CorruptShard
+from headrace.formats.blocks import kind_of_word, read_block
+from headrace.formats.open_parquet import open_file
+from headrace.formats.source import copied_records, read_chunks, survey
+from headrace.formats.text_columns import as_text
+from headrace.formats.write import ShardWriter
+from headrace.run.context import TaskFiles
+from headrace.run.tally import ShardRecord
+from headrace.storage.places import place_of
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """How runs of a recipe are written again without some of their rows; its registration names one.
+
+    keys: from a finished run to columns, and a function from a table of them to the key of each row, int64, as the
+    index has it; None: rows have no keys. count: from a run and keys of rows to counts of them, which add up.
+    facts: from the manifest's facts, the counts of the erased rows of each split, and the erased entities of each, to
+    the facts without them. encoding: of Parquet, see `ParquetSink`.
+    """
+
+    keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
+    count: Callable[[FinishedRun, I64], I64] | None = None
+    facts: Callable[[dict[str, Any], Mapping[str, I64], Mapping[str, Sequence[str]]], dict[str, Any]] | None = None
+    encoding: Literal["compact", "fast"] = "compact"
+
+
+@dataclass(frozen=True)
+class ShardEraser:
+    """Writes shards of a run again without the rows of entities of these names, by the column that holds them."""
+
+    run: FinishedRun
+    column: str
+    names: Sequence[str]
+    erasure: Erasure
+
+    def task(self, old: ShardRecord, expected: int, files: TaskFiles) -> dict[str, Any]:
+        """Write a shard without the rows of the entities; none where all its rows are theirs."""
+        path = self.run.root / old.file.path
+        with place_of(path).local_copy() as copy:
+            if sha256_file(copy) != old.file.digest:
+                raise damaged(path)
+            gone, keys = self._look(copy, old)
+            if int(gone.sum()) != expected:
+                raise CorruptShard(
+                    f"{path}: {int(gone.sum())} rows are of the entities, a look at its column found {expected};"
+                    " delete entities-*.arrows in the cache and run again"
+                )
+            blocks: list[dict[str, Any]] = []
+            if not gone.all():
+                target = files.temporary(old.file.path)
+                parquet = old.format == "parquet"
+                writer = (
+                    self._copy_groups(copy, target, old, gone, keys)
+                    if parquet
+                    else (self._copy_records(copy, target, old, gone, keys))
+                )
+                with writer:
+                    written = writer.finish()
+                files.finished(target, old.file.path, written)
+                blocks = [asdict(block) for block in written.blocks]
+        count = self.erasure.count
+        return {
+            "rows_read": len(gone),
+            "rows": int((~gone).sum()),
+            "forgotten": expected,
+            "blocks": blocks,
+            "counts": [] if keys is None or count is None else count(self.run, keys[gone]).tolist(),
+        }
+
+    def _look(self, copy: Path, old: ShardRecord) -> tuple[Bools, I64 | None]:
+        """Which rows of a shard go, and the keys of all."""
+        wanted: Sequence[str] = ()
+        key_of: Callable[[pa.Table], I64] | None = None
+        if self.erasure.keys is not None:
+            wanted, key_of = self.erasure.keys(self.run)
+        column, nulls = self.column, self.run.index.null_values
+        wanted_names = pa.array(self.names, pa.large_string())
+        gone, keys = [], [np.empty(0, np.int64)]
+        for number, block in enumerate(old.blocks):
+            table = read_block(
+                copy,
+                old.format,
+                block=number,
+                offset=block["offset"],
+                length=block["length"],
+                columns=list(dict.fromkeys([column, *wanted])),
+                schema=self.run.schema,
+                null_values=nulls,
+            )
+            texts = as_text(table[column], nulls, f"column {column!r}")
+            gone.append(np.asarray(pc.is_in(texts, value_set=wanted_names)))
+            if key_of is not None:
+                keys.append(key_of(table))
+        return np.concatenate(gone), None if key_of is None else np.concatenate(keys)
+
+    def _copy_groups(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
+        with open_file(copy, kind_of_word(old.format)) as file:
+            stored = file.metadata.row_group(0).column(0).compression.lower()
+            writer = ShardWriter(
+                target,
+                kind=kind_of_word(old.format),
+                schema=file.schema_arrow,
+                dialect=None,
+                parquet_compression={"uncompressed": "none", "lz4_raw": "lz4"}.get(stored, stored),
+                encoding=self.erasure.encoding,
+                block_rows=max(block["rows"] for block in old.blocks),
+            )
+            for number, block in enumerate(old.blocks):
+                part = slice(block["first_row"], block["first_row"] + block["rows"])
+                table = file.read_row_group(number, use_threads=False)
+                writer.append(table.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
+        return writer
+
+    def _copy_records(self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None) -> ShardWriter:
+        shard = survey(copy, old.file.path)
+        sizes = [chunk.sizes() for chunk in read_chunks(shard)]
+        found = [each for each in sizes if each is not None]
+        if len(found) < len(sizes) or sum(map(len, found)) != len(gone):
+            raise damaged(self.run.root / old.file.path, "has other records than its blocks say")
+        writer = ShardWriter(
+            target,
+            kind=shard.kind,
+            schema=shard.schema,
+            dialect=shard.dialect,
+            block_rows=max(block["rows"] for block in old.blocks),
+        )
+        row = 0
+        for records in copied_records(shard, np.concatenate(found)):
+            part = slice(row, row + len(records))
+            writer.append(records.filter(pa.array(~gone[part])), None if keys is None else keys[part][~gone[part]])
+            row += len(records)
+        return writer
