@@ -37,7 +37,8 @@ class LeakOptions:
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A file of benchmark items that should not be in the data; may be repeated.", show_default=False
+            help="A file or directory of benchmark items that should not be in the data; may be repeated.",
+            show_default=False,
         ),
     ] = None
     ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13

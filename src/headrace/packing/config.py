@@ -17,6 +17,7 @@ from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
 from headrace.packing.storage.packed_parquet import Codec, checked_codec
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names
+from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 if TYPE_CHECKING:
     from headrace.run.context import RunContext
@@ -120,6 +121,8 @@ class PackedSequences(RecipeSettings, ChatSettings):
     content: Names = Field(
         (), json_schema_extra={"panel": "Splits"}, description="Columns to compare in place of user turns."
     )
+    exclude: Exclude = ()
+    exclude_ngram: ExcludeWords = 13
     sample: int | None = _rows(
         None, ge=1, description="At most this many rows of each dataset, chosen by seed; all unless given."
     )
@@ -193,16 +196,17 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return [split for split in SPLITS if getattr(self.blend, split)]
 
     def identity_settings(self) -> dict[str, Any]:
-        """List the settings that can change a byte of output; tokenizer and template by digest, paths not at all.
+        """List the settings that can change a byte of output; tokenizer, template and benchmarks by digest, no paths.
 
         A tokenizer of the hub is there by its name and commit too.
         """
-        settings = self.model_dump(mode="json", exclude={"tokenizer", "chat_template", "max_bad_share"})
+        elsewhere = {"tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
+        settings = self.model_dump(mode="json", exclude=elsewhere)
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]
         named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
-        return {**settings, **named, "encoder": fingerprint_of(self)}
+        return {**settings, **named, **exclusion_identity(self), "encoder": fingerprint_of(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """List the files of all datasets, each name after its split (of blends per split) and dataset."""

@@ -43,9 +43,11 @@ from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
+from headrace.stream.audit.exclude import exclusion_identity, read_excluded
 
 _SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a warning
 _KINDS = ("sequences", "tokens", "labels")
+_NOT_OF_GROUPS = {"blend", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
 _BIN_WITHOUT_LABEL = "bin_without_label"
 
 
@@ -63,7 +65,9 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             f"pad_multiple is {settings.pad_multiple}, and no tokenizer names an end token to pad with; give pad_id="
         )
     tasks = encode_tasks(settings, context, datasets)
-    work = partial(encode, settings=settings, encoder=encoder, blank=pad_id if settings.pad_multiple > 1 else None)
+    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
+    blank = pad_id if settings.pad_multiple > 1 else None
+    work = partial(encode, settings=settings, encoder=encoder, blank=blank, benchmarks=benchmarks)
     encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
     _refuse_bad(settings, context, encoded)
     origins = []
@@ -176,6 +180,11 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
             },
             "duplicates": choice.duplicates,
+            **(
+                {}
+                if benchmarks is None
+                else {"benchmarks": benchmarks.facts(each.result["excluded"] for each in encoded)}
+            ),
             "units": [{"of": what, **units} for what, units in choice.units],
             "encoded": counts,
             "lost": lost,
@@ -214,7 +223,7 @@ def _groups(
     settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, fingerprint: str
 ) -> dict[Group, I64]:
     """List what is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
-    shared = settings.model_dump(mode="json", exclude={"blend", "tokenizer", "chat_template", "max_bad_share"})
+    shared = settings.model_dump(mode="json", exclude=_NOT_OF_GROUPS) | exclusion_identity(settings)
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
         for place, dataset in enumerate(datasets):

@@ -30,6 +30,7 @@ from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
     count_items,
+    find_benchmarks,
     find_overlaps,
     read_items,
     texts_of,
@@ -126,8 +127,9 @@ def find_leaks(
     """Compare the splits of a dataset with each other, and with benchmarks that should not be in it.
 
     content: columns to compare; none: all but time, entity, label and lineage. entity, label: columns; None: those of
-    the run's own settings, if it has any. against: files of benchmark items: JSON lines, CSV, Parquet, or text with an
-    item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
+    the run's own settings, if it has any. against: files of benchmark items, or directories of them: JSON lines, CSV,
+    Parquet, or text with an item a line. ngram: words in a row that an item and a row must share; items that have fewer
+    are looked for whole.
     Memory: 8 bytes a row, the distinct entities, the benchmarks, and with a label about 524,288 rows of two splits.
     Raises `SettingsError` for columns that are not there, and what reading raises.
     """
@@ -154,7 +156,7 @@ def find_leaks(
     digest = partial(_sequence_digests if packed else _row_digests, compared)
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
-    sources = {str(path): read_items(path) for path in against}
+    sources = {str(path): read_items(path) for path in find_benchmarks(against)}
     return LeakReport(
         unit="sequence" if packed else "row",
         rows={name: len(found) for name, found in digests.items()},
