@@ -31,7 +31,7 @@ REGISTRATION = Registration(
         "too_short": "one token has nothing to predict",
         "too_long": "no sequence of the row fits a bin, or its answer would be cut away",
         "sampled_out": "not in the sample",
-        "in_benchmark": "it holds an item of a benchmark that is excluded",
+        "in_benchmark": "holds an item of a benchmark that is excluded",
         "key_in_test": "its conversation key is in test",
         "key_in_valid": "its conversation key is in valid",
         "content_in_test": "its user turns, or a sequence of it, are in test",

@@ -41,6 +41,7 @@ from headrace.split.shards import (
     word_of_output,
 )
 from headrace.storage import local
+from headrace.stream.audit.exclude import read_excluded
 
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
 _NUMBER = re.compile(r"part-(\d+)")
@@ -73,8 +74,10 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     source = _survey(settings, context, files)
     kind, parquet_compression = _output_kind(settings, source)
 
+    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
+
     def scan(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        return scan_shard(files, settings, shard, place)
+        return scan_shard(files, settings, shard, place, benchmarks)
 
     scans = context.stage("scan", source.tasks(scan), durable=False)
     context.warn(odd_values(settings, scans))
@@ -116,7 +119,8 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
         directories=DIRECTORIES,
-        facts=_facts(settings, plan, scans, parts),
+        facts=_facts(settings, plan, scans, parts)
+        | ({} if benchmarks is None else {"benchmarks": benchmarks.facts(each.result["excluded"] for each in scans)}),
         null_values=settings.null_values,
     )
 

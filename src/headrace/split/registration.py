@@ -21,6 +21,7 @@ REGISTRATION = Registration(
         "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
         "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
         "missing_label": "has no label",
+        "in_benchmark": "holds an item of a benchmark that is excluded",
     },
     verify="headrace.split.verify:verify_split",
     figures="headrace.split.figures:figures",

@@ -28,9 +28,10 @@ from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.settings import TemporalSplit
+from headrace.stream.audit.overlap import Benchmarks, texts_of
 
 NOBODY = -1
-UNREADABLE_DATE, MISSING_LABEL, INSTANT = 1, 2, 4
+UNREADABLE_DATE, MISSING_LABEL, INSTANT, HOLDS_ITEM = 1, 2, 4, 8
 MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
 _MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
@@ -62,9 +63,14 @@ def entities_file(number: int) -> str:
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
 
 
-def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: int) -> dict[str, Any]:
-    """Scan one shard. Raises `InputError` for rows without date or entity where that is an error."""
-    scan = _Scan(settings, shard)
+def scan_shard(
+    files: TaskFiles, settings: TemporalSplit, shard: Shard, number: int, benchmarks: Benchmarks | None = None
+) -> dict[str, Any]:
+    """Scan one shard. benchmarks: rows that overlap these are flagged.
+
+    Raises `InputError` for rows without date or entity where that is an error.
+    """
+    scan = _Scan(settings, shard, benchmarks)
     for chunk in read_chunks(shard, scan.columns):
         scan.take(chunk)
     result, rows, entities = scan.finish()
@@ -100,12 +106,16 @@ def _read(path: Path) -> pa.Table:
 class _Scan:
     """The running state of one shard's scan."""
 
-    def __init__(self, settings: TemporalSplit, shard: Shard) -> None:
+    def __init__(self, settings: TemporalSplit, shard: Shard, benchmarks: Benchmarks | None) -> None:
         self.settings, self.shard, self.cutoff = settings, shard, settings.cutoff()
         wanted = [settings.time, settings.entity]
         if settings.label is not None:
             wanted += settings.targets or () if settings.label == settings.main_target else (settings.label,)
         self.columns = [name for name in dict.fromkeys(wanted) if name in shard.schema.names]
+        self.benchmarks = benchmarks
+        self.excluded: Counter[str] = Counter()  # rows by benchmark
+        if benchmarks is not None:  # an item may be in any column
+            self.columns = list(shard.schema.names)
         self.texts: list[pa.Array] = []
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
@@ -133,6 +143,10 @@ class _Scan:
             if str(self.shard.path) in str(error):
                 raise
             raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
+        if self.benchmarks is not None:
+            found = self.benchmarks.rows_in(texts_of(table), len(table))
+            self.excluded.update(dict(zip(self.benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
+            flags |= np.where(found.any(axis=0), HOLDS_ITEM, 0).astype(np.uint8)
         sizes = chunk.sizes()
         if sizes is None:
             self.sizes = None
@@ -259,6 +273,7 @@ class _Scan:
             "nobody_before": bool((is_before & (entity == NOBODY)).any()),
             "entities": len(before),
             "classes": sorted(self.classes),
+            "excluded": {name: self.excluded[name] for name in self.benchmarks.digests} if self.benchmarks else {},
         }
         rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
         if self.sizes:

@@ -16,6 +16,7 @@ from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names
 from headrace.storage.settings import LocalPath, Places
+from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 if TYPE_CHECKING:
     from headrace.split.cutoff import Cutoff
@@ -125,6 +126,8 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra=_ROWS,
         description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
     )
+    exclude: Exclude = ()
+    exclude_ngram: ExcludeWords = 13
     shard_numbers: Literal["keep", "dense"] = Field(
         "keep",
         json_schema_extra=_OUTPUT,
@@ -221,10 +224,11 @@ class TemporalSplit(RecipeSettings):
         return files
 
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output; of the signature its names, not its path."""
+        """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
         from headrace.formats.source import read_signature
 
-        settings = self.model_dump(mode="json", exclude={"source", "signature"})
+        settings = self.model_dump(mode="json", exclude={"source", "signature", "exclude", "exclude_ngram"})
+        settings |= exclusion_identity(self)
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         settings["split_date"] = str(self.cutoff().instant_us)
         return settings

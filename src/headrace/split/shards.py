@@ -32,9 +32,10 @@ from headrace.run.receipts import FileRecord, Receipt
 from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.cutoff import DateBins, to_utc
-from headrace.split.scan import INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
+from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.split.settings import TemporalSplit
 from headrace.storage.local import storing
+from headrace.stream.audit.exclude import IN_BENCHMARK
 
 SPLITS = ("train", "val", "test")
 REASONS = (
@@ -44,6 +45,7 @@ REASONS = (
     "train_entity_after_cutoff",
     "val_entity_after_cutoff",
     "missing_label",
+    IN_BENCHMARK,
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
 
@@ -106,7 +108,8 @@ def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
 
-    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in this order.
+    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in a benchmark, in this
+    order.
     """
     side_of_entity = plan.allocation.side_of(scanned.hashes)
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_entity == "own" else UNSEEN
@@ -121,6 +124,7 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[before & (side == VAL)] = _CLASS["val"]
     flagged = scanned.flags.any()
     if flagged:
+        result[(scanned.flags & HOLDS_ITEM) != 0] = _CLASS[IN_BENCHMARK]
         result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
     result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
     if plan.settings.val_in_test == "drop":
