@@ -12,6 +12,7 @@ from headrace.cli.flags import Json, PlainShards, Source, with_groups
 from headrace.cli.output import emit, printer, say, table
 from headrace.errors import HeadraceError
 from headrace.printable import printable
+from headrace.report.words import many, moment
 
 if TYPE_CHECKING:
     from headrace.stream.audit.leaks import LeakReport
@@ -34,6 +35,15 @@ class LeakOptions:
         str | None, typer.Option(help="Column whose values name entities; default: the run's.", show_default=False)
     ] = None
     label: Annotated[str | None, typer.Option(help="Column to predict; default: the run's.", show_default=False)] = None
+    time: Annotated[
+        str | None, typer.Option(help="Column of the time of a row; default: the run's.", show_default=False)
+    ] = None
+    label_horizon: Annotated[
+        str | None,
+        typer.Option(
+            help="How far behind its row a label looks, e.g. 30d: rows closer to the cutoff count.", show_default=False
+        ),
+    ] = None
     against: Annotated[
         list[Path] | None,
         typer.Option(
@@ -65,6 +75,8 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
         content=asked.content or (),
         entity=asked.entity,
         label=asked.label,
+        time=asked.time,
+        label_horizon=asked.label_horizon,
         against=asked.against or (),
         ngram=asked.ngram,
     )
@@ -97,6 +109,22 @@ def _print(report: LeakReport) -> None:
     for each in report.telling:
         right = f"right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
         say(f"{printable(each.column)} alone gives the label: {right}")
+    for period in report.periods:
+        if period.unread:
+            say(f"{many(period.unread, report.unit)} of {period.split} have no time that can be read")
+    same = [pair for pair in report.concurrent if pair.rows]
+    if same:
+        made = table(
+            "other entities at the same time",
+            ("split", "as in", f"{report.unit}s", "share", "from", "to"),
+            numbers_from=2,
+        )
+        for one in same:
+            span = (moment(at) for at in (one.first_us, one.last_us) if at is not None)
+            made.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.share:.2%}", *span)
+        printer().print(made)
+    for past in report.past_cut:
+        say(f"labels of {many(past.rows, report.unit)} of {past.split} look past the cutoff: {past.share:.2%}")
     for source, count in report.items.items():
         found = [each for each in report.overlaps if each.source == source]
         items = len({each.item for each in found})

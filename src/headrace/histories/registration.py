@@ -38,6 +38,7 @@ REGISTRATION = Registration(
         "zero_value": "value is 0",
     },
     row="big row",
+    roles="headrace.histories.config:output_roles",
     verify="headrace.histories.verify:verify_histories",
     figures="headrace.histories.figures:figures",
     readers={

@@ -30,6 +30,7 @@ REGISTRATION = Registration(
         "trimmed": "before the first or behind the last value",
         "not_listed": "its entity was not asked for",
     },
+    roles="headrace.series.config:output_roles",
     verify="headrace.series.verify:verify_series",
     figures="headrace.series.figures:figures",
     summary="headrace.series.command:print_series",

@@ -26,6 +26,8 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
+from headrace.recipe import load, registration_of_run
+from headrace.stream.audit.calendar import PastCut, Period, Together, concurrent, past_cut, periods, timed
 from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
@@ -87,7 +89,8 @@ class LeakReport:
 
     unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. repeated: units of
     each split whose content an earlier one of the same split has. shared: for each pair of splits. overlaps: of the
-    benchmarks with the rows, see `Overlap`; items: benchmark items looked for.
+    benchmarks with the rows, see `Overlap`; items: benchmark items looked for. periods, concurrent: of splits whose
+    rows have a time, see `Period` and `Together`. past_cut: of labels from after their row, see `PastCut`.
     """
 
     unit: str
@@ -99,15 +102,20 @@ class LeakReport:
     telling: tuple[Telling, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     items: Mapping[str, int] = field(default_factory=dict)
+    periods: tuple[Period, ...] = ()
+    concurrent: tuple[Together, ...] = ()
+    past_cut: tuple[PastCut, ...] = ()
 
     @property
     def worst(self) -> float:
-        """The largest share of a split that is in an earlier one, or of a benchmark that is in the data; 0 to 1."""
+        """The largest share of a split that is in an earlier one or whose labels look past the cutoff, or of a
+        benchmark that is in the data; 0 to 1."""
         of_items = [
             len({overlap.item for overlap in self.overlaps if overlap.source == source}) / max(1, count)
             for source, count in self.items.items()
         ]
-        return max([0.0, *(each.share for each in self.shared), *of_items])
+        of_rows = [*(each.share for each in self.shared), *(each.share for each in self.past_cut)]
+        return max([0.0, *of_rows, *of_items])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -120,28 +128,36 @@ def find_leaks(
     content: Sequence[str] = (),
     entity: str | None = None,
     label: str | None = None,
+    time: str | None = None,
+    label_horizon: str | None = None,
     against: Sequence[str | Path] = (),
     ngram: int = 13,
     workers: int | None = None,
 ) -> LeakReport:
     """Compare the splits of a dataset with each other, and with benchmarks that should not be in it.
 
-    content: columns to compare; none: all but time, entity, label and lineage. entity, label: columns; None: those of
-    the run's own settings, if it has any. against: files of benchmark items, or directories of them: JSON lines, CSV,
-    Parquet, or text with an item a line. ngram: words in a row that an item and a row must share; items that have fewer
-    are looked for whole.
-    Memory: 8 bytes a row, the distinct entities, the benchmarks, and with a label about 524,288 rows of two splits.
+    content: columns to compare; none: all but time, entity, label and lineage. entity, label, time: columns; None:
+    those of the run's own settings, if it has any. label_horizon: how far behind the time of a row its label looks,
+    such as 30d. against: files of benchmark items, or directories of them: JSON lines, CSV, Parquet, or text with an
+    item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
+    Memory: 8 bytes a row, 24 more where rows have a time, the distinct entities, the benchmarks, and with a label about
+    524,288 rows of two splits.
     Raises `SettingsError` for columns that are not there, and what reading raises.
     """
     check_integer("ngram", ngram, least=3)
     names = dataset.schema.names
     roles = _roles(dataset)
-    entity, label = entity or roles.get("entity"), label or roles.get("label")
-    for role, name in (("entity", entity), ("label", label), *(("content", each) for each in content)):
+    roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
+    entity, label, time = roles.get("entity"), roles.get("label"), roles.get("time")
+    for role, name in (("entity", entity), ("label", label), ("time", time), *(("content", each) for each in content)):
         if name is not None and name not in names:
             raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
     packed = set(_PACKED) <= set(names) and not content
-    left_out = {roles.get("time"), entity, label, *roles.get("targets", ()), *_LINEAGE}
+    if label_horizon is not None and time is None:
+        raise SettingsError(
+            f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
+        )
+    left_out = {time, entity, label, *roles.get("targets", ()), *_LINEAGE}
     compared = tuple(content) or (_PACKED[:1] if packed else tuple(name for name in names if name not in left_out))
     if not compared:
         raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
@@ -156,6 +172,7 @@ def find_leaks(
     digest = partial(_sequence_digests if packed else _row_digests, compared)
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
+    dated = {} if time is None else _dated(splits, roles)
     sources = {str(path): read_items(path) for path in find_benchmarks(against)}
     return LeakReport(
         unit="sequence" if packed else "row",
@@ -170,6 +187,9 @@ def find_leaks(
         telling=() if label is None else _telling(splits, label, [n for n in names if n not in {*left_out, label}]),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
+        periods=periods(dated),
+        concurrent=concurrent(dated),
+        past_cut=() if label_horizon is None else past_cut(dated, label_horizon, roles.get("cutoff_us")),
     )
 
 
@@ -213,13 +233,25 @@ def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -
 
 
 def _roles(dataset: Dataset) -> dict[str, Any]:
-    """Return the columns that the settings of a prepared run name, by role."""
+    """Return the columns that play a role in a prepared run, what its times are read by, and its cutoff."""
     path = dataset.root / "config.json"
     if dataset.manifest is None or not path.is_file():
         return {}
     settings = json.loads(path.read_bytes())
-    roles = {name: settings.get(name) for name in ("time", "entity", "label") if isinstance(settings.get(name), str)}
-    return {**roles, "targets": tuple(settings.get("targets") or ())}
+    named = ("time", "entity", "label", "time_format")
+    roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
+    if (own := registration_of_run(dataset.manifest.recipe).roles) is not None:
+        roles |= load(own)(settings)
+    rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
+    return {**roles, **rest, "cutoff_us": dataset.manifest.facts.get("cutoff_us")}
+
+
+def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+    """Read when each row of each split is, and of which entity."""
+    columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
+    read = partial(timed, columns, roles.get("time_format", "auto"), roles.get("null_values", ()))
+    empty = pl.DataFrame(schema={"entity": pl.UInt64, "begin": pl.Int64, "end": pl.Int64})
+    return {each.name: pl.concat([empty, *each.map(list(columns.values()), read)]) for each in splits}
 
 
 def _row_digests(columns: Sequence[str], table: pa.Table) -> U64:
