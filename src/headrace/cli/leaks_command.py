@@ -52,6 +52,9 @@ class LeakOptions:
         ),
     ] = None
     ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13
+    html: Annotated[
+        Path | None, typer.Option(help="Draw what was found as a page in this file.", show_default=False)
+    ] = None
     max_share: Annotated[
         float, typer.Option(min=0, max=1, help="Largest share of a split, or of a benchmark, that may be found.")
     ] = 0.001
@@ -80,6 +83,11 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
         against=asked.against or (),
         ngram=asked.ngram,
     )
+    if asked.html is not None:
+        from headrace.report.leaks import page_of_leaks
+        from headrace.report.write import publish
+
+        publish(page_of_leaks(report, path.rstrip("/").rpartition("/")[2] or path, asked.max_share), asked.html)
     if as_json:
         emit({"ok": report.worst <= asked.max_share, "max_share": asked.max_share, **report.to_dict()})
     else:
