@@ -39,6 +39,10 @@ REGISTRATION = Registration(
     },
     row="big row",
     roles="headrace.histories.config:output_roles",
+    unproved=(
+        "An entity may be in both splits under two names; rows with the same measurements are counted.",
+        "Train and test are of the same time: entities are apart, and times are not.",
+    ),
     verify="headrace.histories.verify:verify_histories",
     figures="headrace.histories.figures:figures",
     readers={

@@ -42,6 +42,9 @@ REGISTRATION = Registration(
         **REASONS,
     },
     row="bin",
+    unproved=(
+        "The tokens may not be those of the chats: sequences are compared with the 64-bit fingerprints of packing.",
+    ),
     verify="headrace.packing.verify:verify_packed",
     figures="headrace.packing.figures:figures",
     summary="headrace.packing.command:print_packed",

@@ -144,7 +144,7 @@ def _content_check(
     apart = f"no sequence of a split is in another ({which} compared)"
     if settings.duplicates_are in ("group", "drop"):
         return Check("content apart", apart, listed or None)
-    return Check("content apart", f"not asked for: {listed or apart}")
+    return Check("content apart", f"not asked for: {listed or apart}", kind="count")
 
 
 def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
@@ -206,15 +206,16 @@ def _tokenizer_checks(run: FinishedRun) -> list[Check]:
     try:
         directory = cached_directory(name)
     except MissingExtra as error:
-        return [Check("tokenizer", f"{name}: not compared, {error}")]
+        return [Check("tokenizer", f"{name}: not compared, {error}", kind="here")]
     if directory is None:
-        return [Check("tokenizer", f"{name}: not compared, it is not in the hub's cache on this machine")]
+        return [Check("tokenizer", f"{name}: not compared, it is not in the hub's cache on this machine", kind="here")]
     recorded = made_with["files"]
     for file, digest in digests_in(directory).items():
         if digest != recorded.get(file, digest):
             problem = f"{directory / file}: is not the file that the run was made with; fetch {name} again"
-            return [Check("tokenizer", name, problem)]
-    return [Check("tokenizer", f"{name}: the files in the hub's cache are those that the run was made with")]
+            return [Check("tokenizer", name, problem, "here")]
+    told = f"{name}: the files in the hub's cache are those that the run was made with"
+    return [Check("tokenizer", told, kind="here")]
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:

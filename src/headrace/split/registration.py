@@ -23,6 +23,7 @@ REGISTRATION = Registration(
         "missing_label": "has no label",
         "in_benchmark": "holds an item of a benchmark that is excluded",
     },
+    unproved=("Rows of other entities at the same time may be in two splits: val is from the time of train.",),
     verify="headrace.split.verify:verify_split",
     figures="headrace.split.figures:figures",
 )
