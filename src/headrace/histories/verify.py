@@ -65,8 +65,8 @@ class Found:
     measurements: int
     sum: int
     problem: str | None
-    contents: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
-    trains: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+    contents: U64 = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
+    trains: Bools = field(default_factory=lambda: np.empty(0, np.bool_), compare=False)
 
 
 def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check]:
