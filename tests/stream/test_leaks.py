@@ -59,6 +59,17 @@ def test_rows_that_differ_in_any_value_are_not_the_same(tmp_path):
     assert report.worst == 0
 
 
+def test_rows_without_any_value_share_nothing(tmp_path):
+    train = [{"a": None, "b": 1.5}, {"a": " ", "b": None}, {"a": None, "b": float("nan")}, {"a": "x", "b": None}]
+    test = [{"a": None, "b": None}, {"a": "", "b": float("nan")}, {"a": "x", "b": None}, {"a": "", "b": None}]
+    report = headrace.find_leaks(write(tmp_path, train=train, test=test))
+
+    assert report.blank == {"train": 2, "test": 3}
+    assert report.repeated == {"train": 0, "test": 0}
+    assert [each.rows for each in report.shared] == [1]
+    assert report.shared[0].examples == (("train/part-0.parquet:3", "test/part-0.parquet:2"),)
+
+
 def test_nested_values_are_compared(tmp_path):
     chat = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
     other = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "ho"}]

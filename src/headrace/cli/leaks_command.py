@@ -110,6 +110,9 @@ def _print(report: LeakReport) -> None:
         first = " = ".join(pair.examples[0]) if pair.examples else ""
         made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(first))
     printer().print(made)
+    blank = sum(report.blank.values())
+    if blank:
+        say(f"{many(blank, report.unit)} without any value in these columns: not compared")
     ids = report.near_ids
     if ids is not None and ids.entities:
         examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))

@@ -48,6 +48,9 @@ def content_figure(report: LeakReport, max_share: float) -> Figure:
     if again:
         told = listed([f"{many(rows, unit)} of {split}" for split, rows in again.items()])
         lines.append(f"Within a split, {told} {_be(sum(again.values()))} the same as an earlier one.")
+    blank = sum(report.blank.values())
+    if blank:
+        lines.append(f"{many(blank, unit)} without any value in the compared columns {_be(blank)} left out.")
     bad = any(each.share > max_share for each in shared)
     return Figure(
         "content",

@@ -41,6 +41,7 @@ from headrace.stream.loader.dataset import Dataset
 
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
 _LINEAGE = ("source_shard", "source_row")
+_BLANK = np.uint64(0)  # the hash of rows without content
 _EXAMPLES = 5
 _LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
 _CLASSES = 100  # more than these are no classes
@@ -87,8 +88,9 @@ class Telling:
 class LeakReport:
     """What `find_leaks` found.
 
-    unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. repeated: units of
-    each split whose content an earlier one of the same split has. shared: for each pair of splits. overlaps: of the
+    unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. blank: units of each
+    split that hold nothing in them, and are not compared. repeated: units of each split whose content an earlier one of
+    the same split has. shared: for each pair of splits. overlaps: of the
     benchmarks with the rows, see `Overlap`; items: benchmark items looked for. periods, concurrent: of splits whose
     rows have a time, see `Period` and `Together`. past_cut: of labels from after their row, see `PastCut`.
     """
@@ -105,6 +107,7 @@ class LeakReport:
     periods: tuple[Period, ...] = ()
     concurrent: tuple[Together, ...] = ()
     past_cut: tuple[PastCut, ...] = ()
+    blank: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def worst(self) -> float:
@@ -178,7 +181,8 @@ def find_leaks(
         unit="sequence" if packed else "row",
         rows={name: len(found) for name, found in digests.items()},
         content=compared,
-        repeated={name: len(found) - len(np.unique(found)) for name, found in digests.items()},
+        blank={name: int((found == _BLANK).sum()) for name, found in digests.items()},
+        repeated={name: _again(found[found != _BLANK]) for name, found in digests.items()},
         shared=tuple(
             _shared(first, second, digests[first.name], digests[second.name], packed=packed)
             for first, second in combinations(splits, 2)
@@ -255,8 +259,21 @@ def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.D
 
 
 def _row_digests(columns: Sequence[str], table: pa.Table) -> U64:
+    """Hash the values of each row; `_BLANK` where all of them are missing, NaN or blanks."""
     frame = pl.DataFrame(pl.from_arrow(table.select(list(columns))))
-    return frame.hash_rows(seed=0).to_numpy()
+
+    def is_blank(name: str, kind: pl.DataType) -> pl.Expr:
+        column = pl.col(name)
+        if kind == pl.String:
+            return column.is_null() | (column.str.strip_chars() == "")
+        return column.is_null() | column.is_nan() if kind.is_float() else column.is_null()
+
+    blank = frame.select(pl.all_horizontal(is_blank(*each) for each in frame.schema.items())).to_series()
+    return np.where(blank.fill_null(value=True).to_numpy(), _BLANK, frame.hash_rows(seed=0).to_numpy())
+
+
+def _again(found: U64) -> int:
+    return len(found) - len(np.unique(found))
 
 
 def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
@@ -274,7 +291,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
 
 
 def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: bool) -> Shared:
-    hit = np.flatnonzero(np.isin(found, known))
+    hit = np.flatnonzero(np.isin(found, known) & (found != _BLANK))
     examples = []
     if not packed:
         order = np.argsort(known, kind="stable")
