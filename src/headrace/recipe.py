@@ -83,6 +83,8 @@ class Registration:
     row: what a row of a split is. shards: whether the rows of a source shard may go to several splits.
     roles: function from the settings of a run, as JSON, to the columns of its output that play a role (entity, time,
         until: the end of what a row holds) and are not called as the settings say; time_format: of such a time.
+    contents: function from a table of rows to a hash of what each holds but for its entity, uint64 [rows], where rows
+        hold more than their columns; and the column in which they do.
     unproved: what a certificate of such a run says that nobody proved, in sentences.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
     figures: function from `RunFacts` to the figures of its report.
@@ -102,6 +104,7 @@ class Registration:
     row: str = "row"
     shards: Literal["of several splits", "of one split"] = "of several splits"
     roles: str | None = None
+    contents: tuple[str, str] | None = None
     unproved: tuple[str, ...] = ()
     verify: str | None = None
     figures: str | None = None

@@ -38,6 +38,7 @@ REGISTRATION = Registration(
         "zero_value": "value is 0",
     },
     row="big row",
+    contents=("headrace.histories.verify:contents_of_rows", "measurements"),
     roles="headrace.histories.config:output_roles",
     unproved=(
         "An entity may be in both splits under two names; rows with the same measurements are counted.",

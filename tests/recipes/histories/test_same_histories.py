@@ -39,6 +39,9 @@ def test_entities_with_the_same_measurements_are_counted(tmp_path: Path, format_
             for group in groups
             for name in group
         )
+        report = headrace.find_leaks(dataset)
+        assert (report.content, sum(report.repeated.values()) + report.shared[0].rows) == (("measurements",), 3)
+        assert report.shared[0].rows == apart
         assert check.detail == f"3 of 11 rows have the measurements of another one, {apart} test rows those of train"
     assert check.detail.startswith("3 of 11 rows")
     assert check.kind == "count"

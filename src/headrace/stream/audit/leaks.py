@@ -161,7 +161,9 @@ def find_leaks(
             f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
         )
     left_out = {time, entity, label, *roles.get("targets", ()), *_LINEAGE}
-    compared = tuple(content) or (_PACKED[:1] if packed else tuple(name for name in names if name not in left_out))
+    own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
+    alone = _PACKED[:1] if packed else () if own is None else own[1:]
+    compared = tuple(content) or alone or tuple(name for name in names if name not in left_out)
     if not compared:
         raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
 
@@ -172,7 +174,7 @@ def find_leaks(
         )
     workers = workers or default_workers()
     splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
-    digest = partial(_sequence_digests if packed else _row_digests, compared)
+    digest = partial(_sequence_digests if packed else _row_digests, compared) if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
     dated = {} if time is None else _dated(splits, roles)
