@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Verdict
 
-KIND, VERSION = "headrace certificate", 1
+KIND, VERSION = "headrace.certificate", 1
 _UNPROVED = (
     "Rows that say the same in other words, or in another language, may be in two splits; meaning is not compared.",
     "The source may be wrong: its times, entities and labels are taken as they are written.",
