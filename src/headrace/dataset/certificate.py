@@ -48,10 +48,11 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "here": []}
     for check in verdict.checks:
         kinds[check.kind].append({"check": check.name, "found": check.detail})
+    proved = {each["check"] for each in kinds["law"]}
     benchmarks = manifest.facts.get("benchmarks")
     unproved = [
-        *([] if any(each["check"].startswith("content") for each in kinds["law"]) else [_CONTENT]),
-        *([] if config.get("near") else [_NEAR]),
+        *([] if "content apart" in proved else [_CONTENT]),
+        *([] if "near content apart" in proved else [_NEAR]),
         _OTHER_BENCHMARKS if benchmarks else _BENCHMARKS,
         *recipe.unproved,
         *_UNPROVED,
