@@ -60,7 +60,7 @@ def test_rows_that_differ_in_any_value_are_not_the_same(tmp_path):
 
 
 def test_rows_without_any_value_share_nothing(tmp_path):
-    train = [{"a": None, "b": 1.5}, {"a": " ", "b": None}, {"a": None, "b": float("nan")}, {"a": "x", "b": None}]
+    train = [{"a": None, "b": 1.5}, {"a": "", "b": None}, {"a": None, "b": float("nan")}, {"a": "x", "b": None}]
     test = [{"a": None, "b": None}, {"a": "", "b": float("nan")}, {"a": "x", "b": None}, {"a": "", "b": None}]
     report = headrace.find_leaks(write(tmp_path, train=train, test=test))
 

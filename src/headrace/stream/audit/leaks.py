@@ -261,13 +261,13 @@ def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.D
 
 
 def _row_digests(columns: Sequence[str], table: pa.Table) -> U64:
-    """Hash the values of each row; `_BLANK` where all of them are missing, NaN or blanks."""
+    """Hash the values of each row; `_BLANK` where all of them are missing, NaN or empty."""
     frame = pl.DataFrame(pl.from_arrow(table.select(list(columns))))
 
     def is_blank(name: str, kind: pl.DataType) -> pl.Expr:
         column = pl.col(name)
         if kind == pl.String:
-            return column.is_null() | (column.str.strip_chars() == "")
+            return column.is_null() | (column == "")
         return column.is_null() | column.is_nan() if kind.is_float() else column.is_null()
 
     blank = frame.select(pl.all_horizontal(is_blank(*each) for each in frame.schema.items())).to_series()
