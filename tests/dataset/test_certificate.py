@@ -62,6 +62,18 @@ def test_what_nobody_kept_apart_is_not_proved(tmp_path: Path, split: Path) -> No
         assert certificate["settings"]["duplicates"] == duplicates
 
 
+def test_a_source_that_is_gone_leaves_a_check_unchecked_and_the_certificate_true(tmp_path: Path) -> None:
+    out = RUNS["series"](tmp_path / "run")
+    certificate = headrace.certify(out)
+    (tmp_path / "certificate.json").write_bytes(canonical_json(certificate))
+    shutil.rmtree(tmp_path / "run" / "raw")
+    after = headrace.certify(out)
+
+    assert (certificate["unchecked"], after["unchecked"]) == ([], ["later rows change nothing"])
+    assert str(tmp_path) not in json.dumps(after)
+    assert headrace.verify(out, against=tmp_path / "certificate.json").problems == []
+
+
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("run", lambda c: c.update(run_id="00000000-0000-0000-0000-000000000000"), "run_id was"),
     ("index", lambda c: c["digests"].update(index="0" * 64), "digests.index was"),

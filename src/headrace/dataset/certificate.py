@@ -1,7 +1,8 @@
 """Certificates: what was proved of a run, with which settings, and what was not. Canonical JSON with its own digest.
 
-A certificate follows from the run's bytes alone: it holds no time, no path and nothing of the machine, so whoever
-verifies the same run gets the same bytes. Its digest finds damage; it is no signature and says nothing of its maker.
+A certificate holds no time, no path and nothing of the machine, so whoever verifies the same run gets the same bytes.
+Checks that need the source, which only series have, are listed as unchecked where it is gone. Its digest finds damage;
+it is no signature and says nothing of its maker.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     manifest, recipe = run.manifest, registration_of_run(run.manifest.recipe)
     config = json.loads((run.root / "config.json").read_bytes())
     shown_settings = _settings_without_paths(recipe.settings)
-    kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "here": []}
+    kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
     for check in verdict.checks:
         kinds[check.kind].append({"check": check.name, "found": check.detail})
     proved = {each["check"] for each in kinds["law"]}
@@ -77,6 +78,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         "benchmarks": benchmarks or {},
         "proved": kinds["law"],
         "counted": kinds["count"],
+        "unchecked": [each["check"] for each in kinds["unchecked"]],
         "not_proved": unproved,
     }
     return {**certificate, "digest": sha256_hex(canonical_json(certificate))}
@@ -108,13 +110,13 @@ def read_certificate(path: Path) -> dict[str, Any]:
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Name the first thing in which two certificates differ: the run, its digests, its counts, then single checks.
 
-    Every check that was proved then must be proved now. What was found is told in words, which another version or
-    machine may choose otherwise, of bytes that the digests pin down.
+    Every check that was proved then must be proved now, if it can be checked. What was found is told in words, which
+    another version or machine may choose otherwise, of bytes that the digests pin down.
     """
     for name in ("run_id", "recipe", "settings", "digests", "rows", "benchmarks"):
         if then.get(name) != now[name]:
             return _first(name, then.get(name), now[name])
-    holds = {each["check"] for each in now["proved"]}
+    holds = {each["check"] for each in now["proved"]} | {*now["unchecked"]}
     lost = next((each["check"] for each in then["proved"] if each["check"] not in holds), None)
     return None if lost is None else f"check {lost!r} was proved then, and this headrace does not make it"
 

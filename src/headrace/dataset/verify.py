@@ -34,14 +34,14 @@ from headrace.storage.places import path_of, place_of
 class Check:
     """One thing that was checked. problem: None, or what is wrong, with the first offending shard and row.
 
-    kind: "law", which must hold of the run wherever it is; "count", which is told and no problem; "here": of this place
-    or machine.
+    kind: "law", which must hold of the run wherever it is; "count", which is told and no problem; "unchecked", which
+    could not be checked; "here": of this place or machine.
     """
 
     name: str
     detail: str
     problem: str | None = None
-    kind: Literal["law", "count", "here"] = "law"
+    kind: Literal["law", "count", "unchecked", "here"] = "law"
 
 
 @dataclass

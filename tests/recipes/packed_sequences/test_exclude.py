@@ -31,7 +31,7 @@ def chats(tmp_path: Path) -> Path:
         texts[n] = f"{n}: {' '.join(ITEM.split()[:12])}"
     texts[35] += f" And {SHORT}?"
     texts[36] = f"So, {SHORT}: \ud83d?"  # half of a surrogate pair
-    return write_jsonl(tmp_path / "chats.jsonl", map(chat, texts))
+    return write_jsonl(tmp_path / "chats.jsonl", [chat(text) | {"task": n // 4} for n, text in enumerate(texts)])
 
 
 @pytest.fixture
@@ -48,8 +48,12 @@ def manifest(prepared: Any) -> dict[str, Any]:
     return json.loads((prepared.run / "manifest.json").read_bytes())
 
 
-def test_the_rows_that_leaks_names_are_left_out_and_counted(tmp_path: Path, chats: Path, benchmarks: Path) -> None:
-    asked = {"tokenizer": small_tokenizer(tmp_path / "tokenizer"), "num_shards": 3, "max_bad_share": 1}
+@pytest.mark.parametrize("entity", [None, "task"])
+def test_the_rows_that_leaks_names_are_left_out_and_counted(
+    tmp_path: Path, chats: Path, benchmarks: Path, entity: str | None
+) -> None:
+    tokenizer = small_tokenizer(tmp_path / "tokenizer")
+    asked = {"tokenizer": tokenizer, "num_shards": 3, "max_bad_share": 1, "entity": entity}
     made = manifest(packed(chats, tmp_path / "out", exclude=benchmarks, **asked))
     kept = [line for line in chats.read_text().splitlines() if "\\ud83d" not in line]
     report = headrace.find_leaks(headrace.open(write_jsonl(tmp_path / "sound.jsonl", kept)), against=[benchmarks])
