@@ -21,6 +21,8 @@ REGISTRATION = Registration(
         "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
         "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
         "missing_label": "has no label",
+        "content_before_cutoff": "train or val has its content",
+        "duplicate": "an earlier row has its content",
     },
     verify="headrace.split.verify:verify_split",
     figures="headrace.split.figures:figures",

@@ -26,6 +26,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
+from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
@@ -37,7 +38,6 @@ from headrace.stream.audit.overlap import (
 from headrace.stream.loader.dataset import Dataset
 
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
-_LINEAGE = ("source_shard", "source_row")
 _EXAMPLES = 5
 _LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
 _CLASSES = 100  # more than these are no classes
@@ -139,8 +139,8 @@ def find_leaks(
         if name is not None and name not in names:
             raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
     packed = set(_PACKED) <= set(names) and not content
-    left_out = {roles.get("time"), entity, label, *roles.get("targets", ()), *_LINEAGE}
-    compared = tuple(content) or (_PACKED[:1] if packed else tuple(name for name in names if name not in left_out))
+    left_out = {roles.get("time"), entity, label, *roles.get("targets", ())}
+    compared = tuple(content) or (_PACKED[:1] if packed else content_columns(names, left_out))
     if not compared:
         raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
 
@@ -151,21 +151,22 @@ def find_leaks(
         )
     workers = workers or default_workers()
     splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
-    digest = partial(_sequence_digests if packed else _row_digests, compared)
+    digest = partial(_sequence_digests, compared) if packed else row_digests
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
+    contents = {name: found[found != NOTHING] for name, found in digests.items()}
     sources = {str(path): read_items(path) for path in against}
     return LeakReport(
         unit="sequence" if packed else "row",
         rows={name: len(found) for name, found in digests.items()},
         content=compared,
-        repeated={name: len(found) - len(np.unique(found)) for name, found in digests.items()},
+        repeated={name: len(held) - len(np.unique(held)) for name, held in contents.items()},
         shared=tuple(
             _shared(first, second, digests[first.name], digests[second.name], packed=packed)
             for first, second in combinations(splits, 2)
         ),
         near_ids=None if entity is None else _near_ids(splits, entity),
-        telling=() if label is None else _telling(splits, label, [n for n in names if n not in {*left_out, label}]),
+        telling=() if label is None else _telling(splits, label, content_columns(names, left_out)),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
     )
@@ -220,11 +221,6 @@ def _roles(dataset: Dataset) -> dict[str, Any]:
     return {**roles, "targets": tuple(settings.get("targets") or ())}
 
 
-def _row_digests(columns: Sequence[str], table: pa.Table) -> U64:
-    frame = pl.DataFrame(pl.from_arrow(table.select(list(columns))))
-    return frame.hash_rows(seed=0).to_numpy()
-
-
 def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
     """Hash the token ids of each sequence of packed rows."""
     ids, starts = (table[name].combine_chunks() for name in (columns[0], _PACKED[2]))
@@ -240,7 +236,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
 
 
 def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: bool) -> Shared:
-    hit = np.flatnonzero(np.isin(found, known))
+    hit = np.flatnonzero(np.isin(found, known) & (found != NOTHING))
     examples = []
     if not packed:
         order = np.argsort(known, kind="stable")
