@@ -31,7 +31,7 @@ LINEAGE = ("source_shard", "source_row")
 NOTHING = 0
 
 _MISSING = np.uint64(0x6E6F7468696E6721)
-_BATCH_ROWS, _NESTED_ROWS = 1 << 14, 1 << 10  # digested together, so that a column stays in the processor's cache
+_BATCH_ROWS, _NESTED_ROWS = 1 << 16, 1 << 12  # digested together: a column stays in the processor's cache
 _BATCH_WORDS = 1 << 16  # of text
 _LOW = np.uint64(3)  # bits of a digest that give way to the number of a split
 
@@ -93,8 +93,7 @@ def _words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
     if pa.types.is_floating(kind):
         filled = column.fill_null(float("nan")) if column.null_count else column
         values = np.asarray(filled.to_numpy(zero_copy_only=False), np.float64) + 0.0  # -0.0 + 0.0 is 0.0
-        no_number = np.isnan(values)
-        return values.view(np.uint64), no_number if no_number.any() else None
+        return values.view(np.uint64), np.isnan(values) if np.isnan(values.min(initial=0.0)) else None
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         if pa.types.is_boolean(kind):
             column = column.cast(pa.int8())

@@ -160,8 +160,8 @@ class DelimitedChunk:
             for own, text in zip(words, texts, strict=True):
                 own[quoted] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
             sizes[quoted] = np.sum([pc.binary_length(text).to_numpy() for text in texts], axis=0)
-        digests = np.zeros(self.rows, np.uint64)
-        for own in words:
+        digests = words[0]
+        for own in words[1:]:
             chain(digests, own)
         digests[digests == NOTHING] = 1
         digests[sizes == len(places) - len(runs)] = NOTHING  # separators alone
