@@ -22,17 +22,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U64
+from headrace.arrays import I64, U8, U64, number_rows
 from headrace.digest import derive_key, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import SPLITS, Dataset, Split
-from headrace.packing.duplicates import find_repeats, number_rows
+from headrace.packing.duplicates import find_repeats
 from headrace.packing.sequences import Origins
+from headrace.settings import Duplicates
 
 Value = TypeVar("Value", bound=np.generic)
 
@@ -88,7 +89,7 @@ def choose(
     ratios: Mapping[Split, float],
     keyed: bool,
     seed: int,
-    duplicates: Literal["group", "drop", "count", "allow"],
+    duplicates: Duplicates,
     least_tokens: int = 1,
 ) -> Choice:
     """Choose the split of every sequence; sequences of one row are never apart.

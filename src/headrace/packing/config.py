@@ -16,7 +16,7 @@ from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
 from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
 from headrace.packing.storage.packed_parquet import Codec, checked_codec
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Names
+from headrace.settings import Duplicates, Names
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
         "its own.",
     )
-    duplicates: Literal["group", "drop", "count", "allow"] | None = Field(
+    duplicates: Duplicates | None = Field(
         None,
         json_schema_extra={"panel": "Splits"},
         description="Rows with the same user turns (case and white space aside) or a same sequence; group: in one "
@@ -157,7 +157,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return self
 
     @property
-    def duplicates_are(self) -> Literal["group", "drop", "count", "allow"]:
+    def duplicates_are(self) -> Duplicates:
         """What becomes of rows with the same content: as asked, else by who gives the splits."""
         return self.duplicates or ("group" if self.blend.datasets else "count")
 

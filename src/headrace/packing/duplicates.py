@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U64, least_of_component, number_rows
 from headrace.packing.sequences import Origins
 
 
@@ -70,32 +70,3 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int) -> Repeats:
     is_copy = np.ones(len(counts), np.bool_)
     is_copy[first_copy] = False
     return Repeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)
-
-
-def number_rows(*columns: U64) -> I64:
-    """Number the distinct rows of parallel columns [N], from 0; equal rows have one number. int64 [N]."""
-    order = np.lexsort(columns)
-    new = np.zeros(len(order), np.bool_)
-    for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(new)
-    return numbers
-
-
-def least_of_component(rows: int, groups: Sequence[tuple[I64, I64]]) -> I64:
-    """Find the connected components of rows 0..rows-1: the least row of each row's component. int64 [rows].
-
-    groups: (rows [M], numbers [M]); rows with one number are connected.
-    """
-    least = np.arange(rows)
-    while True:
-        before = least
-        for row, number in groups:
-            lowest = np.full(int(number.max(initial=-1)) + 1, rows)
-            np.minimum.at(lowest, number, least[row])
-            least = least.copy()
-            np.minimum.at(least, row, lowest[number])
-        least = least[least]
-        if np.array_equal(least, before):
-            return least

@@ -20,6 +20,7 @@ from headrace.arrays import I64
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
+from headrace.formats.content import tagged
 from headrace.formats.dates import INSTANTS, MISSING
 from headrace.formats.detect import Kind, compress_block
 from headrace.formats.open_parquet import open_file
@@ -27,10 +28,11 @@ from headrace.formats.shard import SEPARATOR, Dialect, Shard, word_of
 from headrace.formats.source import copied_records, fit, read_chunks, unchanged
 from headrace.formats.text_columns import typed
 from headrace.formats.write import Piece, ShardWriter, Written
-from headrace.run.context import TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
+from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.split.settings import TemporalSplit
@@ -46,6 +48,8 @@ REASONS = (
     "val_entity_after_cutoff",
     "missing_label",
     IN_BENCHMARK,
+    "content_before_cutoff",
+    "duplicate",
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
 
@@ -56,26 +60,38 @@ Classes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitPlan:
-    """All that pass 2 needs beside a shard; one copy, shared by all workers.
+class Output:
+    """How rows are written: what is known before they are scanned.
 
-    source: the schema common to all shards; schema: of the output. clock: that the dates are told by; where some are
-    told by each, key ranges are in UTC. bins: stretches of time in which the rows of each split are counted.
-    separator: of a text file that holds all of a split; shards of their own keep their source's.
+    source: the schema common to all shards. separator: of a text file that holds all of a split; shards of their own
+    keep their source's.
     """
 
     settings: TemporalSplit
     source: pa.Schema
-    schema: pa.Schema
     kind: Kind
     parquet_compression: str
+    separator: str
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan(Output):
+    """All that pass 2 needs beside a shard; one copy, shared by all workers.
+
+    schema: of the output. clock: that the dates are told by; where some are told by each, key ranges are in UTC. bins:
+    stretches of time in which the rows of each split are counted. content: what rows are compared by, if they are;
+    leave: which rows go because of it.
+    """
+
+    schema: pa.Schema
     allocation: Allocation
     nobody: Hashes
     clock: Clock
     classes: Mapping[str, int] | None
-    separator: str
     bins: DateBins
-    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    content: Content | None = None
+    leave: Leave | None = None
 
 
 def clock_of(forms: Collection[str]) -> Clock:
@@ -108,8 +124,8 @@ def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
 
-    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in a benchmark, in this
-    order.
+    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in a benchmark, its content,
+    in this order.
     """
     side_of_entity = plan.allocation.side_of(scanned.hashes)
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_entity == "own" else UNSEEN
@@ -134,6 +150,11 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
         result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
+    if plan.leave is not None and scanned.content is not None:
+        once = plan.leave.first is not None
+        kept = result <= _CLASS["test"] if once else result == _CLASS["test"]
+        doomed = plan.leave.doomed(scanned.content, scanned.number, kept)
+        result[doomed] = _CLASS["duplicate" if once else "content_before_cutoff"]
     return result
 
 
@@ -146,6 +167,9 @@ def split_shard(
     sizes = scanned.sizes if copies_bytes(plan, shard) else None
     dialect = output_dialect(plan, shard)
     schema = plan.schema if sizes is None else shard.schema
+    digests = None if scanned.content is None else [scanned.content]
+    if digests is None and plan.content is not None:
+        digests = [np.empty(0, np.uint64)]
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
         row = 0
@@ -167,6 +191,8 @@ def split_shard(
                     )
                     writers[split] = stack.enter_context(writer)
                 writers[split].append(pieces.filter(pa.array(chosen)), keys[part][chosen])
+            if digests is not None and scanned.content is None and plan.content is not None:
+                digests.append(plan.content.of_table(pieces, str(shard.path), row))
             row += len(pieces)
         if row != len(classes):
             raise InputError(
@@ -175,6 +201,10 @@ def split_shard(
         written = {split: writer.finish() for split, writer in writers.items()}
         for split, result in written.items():
             files.finished(writers[split].path, targets[split], result)
+    if digests is not None:
+        kept = classes <= _CLASS["test"]
+        words = tagged(np.concatenate(digests)[kept], classes[kept])
+        files.write_arrow(content_file(number), pa.table({"content": words}))
     counts = np.bincount(classes, minlength=len(_CLASS))
     return {
         "rows_read": row,
@@ -185,7 +215,12 @@ def split_shard(
     }
 
 
-def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
+def content_file(number: int) -> str:
+    """Path of the digests of a shard's kept rows, each with its split, relative to the run."""
+    return f"{STAGE_DIRECTORY}/split-{number:05d}.content.arrow"
+
+
+def copies_bytes(plan: Output, shard: Shard) -> bool:
     """Return True if this shard's rows keep their bytes: same format out as in, no column made or changed."""
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
@@ -241,7 +276,7 @@ def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
     return table.set_column(table.column_names.index(name), pa.field(name, values.type), values)
 
 
-def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
+def output_dialect(plan: Output, shard: Shard) -> Dialect | None:
     """Return how the output text is written: as the source shard where that is the same format, else plainly."""
     if plan.kind.format not in SEPARATOR:
         return None

@@ -26,6 +26,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
+from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.recipe import load, registration_of_run
 from headrace.stream.audit.calendar import PastCut, Period, Together, concurrent, past_cut, periods, timed
 from headrace.stream.audit.overlap import (
@@ -40,8 +41,6 @@ from headrace.stream.audit.overlap import (
 from headrace.stream.loader.dataset import Dataset
 
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
-_LINEAGE = ("source_shard", "source_row")
-_BLANK = np.uint64(0)  # the hash of rows without content
 _EXAMPLES = 5
 _LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
 _CLASSES = 100  # more than these are no classes
@@ -160,10 +159,10 @@ def find_leaks(
         raise SettingsError(
             f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
         )
-    left_out = {time, entity, label, *roles.get("targets", ()), *_LINEAGE}
+    left_out = {time, entity, label, *roles.get("targets", ())}
     own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
     alone = _PACKED[:1] if packed else () if own is None else own[1:]
-    compared = tuple(content) or alone or tuple(name for name in names if name not in left_out)
+    compared = tuple(content) or alone or content_columns(names, left_out)
     if not compared:
         raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
 
@@ -174,23 +173,24 @@ def find_leaks(
         )
     workers = workers or default_workers()
     splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
-    digest = partial(_sequence_digests if packed else _row_digests, compared) if own is None else load(own[0])
+    digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
+    contents = {name: found[found != NOTHING] for name, found in digests.items()}
     dated = {} if time is None else _dated(splits, roles)
     sources = {str(path): read_items(path) for path in find_benchmarks(against)}
     return LeakReport(
         unit="sequence" if packed else "row",
         rows={name: len(found) for name, found in digests.items()},
         content=compared,
-        blank={name: int((found == _BLANK).sum()) for name, found in digests.items()},
-        repeated={name: _again(found[found != _BLANK]) for name, found in digests.items()},
+        blank={name: len(found) - len(contents[name]) for name, found in digests.items()},
+        repeated={name: len(held) - len(np.unique(held)) for name, held in contents.items()},
         shared=tuple(
             _shared(first, second, digests[first.name], digests[second.name], packed=packed)
             for first, second in combinations(splits, 2)
         ),
         near_ids=None if entity is None else _near_ids(splits, entity),
-        telling=() if label is None else _telling(splits, label, [n for n in names if n not in {*left_out, label}]),
+        telling=() if label is None else _telling(splits, label, content_columns(names, left_out)),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
         periods=periods(dated),
@@ -260,24 +260,6 @@ def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.D
     return {each.name: pl.concat([empty, *each.map(list(columns.values()), read)]) for each in splits}
 
 
-def _row_digests(columns: Sequence[str], table: pa.Table) -> U64:
-    """Hash the values of each row; `_BLANK` where all of them are missing, NaN or empty."""
-    frame = pl.DataFrame(pl.from_arrow(table.select(list(columns))))
-
-    def is_blank(name: str, kind: pl.DataType) -> pl.Expr:
-        column = pl.col(name)
-        if kind == pl.String:
-            return column.is_null() | (column == "")
-        return column.is_null() | column.is_nan() if kind.is_float() else column.is_null()
-
-    blank = frame.select(pl.all_horizontal(is_blank(*each) for each in frame.schema.items())).to_series()
-    return np.where(blank.fill_null(value=True).to_numpy(), _BLANK, frame.hash_rows(seed=0).to_numpy())
-
-
-def _again(found: U64) -> int:
-    return len(found) - len(np.unique(found))
-
-
 def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
     """Hash the token ids of each sequence of packed rows."""
     ids, starts = (table[name].combine_chunks() for name in (columns[0], _PACKED[2]))
@@ -293,7 +275,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
 
 
 def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: bool) -> Shared:
-    hit = np.flatnonzero(np.isin(found, known) & (found != _BLANK))
+    hit = np.flatnonzero(np.isin(found, known) & (found != NOTHING))
     examples = []
     if not packed:
         order = np.argsort(known, kind="stable")
