@@ -26,6 +26,8 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
+from headrace.run.near import check_near
+from headrace.stream.audit.near import NearDuplicates, near_duplicates
 from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
@@ -86,7 +88,7 @@ class LeakReport:
 
     unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. repeated: units of
     each split whose content an earlier one of the same split has. shared: for each pair of splits. overlaps: of the
-    benchmarks with the rows, see `Overlap`; items: benchmark items looked for.
+    benchmarks with the rows, see `Overlap`; items: benchmark items looked for. near: near duplicates, if asked for.
     """
 
     unit: str
@@ -98,6 +100,7 @@ class LeakReport:
     telling: tuple[Telling, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     items: Mapping[str, int] = field(default_factory=dict)
+    near: NearDuplicates | None = None
 
     @property
     def worst(self) -> float:
@@ -106,7 +109,8 @@ class LeakReport:
             len({overlap.item for overlap in self.overlaps if overlap.source == source}) / max(1, count)
             for source, count in self.items.items()
         ]
-        return max([0.0, *(each.share for each in self.shared), *of_items])
+        near = () if self.near is None else self.near.shared
+        return max([0.0, *(each.share for each in (*self.shared, *near)), *of_items])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -121,6 +125,7 @@ def find_leaks(
     label: str | None = None,
     against: Sequence[str | Path] = (),
     ngram: int = 13,
+    near: float | None = None,
     workers: int | None = None,
 ) -> LeakReport:
     """Compare the splits of a dataset with each other, and with benchmarks that should not be in it.
@@ -128,10 +133,14 @@ def find_leaks(
     content: columns to compare; none: all but time, entity, label and lineage. entity, label: columns; None: those of
     the run's own settings, if it has any. against: files of benchmark items: JSON lines, CSV, Parquet, or text with an
     item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
+    near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates.
     Memory: 8 bytes a row, the distinct entities, the benchmarks, and with a label about 524,288 rows of two splits.
+    Near duplicates take 170 bytes a row more, there and in temporary files.
     Raises `SettingsError` for columns that are not there, and what reading raises.
     """
     check_integer("ngram", ngram, least=3)
+    if near is not None:
+        check_near(near)
     names = dataset.schema.names
     roles = _roles(dataset)
     entity, label = entity or roles.get("entity"), label or roles.get("label")
@@ -168,6 +177,7 @@ def find_leaks(
         telling=() if label is None else _telling(splits, label, [n for n in names if n not in {*left_out, label}]),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
+        near=None if near is None else near_duplicates(splits, read, near, packed=packed),
     )
 
 
