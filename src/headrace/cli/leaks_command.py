@@ -11,6 +11,7 @@ import typer
 from headrace.cli.flags import Json, PlainShards, Source, with_groups
 from headrace.cli.output import emit, printer, say, table
 from headrace.errors import HeadraceError
+from headrace.near import LEAST_NEAR
 from headrace.printable import printable
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class LeakOptions:
     near: Annotated[
         float | None,
         typer.Option(
-            min=0.5,
+            min=LEAST_NEAR,
             max=1,
             help="Look for near duplicates too: rows whose shingles of three words have this Jaccard index or more; "
             "of packed rows, sequences by shingles of five tokens. 0.8 is usual.",

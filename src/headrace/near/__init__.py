@@ -11,6 +11,8 @@ sets of shingles, shared ÷ all. MinHash signatures propose pairs, the sets them
 `headrace.run.near` does this out of core, as stages of a run.
 """
 
+LEAST_NEAR = 0.5  # the least threshold: below it, bands of few rows make candidates of most documents
+
 STAGES = {  # for each, what it does and what its tasks are
     "near_sign": ("sign documents", "parts"),
     "near_copies": ("find copies", "tasks"),

@@ -28,7 +28,6 @@ from headrace.near.shingles import Shingles
 
 HASHES, MOST_BANDS = 120, 40
 LEAST_RECALL = 0.995
-LEAST_NEAR = 0.5  # below it, bands of few rows make candidates of most documents
 
 _ORDERS = np.array([derive_key(0, "near order", number)[0] | 1 for number in range(HASHES)], np.uint64)
 _CHUNK = 1 << 15  # shingles: twice that many words stay in the processor's cache

@@ -68,6 +68,15 @@ def shingles_of_tokens(tokens: Ints, lengths: I64) -> Shingles:
     return _in_a_row(mix(tokens.astype(np.uint64) + np.uint64(GAMMA)), lengths, TOKENS)
 
 
+def take_sequences(tokens: Ints, lengths: I64, wanted: I64 | None) -> tuple[Ints, I64]:
+    """Copy some of the sequences that lie end to end in `tokens`, or give them all; with their lengths."""
+    if wanted is None:
+        return tokens, lengths
+    ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    taken = pa.LargeListArray.from_arrays(ends, pa.array(tokens)).take(pa.array(wanted))
+    return taken.flatten().to_numpy(), lengths[wanted]
+
+
 def _in_a_row(words: U64, counts: I64, size: int) -> Shingles:
     """Hash every `size` words in a row; of a document with fewer, all of them. counts: words of each document."""
     ends = np.cumsum(counts)

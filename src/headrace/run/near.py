@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from headrace.arrays import F64, I64, U32, U64
 from headrace.errors import InputError, SettingsError
+from headrace.near import LEAST_NEAR
 from headrace.near.candidates import (
     MOST_DOCUMENTS,
     Crowds,
@@ -35,7 +36,7 @@ from headrace.near.candidates import (
     propose,
 )
 from headrace.near.likeness import components, jaccard
-from headrace.near.minhash import LEAST_NEAR, Bands, sign
+from headrace.near.minhash import Bands, sign
 from headrace.near.shingles import Shingles
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 

@@ -109,8 +109,8 @@ class LeakReport:
             len({overlap.item for overlap in self.overlaps if overlap.source == source}) / max(1, count)
             for source, count in self.items.items()
         ]
-        near = () if self.near is None else self.near.shared
-        return max([0.0, *(each.share for each in (*self.shared, *near)), *of_items])
+        near = [] if self.near is None else [each.share for each in self.near.shared]
+        return max([0.0, *(each.share for each in self.shared), *near, *of_items])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""

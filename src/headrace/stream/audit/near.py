@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
 from headrace.near.likeness import components
-from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens
+from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from headrace.run.context import RunContext
 from headrace.run.near import Near, Part, find_near
 from headrace.stream.audit.overlap import texts_of
@@ -192,8 +192,5 @@ def _of_sequences(table: pa.Table, columns: tuple[str, ...], wanted: I64 | None)
     lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
     counts = pc.list_value_length(starts).to_numpy().astype(np.int64)
     begins = starts.flatten().to_numpy().astype(np.int64) + np.repeat(np.cumsum(lengths) - lengths, counts)
-    sequences = pa.LargeListArray.from_arrays(pa.array(np.append(begins, lengths.sum())), ids.flatten())
-    if wanted is not None:
-        sequences = sequences.take(pa.array(wanted))
-    sizes = pc.list_value_length(sequences).to_numpy().astype(np.int64)
-    return shingles_of_tokens(sequences.flatten().to_numpy(), sizes)
+    sizes = np.diff(begins, append=lengths.sum())
+    return shingles_of_tokens(*take_sequences(ids.flatten().to_numpy(), sizes, wanted))
