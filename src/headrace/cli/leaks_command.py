@@ -145,6 +145,6 @@ def _print_near(near: NearDuplicates, report: LeakReport) -> None:
         made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(example), shown)
     printer().print(made)
     if near.groups:
-        say(f"{near.groups:,} groups of near {report.unit}s, the largest of {near.largest:,}")
+        say(f"groups of near {report.unit}s: {near.groups:,}, the largest of {near.largest:,}")
     if near.not_compared:
         say(f"at most {near.not_compared:,} pairs were not compared: they look like too many others")

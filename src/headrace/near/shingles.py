@@ -85,8 +85,9 @@ def _in_a_row(words: U64, counts: I64, size: int) -> Shingles:
     for back in range(1, size):
         first[ends[counts > back] - back] = False
     hashes = np.zeros(len(words), np.uint64)
+    whole = max(0, len(words) - size + 1)
     for turn in range(size):
-        hashes[: len(words) - turn] = hashes[: len(words) - turn] * np.uint64(GAMMA) + words[turn:]
+        hashes[:whole] = hashes[:whole] * np.uint64(GAMMA) + words[turn : turn + whole]
     for count in range(1, size):
         at = starts[counts == count]
         hashes[at] = count

@@ -7,8 +7,9 @@
     near_shingles    each part                    → the shingles of the documents in pairs
     near_compare     each batch of pairs          → those at the threshold
 
-On disk and in memory: at most 170 bytes a document, 8 bytes a proposed pair, and on disk 8 bytes for each shingle of
-the documents in pairs. Which pairs are found depends on the documents and their order, not on parts, tasks, workers or
+On disk and in memory: at most 190 bytes a document (104 at 0.8), 8 bytes a proposed pair, and on disk 8 bytes for each
+shingle of the documents in pairs. A document is in few pairs unless it shares a template with thousands; in at most six
+a band then. Which pairs are found depends on the documents and their order, not on parts, tasks, workers or
 the engine.
 """
 
@@ -30,6 +31,7 @@ from headrace.near import LEAST_NEAR
 from headrace.near.candidates import (
     MOST_DOCUMENTS,
     Crowds,
+    distinct,
     documents_of,
     first_copies,
     pair_words,
@@ -41,7 +43,7 @@ from headrace.near.shingles import Shingles
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 
 _PROPOSE_DOCUMENTS = 1 << 24  # of a task at a time: about 30 bytes each
-_COMPARE_PAIRS = 1 << 16
+_COMPARE_SHINGLES = 1 << 23
 _COPIES, _CANDIDATES, _NEEDED = (f"{STAGE_DIRECTORY}/near-{name}.arrow" for name in ("copies", "candidates", "needed"))
 
 
@@ -111,7 +113,7 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
         "near_candidates", [Task("pairs", 0, partial(_gather, proposals=len(asked)))], durable=False
     )
     compared = int(gathered.result["pairs"])
-    context.stage(
+    kept = context.stage(
         "near_shingles",
         [
             Task(
@@ -124,11 +126,13 @@ def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
         ],
         durable=False,
     )
-    batches = range(0, compared, _COMPARE_PAIRS)
+    shingles = sum(int(receipt.result["shingles"]) for receipt in kept)
+    size = max(1, _COMPARE_SHINGLES * int(gathered.result["documents"]) // max(1, 2 * shingles))
+    batches = range(0, compared, size)
     context.stage(
         "near_compare",
         [
-            Task(f"pairs from {begin:,}", 0, partial(_compare, number=number, parts=len(parts), near=near))
+            Task(f"pairs from {begin:,}", 0, partial(_compare, number=number, size=size, parts=len(parts), near=near))
             for number, begin in enumerate(batches)
         ],
         durable=False,
@@ -189,10 +193,11 @@ def _gather(files: TaskFiles, proposals: int) -> dict[str, Any]:
     first = read_arrow(files.run / _COPIES)["first"].to_numpy()
     copies = np.flatnonzero((first >= 0) & (first != np.arange(len(first))))
     proposed = [read_arrow(files.run / _file("proposed", number))["pair"].to_numpy() for number in range(proposals)]
-    pairs = np.unique(np.concatenate([pair_words(first[copies], copies), *proposed]))
+    pairs = distinct(np.concatenate([pair_words(first[copies], copies), *proposed]))
+    needed = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
     files.write_arrow(_CANDIDATES, pa.table({"pair": pairs}))
-    files.write_arrow(_NEEDED, pa.table({"document": np.unique(np.concatenate(documents_of(pairs)))}))
-    return {"pairs": len(pairs)}
+    files.write_arrow(_NEEDED, pa.table({"document": needed}))
+    return {"pairs": len(pairs), "documents": len(needed)}
 
 
 def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> dict[str, Any]:
@@ -201,13 +206,12 @@ def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> di
     kept = [each.lists() for each in part.shingles(needed[begin:end] - firsts[number])] if end > begin else []
     lists = pa.concat_arrays([pa.array([], pa.large_list(pa.uint64())), *kept])
     files.write_arrow(_file("shingles", number), pa.table({"shingles": lists}))
-    return {"rows_read": len(lists)}
+    return {"rows_read": len(lists), "shingles": len(lists.flatten())}
 
 
-def _compare(files: TaskFiles, number: int, parts: int, near: float) -> dict[str, Any]:
-    pairs = read_arrow(files.run / _CANDIDATES)["pair"].to_numpy()
-    pairs = pairs[number * _COMPARE_PAIRS : (number + 1) * _COMPARE_PAIRS]
-    held = np.unique(np.concatenate(documents_of(pairs)))
+def _compare(files: TaskFiles, number: int, size: int, parts: int, near: float) -> dict[str, Any]:
+    pairs = read_arrow(files.run / _CANDIDATES)["pair"].to_numpy()[number * size : (number + 1) * size]
+    held = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
     at = np.searchsorted(read_arrow(files.run / _NEEDED)["document"].to_numpy(), held)
     lists, begin = [pl.Series("shingles", [], pl.List(pl.UInt64))], 0
     for part in range(parts):

@@ -135,7 +135,7 @@ def find_leaks(
     item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
     near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates.
     Memory: 8 bytes a row, the distinct entities, the benchmarks, and with a label about 524,288 rows of two splits.
-    Near duplicates take 170 bytes a row more, there and in temporary files.
+    Near duplicates take up to 190 bytes a row more, there and in temporary files.
     Raises `SettingsError` for columns that are not there, and what reading raises.
     """
     check_integer("ngram", ngram, least=3)

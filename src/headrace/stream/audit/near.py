@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.stream.audit.leaks import _Split
 
 _PART_ROWS, _PART_BYTES = 1 << 16, 64 << 20
+_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
 _EXAMPLES = 5
 
 
@@ -178,13 +179,15 @@ def _read(
         if mine is not None and not len(mine):
             continue
         table = read(block, list(columns))
-        yield _of_sequences(table, columns, mine) if packed else _of_rows(table, columns, mine)
-
-
-def _of_rows(table: pa.Table, columns: tuple[str, ...], wanted: I64 | None) -> Shingles:
-    table = table.select(columns) if wanted is None else table.select(columns).take(wanted)
-    texts = texts_of(table)
-    return shingles_of_texts(texts.texts, texts.row, len(table))
+        if packed:
+            yield _of_sequences(table, columns, mine)
+            continue
+        table = table.select(columns) if mine is None else table.select(columns).take(mine)
+        step = max(1, min(_TEXT_ROWS, _TEXT_BYTES * len(table) // max(1, table.nbytes)))
+        for first in range(0, len(table), step):
+            rows = table.slice(first, step)
+            texts = texts_of(rows)
+            yield shingles_of_texts(texts.texts, texts.row, len(rows))
 
 
 def _of_sequences(table: pa.Table, columns: tuple[str, ...], wanted: I64 | None) -> Shingles:
