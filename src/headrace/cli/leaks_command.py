@@ -11,11 +11,13 @@ import typer
 from headrace.cli.flags import Json, PlainShards, Source, with_groups
 from headrace.cli.output import emit, printer, say, table
 from headrace.errors import HeadraceError
+from headrace.near import LEAST_NEAR
 from headrace.printable import printable
 from headrace.report.words import many, moment
 
 if TYPE_CHECKING:
     from headrace.stream.audit.leaks import LeakReport
+    from headrace.stream.audit.near import NearDuplicates
 
 _NAMED = 6  # columns
 _SHOWN = 20  # overlaps; --json has all
@@ -51,6 +53,16 @@ class LeakOptions:
             show_default=False,
         ),
     ] = None
+    near: Annotated[
+        float | None,
+        typer.Option(
+            min=LEAST_NEAR,
+            max=1,
+            help="Look for near duplicates too: rows whose shingles of three words have this Jaccard index or more; "
+            "of packed rows, sequences by shingles of five tokens. 0.8 is usual.",
+            show_default=False,
+        ),
+    ] = None
     ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13
     html: Annotated[
         Path | None, typer.Option(help="Draw what was found as a page in this file.", show_default=False)
@@ -65,9 +77,11 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
     """Look for what splits share: rows of the same content, one entity under several names, a column that gives the
     label away; and for benchmark items in the data. Exit 1 if more than --max-share of a split or benchmark is found.
 
-    Of packed rows, sequences are compared. Near duplicates are not looked for.
+    Of packed rows, sequences are compared.
 
     Example:  headrace leaks out
+
+    Example:  headrace leaks out --near 0.8
 
     Example:  headrace leaks chats.jsonl --against gsm8k_test.jsonl
     """
@@ -82,6 +96,7 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
         label_horizon=asked.label_horizon,
         against=asked.against or (),
         ngram=asked.ngram,
+        near=asked.near,
     )
     if asked.html is not None:
         from headrace.report.leaks import page_of_leaks
@@ -113,6 +128,8 @@ def _print(report: LeakReport) -> None:
     blank = sum(report.blank.values())
     if blank:
         say(f"{many(blank, report.unit)} without any value in these columns: not compared")
+    if report.near is not None:
+        _print_near(report.near, report)
     ids = report.near_ids
     if ids is not None and ids.entities:
         examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
@@ -155,3 +172,19 @@ def _print(report: LeakReport) -> None:
         printer().print(made)
         if len(report.overlaps) > _SHOWN:
             say(f"{len(report.overlaps) - _SHOWN:,} more; --json has all")
+
+
+def _print_near(near: NearDuplicates, report: LeakReport) -> None:
+    head = ("split", "also in", f"{report.unit}s", "share", "example", "Jaccard")
+    made = table(f"near or same {report.unit}s, Jaccard {near.threshold:g} or more", head, numbers_from=2)
+    for split, count in near.repeated.items():
+        made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", "", "")
+    for pair in near.shared:
+        earlier, later, jaccard = pair.examples[0] if pair.examples else ("", "", None)
+        example, shown = (f"{earlier} ~ {later}", f"{jaccard:.2f}") if jaccard is not None else ("", "")
+        made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(example), shown)
+    printer().print(made)
+    if near.groups:
+        say(f"groups of near {report.unit}s: {near.groups:,}, the largest of {near.largest:,}")
+    if near.not_compared:
+        say(f"at most {near.not_compared:,} pairs were not compared: they look like too many others")

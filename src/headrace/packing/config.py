@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
 from headrace.bins.rows import Alignment
+from headrace.near import LEAST_NEAR
 from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
 from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
 from headrace.packing.storage.packed_parquet import Codec, checked_codec
@@ -121,6 +122,14 @@ class PackedSequences(RecipeSettings, ChatSettings):
     content: Names = Field(
         (), json_schema_extra={"panel": "Splits"}, description="Columns to compare in place of user turns."
     )
+    near: float | None = Field(
+        None,
+        ge=LEAST_NEAR,
+        le=1,
+        json_schema_extra={"panel": "Splits"},
+        description="Rows are one too, for duplicates, if sequences of theirs are near: shingles of five tokens with "
+        "this Jaccard index or more; 0.8 is usual. Not looked for unless given.",
+    )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
     sample: int | None = _rows(
@@ -148,6 +157,10 @@ class PackedSequences(RecipeSettings, ChatSettings):
                 f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it "
                 f"trains on, one less than are stored, to be a multiple; give capacity='runtime', or reader='headrace'"
             )
+        if self.near is not None and self.duplicates == "allow":
+            raise ValueError(
+                f"near is {self.near:g} and duplicates is 'allow', which looks for none; give group, drop or count"
+            )
         checked_codec(self.compression, self.compression_level)
         if self.longest < 2:
             raise ValueError(
@@ -155,6 +168,13 @@ class PackedSequences(RecipeSettings, ChatSettings):
                 f"choose a larger pack_size or a smaller multiple"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_near(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        settings: dict[str, Any] = plain(self)
+        if self.near is None:  # runs keep the names that they had before it could be asked
+            settings.pop("near", None)
+        return settings
 
     @property
     def duplicates_are(self) -> Duplicates:

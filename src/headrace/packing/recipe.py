@@ -21,6 +21,7 @@ from headrace.packing.chats.words import CURES
 from headrace.packing.choose import Choice, choose
 from headrace.packing.config import PackedSequences
 from headrace.packing.encode import NOT_BAD, TOO_LONG, encode, encode_tasks
+from headrace.packing.near import of_task
 from headrace.packing.registration import REGISTRATION
 from headrace.packing.sequences import Origins
 from headrace.packing.shards import (
@@ -40,6 +41,7 @@ from headrace.packing.storage.packed_parquet import schema_of
 from headrace.packing.storage.spool import JoinedSpool, Spool
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.events import Note
+from headrace.run.near import find_near
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
@@ -74,6 +76,9 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     for owner in range(len(datasets)):
         names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
         origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
+    near = None
+    if settings.near is not None:
+        near = find_near(context, [of_task(settings, run, task, blank) for task in tasks], settings.near)
     choice = choose(
         datasets,
         origins,
@@ -82,6 +87,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         seed=settings.seed,
         duplicates=settings.duplicates_are,
         least_tokens=settings.least_compared,
+        near=near,
     )
     groups = _groups(settings, datasets, choice, fingerprint)
     packed = context.stage(
@@ -277,6 +283,11 @@ def _tell_duplicates(settings: PackedSequences, context: RunContext, found: Mapp
     again, rows, seen = found["same_content"], found["rows"], found["seen_in_earlier_splits"]
     if again:
         context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
+    if found.get("near_pairs"):
+        context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
+    if found.get("near_not_compared"):
+        most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
+        context.on_event(Note("warning", f"near={settings.near:g}: {most}: they look like too many others"))
     if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
         context.on_event(
             Note(

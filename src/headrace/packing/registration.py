@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from headrace.near import STAGES
 from headrace.packing.chats.words import REASONS, Layout, Reasoning
 from headrace.recipe import Init, Registration
 
@@ -23,6 +24,7 @@ REGISTRATION = Registration(
     stages={
         "sample": ("choose a sample", "parts"),
         "tokenise": ("render and tokenise", "parts"),
+        **STAGES,
         "pack": ("pack into bins", "splits"),
         "materialise": ("write bins", "shards"),
     },

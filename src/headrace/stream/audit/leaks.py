@@ -28,7 +28,9 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.recipe import load, registration_of_run
+from headrace.run.near import check_near
 from headrace.stream.audit.calendar import PastCut, Period, Together, concurrent, past_cut, periods, timed
+from headrace.stream.audit.near import NearDuplicates, near_duplicates
 from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
@@ -89,9 +91,9 @@ class LeakReport:
 
     unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. blank: units of each
     split that hold nothing in them, and are not compared. repeated: units of each split whose content an earlier one of
-    the same split has. shared: for each pair of splits. overlaps: of the
-    benchmarks with the rows, see `Overlap`; items: benchmark items looked for. periods, concurrent: of splits whose
-    rows have a time, see `Period` and `Together`. past_cut: of labels from after their row, see `PastCut`.
+    the same split has. shared: for each pair of splits. overlaps: of the benchmarks with the rows, see `Overlap`;
+    items: benchmark items looked for. periods, concurrent: of splits whose rows have a time, see `Period` and
+    `Together`. past_cut: of labels from after their row, see `PastCut`. near: near duplicates, if asked for.
     """
 
     unit: str
@@ -107,6 +109,7 @@ class LeakReport:
     concurrent: tuple[Together, ...] = ()
     past_cut: tuple[PastCut, ...] = ()
     blank: Mapping[str, int] = field(default_factory=dict)
+    near: NearDuplicates | None = None
 
     @property
     def worst(self) -> float:
@@ -117,7 +120,8 @@ class LeakReport:
             for source, count in self.items.items()
         ]
         of_rows = [*(each.share for each in self.shared), *(each.share for each in self.past_cut)]
-        return max([0.0, *of_rows, *of_items])
+        near = [] if self.near is None else [each.share for each in self.near.shared]
+        return max([0.0, *of_rows, *near, *of_items])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -134,6 +138,7 @@ def find_leaks(
     label_horizon: str | None = None,
     against: Sequence[str | Path] = (),
     ngram: int = 13,
+    near: float | None = None,
     workers: int | None = None,
 ) -> LeakReport:
     """Compare the splits of a dataset with each other, and with benchmarks that should not be in it.
@@ -142,11 +147,14 @@ def find_leaks(
     those of the run's own settings, if it has any. label_horizon: how far behind the time of a row its label looks,
     such as 30d. against: files of benchmark items, or directories of them: JSON lines, CSV, Parquet, or text with an
     item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
+    near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates.
     Memory: 8 bytes a row, 24 more where rows have a time, the distinct entities, the benchmarks, and with a label about
-    524,288 rows of two splits.
+    524,288 rows of two splits. Near duplicates take up to 190 bytes a row more, there and in temporary files.
     Raises `SettingsError` for columns that are not there, and what reading raises.
     """
     check_integer("ngram", ngram, least=3)
+    if near is not None:
+        check_near(near)
     names = dataset.schema.names
     roles = _roles(dataset)
     roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
@@ -196,6 +204,7 @@ def find_leaks(
         periods=periods(dated),
         concurrent=concurrent(dated),
         past_cut=() if label_horizon is None else past_cut(dated, label_horizon, roles.get("cutoff_us")),
+        near=None if near is None else near_duplicates(splits, read, near, packed=packed),
     )
 
 

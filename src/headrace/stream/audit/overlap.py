@@ -21,12 +21,11 @@ from headrace.arrays import I64, U64, Bools
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import DATA_NAMES
+from headrace.near.shingles import words_of
 from headrace.stream.loader.dataset import open_dataset
 
 _ITEMS = (".txt", *DATA_NAMES)
 LEAST_WORDS = 5  # of an item's text: shorter ones are in too many others
-_NO_BLANKS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_WORD = rf"[{_NO_BLANKS}]|[\w&&[^{_NO_BLANKS}]]+"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that every word of a run counts
 
 
@@ -64,9 +63,7 @@ class _Words:
 
     @classmethod
     def of(cls, texts: pl.Series) -> _Words:
-        lists = texts.str.to_lowercase().str.extract_all(_WORD)
-        counts = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-        words = lists.filter(pl.Series(counts > 0)).explode()
+        words, counts = words_of(texts)
         return cls(words, np.repeat(np.arange(len(counts)), counts), words.hash(seed=0).to_numpy())
 
     def runs(self, n: int) -> tuple[I64, U64]:
