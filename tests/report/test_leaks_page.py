@@ -47,11 +47,11 @@ def page(leaky: Path, **asked: Any) -> Page:
 
 
 def test_every_finding_has_a_picture_with_its_counts(leaky: Path) -> None:
-    asked = {"entity": "who", "label": "good", "time": "when", "label_horizon": "30d"}
+    asked = {"entity": "who", "label": "good", "time": "when", "label_horizon": "30d", "near": 0.8}
     found = page(leaky, against=[leaky / "items.txt"], **asked)
     numbers = {each.key: each.chart.rows for each in found.figures if each.chart is not None}
 
-    assert list(numbers) == ["content", "ids", "columns", "benchmarks", "periods", "concurrent", "horizon"]
+    assert list(numbers) == ["content", "near", "ids", "columns", "benchmarks", "periods", "concurrent", "horizon"]
     assert ["test", "train", "20 · 33.3 %"] in numbers["content"]
     assert numbers["ids"] == [["in different splits", "20"], ["in one split", "0"]]
     assert numbers["columns"] == [["stars", "100 %"], ["most frequent label", "60 %"]]

@@ -19,7 +19,12 @@ _NAMED = 6  # columns
 def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
     """Make the page of a report. name: of the dataset; max_share: the largest share that may be found."""
     figures = [content_figure(report, max_share)]
-    figures += [*_ids_figures(report), *_columns_figures(report), *_benchmark_figures(report, max_share)]
+    figures += [
+        *_near_figures(report, max_share),
+        *_ids_figures(report),
+        *_columns_figures(report),
+        *_benchmark_figures(report, max_share),
+    ]
     figures += [*_time_figures(report), *_horizon_figures(report, max_share)]
     columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
     verdict = f"{report.worst:.2%} of a split or benchmark was found elsewhere; at most {max_share:.2%} may be."
@@ -59,6 +64,25 @@ def content_figure(report: LeakReport, max_share: float) -> Figure:
         _matrix(report, found, "also in"),
         "warning" if bad else "plain" if shared or again else "good",
     )
+
+
+def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
+    """Draw how much of each split is nearly in itself again, and in the splits before it."""
+    near, unit = report.near, report.unit
+    if near is None:
+        return []
+    shared = [each for each in near.shared if each.rows]
+    lines = [
+        f"{many(each.rows, unit)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} near one of {each.earlier}."
+        for each in shared
+    ]
+    lines = lines or [f"No {unit} of a split is near to one of another."]
+    lines.append(f"Near are {unit}s whose shingles have a Jaccard index of {near.threshold:g} or more.")
+    found = {(each.split, each.earlier): each.rows for each in near.shared}
+    found |= {(split, split): rows for split, rows in near.repeated.items()}
+    tone: Tone = "warning" if any(each.share > max_share for each in shared) else "plain" if shared else "good"
+    chart = _matrix(report, found, "near or the same in")
+    return [Figure("near", "Are rows nearly the same?", "\n".join(lines), chart, tone)]
 
 
 def _be(count: int) -> str:

@@ -51,6 +51,22 @@ def numbers(dataset: headrace.Dataset) -> list[int]:
     )
 
 
+@pytest.mark.parametrize("duplicates", ["group", "drop", "count", "allow"])
+def test_rows_of_the_same_content_are_those_that_are_left(tmp_path: Path, items: Path, duplicates: str) -> None:
+    write(tmp_path / "raw", "csv")
+    asked = {"time": "when", "entity": "who", "split_date": "2025-01-01", "duplicates": duplicates, "content": ["text"]}
+    headrace.prepare(headrace.TemporalSplit(source=tmp_path / "raw", exclude=items, **asked), tmp_path / "out")
+
+    assert headrace.verify(tmp_path / "out").problems == []
+    report = headrace.find_leaks(headrace.open(tmp_path / "out"), content=["text"], against=[items])
+    assert report.overlaps == ()
+    if duplicates in ("group", "drop"):
+        assert [each.rows for each in report.shared] == [0, 0, 0]
+    certificate = headrace.certify(tmp_path / "out")
+    apart = "content apart" in [each["check"] for each in certificate["proved"]]
+    assert apart is (duplicates in ("group", "drop"))
+
+
 @pytest.mark.parametrize("format_", ["csv", "parquet"])
 def test_rows_that_hold_an_item_are_left_out_and_no_others(tmp_path: Path, items: Path, format_: str) -> None:
     holding = write(tmp_path / "raw", format_)
