@@ -75,11 +75,12 @@ class LeakOptions:
 @with_groups
 def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Json = False) -> None:
     """Look for what splits share: rows of the same content, one entity under several names, a column that gives the
-    label away; and for benchmark items in the data. Exit 1 if more than --max-share of a split or benchmark is found.
+    label away, calendar time; and for benchmark items in the data. Exit 1 if more than --max-share of a split or
+    benchmark is found.
 
     Of packed rows, sequences are compared.
 
-    Example:  headrace leaks out
+    Example:  headrace leaks out --label-horizon 30d --html leaks.html
 
     Example:  headrace leaks out --near 0.8
 

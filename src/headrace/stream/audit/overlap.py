@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64, Bools
+from headrace.dataset.open import is_prepared
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import DATA_NAMES
@@ -139,6 +140,10 @@ def find_benchmarks(places: Sequence[str | Path]) -> dict[Path, str]:
         if not place.is_dir():
             found.setdefault(place, place.name)
             continue
+        if is_prepared(place):
+            raise InputError(
+                f"{place}: is a prepared dataset; give the directory of a split, such as splits/test in it"
+            )
         inside = {each: each.relative_to(place) for each in sorted(place.rglob("*"))}
         files = {
             each: f"{place.resolve().name}/{name.as_posix()}"
@@ -162,7 +167,10 @@ def read_items(path: str | Path) -> Texts:
     Raises what `headrace.open` raises, and `InputError` where no item has words enough to be looked for.
     """
     if Path(path).suffix == ".txt":
-        lines = Path(path).read_text("utf-8").splitlines()
+        try:
+            lines = Path(path).read_text("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
         found = Texts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
     else:
         dataset = open_dataset(path)
