@@ -140,9 +140,11 @@ class DelimitedChunk:
         import polars as pl
 
         names = self.shard.schema.names
-        places = sorted(names.index(name) for name in columns)
-        begins = [place for place in places if place - 1 not in places]
-        runs = list(zip(begins, [place for place in places if place + 1 not in places], strict=True))
+        wanted = set(columns)
+        places = [place for place, name in enumerate(names) if name in wanted]
+        first = [place for place, before in zip(places, [-2, *places], strict=False) if place - 1 != before]
+        final = [place for place, after in zip(places, [*places[1:], -1], strict=True) if place + 1 != after]
+        runs = list(zip(first, final, strict=True))
         spans = self._spans(runs)
         bounds = np.empty(2 * len(runs) * self.rows + 1, np.int64)  # in turn what is compared and what stands between
         bounds[-1], sizes = len(self.data), np.zeros(self.rows, np.int64)
@@ -160,8 +162,8 @@ class DelimitedChunk:
             for own, text in zip(words, texts, strict=True):
                 own[quoted] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
             sizes[quoted] = np.sum([pc.binary_length(text).to_numpy() for text in texts], axis=0)
-        digests = words[0]
-        for own in words[1:]:
+        digests = np.zeros(self.rows, np.uint64) if len(words) > 1 else words.pop()
+        for own in words:
             chain(digests, own)
         digests[digests == NOTHING] = 1
         digests[sizes == len(places) - len(runs)] = NOTHING  # separators alone

@@ -36,16 +36,17 @@ class Content:
         return [] if self.by == "fields" else [name for name in self.schema.names if name in shard.schema.names]
 
     def of_chunk(self, chunk: Chunk, table: pa.Table, where: str) -> U64:
-        """Digest the rows of a chunk. table: its columns as they were read."""
+        """Digest the rows of a chunk. table: its columns as they were read; where: for errors."""
+        names = list(self.schema.names)
         if self.by == "fields":
             assert isinstance(chunk, DelimitedChunk)
-            return chunk.digests(list(self.schema.names))
-        return self.of_table(table, where, chunk.first_row)
+            return chunk.digests(names)
+        own = fit(table.select([name for name in names if name in table.column_names]), self.schema)
+        return self.of_table(typed(own, self.types, self.null_values, where, chunk.first_row))
 
-    def of_table(self, table: pa.Table, where: str, first_row: int) -> U64:
-        """Digest rows. where, first_row: for the error about a text that is not of its declared type."""
-        own = table.select([name for name in self.schema.names if name in table.column_names])
-        return row_digests(typed(fit(own, self.schema), self.types, self.null_values, where, first_row))
+    def of_table(self, table: pa.Table) -> U64:
+        """Digest rows whose columns are of their common and declared types."""
+        return row_digests(table.select(list(self.schema.names)))
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
 
     def scan(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        early = settings.duplicates != "count" or copies_bytes(output, shard)  # else pass 2 has the columns at hand
-        return scan_shard(files, settings, shard, place, content if early else None, benchmarks)
+        early = content if _looks_early(output, content, shard) else None
+        return scan_shard(files, settings, shard, place, early, benchmarks)
 
     scans = context.stage("scan", source.tasks(scan), durable=False)
     context.warn(odd_values(settings, scans))
@@ -248,6 +248,13 @@ def _content(output: Output, source: Source) -> Content | None:
     fields = fields and len({shard.dialect.separator for shard in shards if shard.dialect is not None}) == 1
     schema = pa.schema([source.schema.field(name) for name in names])
     return Content(schema=schema, types=types, null_values=settings.null_values, by="fields" if fields else "values")
+
+
+def _looks_early(output: Output, content: Content | None, shard: Shard) -> bool:
+    """Return True if pass 1 digests the rows of a shard: to decide by it, or as pass 2 does not parse them anyway."""
+    if content is None or output.settings.duplicates != "count":
+        return content is not None
+    return copies_bytes(output, shard) and (content.by == "fields" or shard.kind.format == "jsonl")
 
 
 def _plan(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, U64
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
@@ -167,13 +167,12 @@ def split_shard(
     sizes = scanned.sizes if copies_bytes(plan, shard) else None
     dialect = output_dialect(plan, shard)
     schema = plan.schema if sizes is None else shard.schema
-    digests = None if scanned.content is None else [scanned.content]
-    if digests is None and plan.content is not None:
-        digests = [np.empty(0, np.uint64)]
+    digests = [np.empty(0, np.uint64) if scanned.content is None else scanned.content]
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
         row = 0
-        for pieces in _derived(plan, shard) if sizes is None else _copied(plan, shard, sizes):
+        found = digests if scanned.content is None else None
+        for pieces in _derived(plan, shard, found) if sizes is None else _copied(plan, shard, sizes, found):
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
                 raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
@@ -191,8 +190,6 @@ def split_shard(
                     )
                     writers[split] = stack.enter_context(writer)
                 writers[split].append(pieces.filter(pa.array(chosen)), keys[part][chosen])
-            if digests is not None and scanned.content is None and plan.content is not None:
-                digests.append(plan.content.of_table(pieces, str(shard.path), row))
             row += len(pieces)
         if row != len(classes):
             raise InputError(
@@ -201,7 +198,7 @@ def split_shard(
         written = {split: writer.finish() for split, writer in writers.items()}
         for split, result in written.items():
             files.finished(writers[split].path, targets[split], result)
-    if digests is not None:
+    if plan.content is not None:
         kept = classes <= _CLASS["test"]
         words = tagged(np.concatenate(digests)[kept], classes[kept])
         files.write_arrow(content_file(number), pa.table({"content": words}))
@@ -250,22 +247,35 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
     return table
 
 
-def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32]) -> Iterator[Piece]:
-    """The shard's rows as bytes. Declared types must hold all the same, so those columns are read and checked."""
-    checked = [name for name in plan.types if shard.kind.format != "jsonl"]
-    if checked:
+def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32], digests: list[U64] | None) -> Iterator[Piece]:
+    """The shard's rows as bytes. Declared types must hold all the same, so those columns are read and checked.
+
+    digests: where to put what rows are compared by, if pass 1 did not look.
+    """
+    names = [name for name in plan.types if shard.kind.format != "jsonl"]
+    if digests is not None and plan.content is not None:
+        names = list(dict.fromkeys([*names, *plan.content.schema.names]))
+    if names:
         for chunk in read_chunks(shard):
-            typed(chunk.table(checked), plan.types, plan.settings.null_values, str(shard.path), chunk.first_row)
+            where = str(shard.path)
+            table = typed(chunk.table(names), plan.types, plan.settings.null_values, where, chunk.first_row)
+            if digests is not None and plan.content is not None:
+                digests.append(plan.content.of_table(table))
     yield from copied_records(shard, sizes)
     unchanged(shard)
 
 
-def _derived(plan: SplitPlan, shard: Shard) -> Iterator[Piece]:
-    """The shard's rows as the output's columns."""
+def _derived(plan: SplitPlan, shard: Shard, digests: list[U64] | None) -> Iterator[Piece]:
+    """The shard's rows as the output's columns. digests: as above."""
     where = str(shard.path)
     for chunk in read_chunks(shard):
         try:
-            yield derive(chunk.table(), plan, where, shard.name, chunk.first_row)
+            table = derive(chunk.table(), plan, where, shard.name, chunk.first_row)
+            if digests is not None and plan.content is not None:
+                own = table.select(list(plan.content.schema.names))  # text files keep the text of declared types
+                own = typed(own, plan.types, plan.settings.null_values, where, chunk.first_row)
+                digests.append(plan.content.of_table(own))
+            yield table
         except InputError as error:
             if where in str(error):
                 raise

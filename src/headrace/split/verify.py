@@ -85,13 +85,12 @@ def _content_check(
         np.concatenate([tagged(digests, number) for number, digests in enumerate(content.values())]), list(content)
     )
     earlier, own = sum(found.earlier.values()), sum(found.own.values())
-    columns = f"{len(said['content'])} columns"
     problem = None
     if settings.duplicates == "count":
-        name, detail = "content counted", f"{earlier:,} rows have the content of an earlier split, by {columns}"
+        name, detail = "content counted", f"{earlier:,} rows have the content of an earlier split"
     else:
-        name, detail = "content apart", f"no content is in two splits, by {columns}"
-        detail = f"no content stands twice, by {columns}" if settings.duplicates == "drop" else detail
+        name, detail = "content apart", "no content is in two splits"
+        detail = "no content stands twice" if settings.duplicates == "drop" else detail
         if earlier or (own and settings.duplicates == "drop"):
             problem = _first_repeat(run, content, once=settings.duplicates == "drop")
     if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
