@@ -14,6 +14,7 @@ import pytest
 
 from headrace.engine.local import LocalEngine
 from headrace.errors import SettingsError
+from headrace.near import candidates
 from headrace.near.shingles import Shingles, shingles_of_texts
 from headrace.run import near as stages
 from headrace.run.context import RunContext
@@ -48,9 +49,13 @@ def parts_of(texts: list[str], count: int, batch: int = 97) -> list[Part]:
 
 
 def found(root: Path, texts: list[str], near: float = 0.8, parts: int = 1, workers: int = 1, **options: Any) -> Near:
-    root.mkdir(exist_ok=True)
     on_event = options.get("on_event", lambda _: None)
-    return find_near(RunContext(root, workers, on_event, LocalEngine()), parts_of(texts, parts), near)
+    return find_near(RunContext(made(root), workers, on_event, LocalEngine()), parts_of(texts, parts), near)
+
+
+def made(directory: Path) -> Path:
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 def told(near: Near) -> list[Any]:
@@ -128,8 +133,30 @@ def test_thousands_of_equal_texts_and_of_one_template_take_few_pairs_each(tmp_pa
     assert template.not_compared == 0
 
 
+def test_near_texts_are_found_among_thousands_of_one_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "LEAST_PAIRS", 0)
+    draw = random.Random(6)
+    words = [f"w{number}" for number in range(100)]
+
+    def changed(text: list[str], count: int) -> list[str]:
+        text = list(text)
+        for at in draw.sample(range(100), count):
+            text[at] = f"v{draw.randrange(10**6)}"
+        return text
+
+    texts = [changed(words, 5) for _ in range(3000)]
+    texts += [changed(text, 2) for text in texts[:300]]
+    near = found(tmp_path / "run", [" ".join(text) for text in texts])
+
+    assert near.compared <= 20 * 6 * 3300
+    assert near.not_compared > 0
+    assert (near.group[:300] == near.group[3000:]).mean() > 0.95
+    assert near.jaccard.min() >= 0.8
+
+
 def test_no_documents_have_no_pairs(tmp_path: Path) -> None:
     assert told(found(tmp_path / "none", [], parts=2)) == [[], [], [], [], 0]
+    assert told(find_near(RunContext(made(tmp_path / "parts"), 1, lambda _: None), [], 0.8)) == [[], [], [], [], 0]
     assert told(found(tmp_path / "blank", ["", "."])) == [[], [], [], [0, 1], 0]
 
 

@@ -170,7 +170,8 @@ def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, 
 
 def _column(run: Path, name: str, parts: int) -> Any:
     """Read one column of the signatures of all documents."""
-    return np.concatenate([read_arrow(run / _file("signed", number))[name].to_numpy() for number in range(parts)])
+    found = [read_arrow(run / _file("signed", number))[name].to_numpy() for number in range(parts)]
+    return np.concatenate([np.empty(0, np.uint64 if name == "digest" else np.uint32), *found])
 
 
 def _find_copies(files: TaskFiles, parts: int) -> dict[str, Any]:
