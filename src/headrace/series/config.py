@@ -381,3 +381,9 @@ class SeriesBuilder:
             given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}
             settings["preprocessing_configs"] = {**settings.get("preprocessing_configs", {}), **given}
         return Series(**settings)
+
+
+def output_roles(config: Mapping[str, Any]) -> dict[str, str]:
+    """Name the column of the entity in the output of a run with these settings."""
+    own = config["entity"]
+    return {"entity": (config["static_entity"] or "entity") if own == FILE_NAME else own, "time_format": "auto"}
