@@ -11,7 +11,7 @@ COMPOSER := $(VENV)-composer
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext titan trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers megatron package lowest newest attacks changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext titan trainers test test-all test-rest faults fuzz check format lint types imports changes docs bench performance series-peers duplicate-peers megatron package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -61,6 +61,14 @@ $(VENV)/bench: $(VENV)/base
 SERIES_PEERS ?= build/series_peers
 series-peers: $(VENV)/base ## environments for the packages that `make bench-series` measures
 	PATH="$(abspath $(BIN)):$$PATH" sh benchmarks/series_peers/install.sh $(SERIES_PEERS)
+
+# Peers of bench-duplicates: text-dedup asks for old packages that it does not use here. One that cannot be had is named.
+DUPLICATE_PEERS ?= build/duplicate_peers
+duplicate-peers: $(VENV)/base ## an environment for the packages that `make bench-duplicates` measures
+	$(BIN)/python -m venv $(DUPLICATE_PEERS)
+	-for each in rensa datasketch datatrove "datasets click click-option-group rich ftfy regex psutil scipy xxhash bitarray"; do \
+		$(DUPLICATE_PEERS)/bin/pip install --quiet $$each; done
+	-$(DUPLICATE_PEERS)/bin/pip install --quiet --no-deps text-dedup
 
 # The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.
 AZURITE := build/azurite/node_modules/.bin/azurite-blob
@@ -210,9 +218,10 @@ docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are er
 OPTIONS_split := --rounds 3
 OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
+OPTIONS_duplicates = $(if $(wildcard $(DUPLICATE_PEERS)),--peers $(DUPLICATE_PEERS))
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores dynamic index packed_reading tokenising \
-	entities cache packing histories contexts series series_prep plan scale order balance other_loaders
+	entities cache packing histories contexts series series_prep plan scale order balance duplicates other_loaders
 
 bench: ## every table of docs/performance.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \

@@ -4,7 +4,8 @@
 
 Rows are one int64 column in 100 Parquet files, ten rows an entity at random. Measured in this process: making the index
 of entities, finding the rows of those asked for, their places in an epoch of 1, 8 and 64 ranks, and erasing two entities
-from a rewritten run. Seconds are of processors, so that other work on the machine does not count. `written` is the bytes that the disk holds more, over those of the shards that were written again.
+of a rewritten run. Seconds are of processors, so that other work on the machine does not count. `written` is the bytes
+that the disk holds more, over those of the shards that were written again.
 """
 
 from __future__ import annotations

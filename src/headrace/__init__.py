@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.bins.online import OnlinePacker
     from headrace.dataset.manifest import Manifest
-    from headrace.dataset.verify import Verdict, verify
+    from headrace.dataset.verify import Verdict, certify, verify
     from headrace.errors import (
         CorruptShard,
         EngineError,
@@ -64,7 +64,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "bins.online": "OnlinePacker",
     "dataset.manifest": "Manifest",
-    "dataset.verify": "Verdict verify",
+    "dataset.verify": "Verdict certify verify",
     "errors": "CorruptShard EngineError HeadraceError InputError MissingExtra RunBusy SettingsError"
     " StoreError StreamError",
     "histories.config": "Histories",
@@ -140,6 +140,7 @@ __all__ = [
     "Verdict",
     "audit",
     "blend",
+    "certify",
     "collect",
     "find_leaks",
     "forget",

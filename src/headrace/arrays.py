@@ -1,6 +1,8 @@
-"""Arrays by their numbers: one short name for each, used in every signature."""
+"""Name arrays by their numbers for signatures, number equal rows, and find connected components. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,3 +18,32 @@ U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
+
+
+def number_rows(*columns: U64) -> I64:
+    """Number the distinct rows of parallel columns [N], from 0; equal rows have one number. int64 [N]."""
+    order = np.lexsort(columns)
+    new = np.zeros(len(order), np.bool_)
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(new)
+    return numbers
+
+
+def least_of_component(rows: int, groups: Sequence[tuple[I64, I64]]) -> I64:
+    """Find the connected components of rows 0..rows-1: the least row of each row's component. int64 [rows].
+
+    groups: (rows [M], numbers [M]); rows with one number are connected.
+    """
+    least = np.arange(rows)
+    while True:
+        before = least
+        for row, number in groups:
+            lowest = np.full(int(number.max(initial=-1)) + 1, rows)
+            np.minimum.at(lowest, number, least[row])
+            least = least.copy()
+            np.minimum.at(least, row, lowest[number])
+        least = least[least]
+        if np.array_equal(least, before):
+            return least

@@ -80,10 +80,13 @@ class Registration:
     words: what a shell offers as values, by command and parameter.
     stages: for each stage, what it does and what its tasks are.
     reasons: why rows are dropped, in words.
-    row: what a row of a split is; entity: the column that names its entity, where the manifest does not say so, or a
-    function from the run's settings to it.
-    shards: whether the rows of a source shard may go to several splits. forget: how shards are written again without
-    some entities, a `run.erase.Erasure`; None: they cannot be.
+    row: what a row of a split is. shards: whether the rows of a source shard may go to several splits.
+    roles: function from the settings of a run, as JSON, to the columns of its output that play a role (entity, time,
+        until: the end of what a row holds) and are not called as the settings say; time_format: of such a time.
+    contents: function from a table of rows to a hash of what each holds but for its entity, uint64 [rows], where rows
+        hold more than their columns; and the column in which they do.
+    unproved: what a certificate of such a run says that nobody proved, in sentences.
+    forget: how shards are written again without some entities, a `run.erase.Erasure`; None: they cannot be.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
@@ -100,8 +103,10 @@ class Registration:
     stages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     row: str = "row"
-    entity: str | None = None
     shards: Literal["of several splits", "of one split"] = "of several splits"
+    roles: str | None = None
+    contents: tuple[str, str] | None = None
+    unproved: tuple[str, ...] = ()
     forget: str | None = None
     verify: str | None = None
     figures: str | None = None

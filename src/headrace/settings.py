@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
@@ -23,6 +23,7 @@ def _as_tuple(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Duplicates = Literal["group", "drop", "count", "allow"]  # what becomes of rows with the same content
 
 
 def _as_paths(value: object) -> object:

@@ -52,6 +52,7 @@ def recipes_over(directory: Path, *, rows: int = 1500, shards: int = 6) -> Mappi
             blend=[str(path) for path in tokens],
             pack_size=512,
             num_shards=shards,
+            near=0.8,
             train_ratio=0.8,
             val_ratio=0.1,
             test_ratio=0.1,

@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import CorruptShard, InputError
 from headrace.formats import open_parquet, parquet
 from headrace.formats.detect import Kind
+from headrace.formats.schema import Target
 
 PARQUET = Kind("parquet", "none")
 
@@ -27,7 +28,9 @@ def write(path: Path, first: int = 0, rows: int = 400) -> pa.Table:
 
 
 def read(path: Path, block: int, columns: list[str], schema: pa.Schema, **options) -> pa.Table:
-    return parquet.read_block(path, PARQUET, block, pa.schema([schema.field(name) for name in columns]), **options)
+    return parquet.read_block(
+        path, PARQUET, block, Target.of(pa.schema([schema.field(name) for name in columns])), **options
+    )
 
 
 @pytest.mark.parametrize("columns", [["a", "b"], ["b", "a"], ["b"]])

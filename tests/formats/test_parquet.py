@@ -10,6 +10,7 @@ import pytest
 from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats import parquet
 from headrace.formats.detect import Kind
+from headrace.formats.schema import Target
 from headrace.formats.source import find_files, read_chunks, survey
 from headrace.formats.write import BLOCK_ROWS, ShardWriter
 from tables import write_bytes
@@ -126,7 +127,7 @@ def test_a_damaged_block_is_a_corrupt_shard(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
 
     with pytest.raises(CorruptShard, match=r"p\.parquet: row group 0: .*; restore the file"):
-        parquet.read_block(path, PARQUET, 0, table.schema)
+        parquet.read_block(path, PARQUET, 0, Target.of(table.schema))
 
 
 @pytest.mark.parametrize("size", [3, 8, 200, -1, -8, -100])

@@ -142,6 +142,28 @@ def test_the_manifest_counts_the_rows_and_nothing_names_the_entities(tmp_path):
         assert not any(each.encode() in path.read_bytes() for each in NAMES), name
 
 
+@pytest.mark.parametrize("duplicates", ["count", "group", "drop"])
+def test_repeated_content_is_counted_again_and_the_run_can_be_certified(tmp_path, duplicates):
+    raw = source(tmp_path / "raw", "csv")
+    twice = [
+        f"{name},2024-0{1 + n % 9}-05T05:00:00,{n % 40},same\r\n"
+        for n in range(90)
+        for name in ("customer-alpha", f"c1-{n % 5}")
+    ]
+    (raw / "part-9.csv").write_text("who,when,x,note\r\n" + "".join(twice))
+    split = headrace.TemporalSplit(source=str(raw), duplicates=duplicates, content=["x", "note"], **SETTINGS)
+    before = headrace.prepare(split, tmp_path / "out").manifest
+    done = headrace.forget(tmp_path / "out", NAMES)
+
+    assert [] == headrace.verify(tmp_path / "out").problems
+    assert done.run.name in json.dumps(headrace.certify(tmp_path / "out"))
+    after = find_run(tmp_path / "out")[1]
+    if duplicates == "count":
+        assert sum(before.facts["duplicates"]["repeated"].values()) > sum(
+            after.facts["duplicates"]["repeated"].values()
+        )
+
+
 def test_columns_types_compression_and_rows_of_groups_are_kept(tmp_path):
     before = prepared(tmp_path, "parquet", compression="zstd")
     done = headrace.forget(tmp_path / "out", NAMES)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,6 +96,27 @@ def interrupted(workers: str, method: str) -> None:
         child.join(60)
     tell(threads=lasting_threads(), children=len(multiprocessing.active_children()))
     sys.exit(7)
+
+
+def interrupted_in(function: str, method: str) -> None:
+    """Ctrl-C inside a call of a function of `threading` that puts into a worker's queue: what the interrupt met."""
+
+    def interrupt(frame, event, _):
+        if frame.f_code.co_name == "put" and event == "call":
+            return interrupt
+        if frame.f_code.co_name == function and event == "return" and frame.f_back.f_code.co_name == "put":
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+        return interrupt
+
+    met = None
+    try:
+        for number, _ in enumerate(slow_batches(2, method)):
+            if number == 3:
+                sys.settrace(interrupt)
+    except KeyboardInterrupt as error:
+        met = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    tell(met=met, children=len(multiprocessing.active_children()))
 
 
 def uncaught(workers: str, method: str) -> None:

@@ -245,6 +245,16 @@ def test_ctrl_c_ends_a_loop_and_all_it_started(workers, whom):
         assert shared_names([child.process.pid, *pids]) == []
 
 
+@pytest.mark.parametrize("function", ["__enter__", "notify"])
+def test_ctrl_c_waits_until_a_put_into_a_workers_queue_is_done(function):
+    with Child("interrupted_in", function, "fork") as child:
+        code, lines, err = child.end()
+
+        assert code == 0, err
+        assert "put" not in lines[0]["met"]
+        assert lines[0]["children"] == 0
+
+
 @pytest.mark.smoke("fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("method", ["fork", "spawn"])

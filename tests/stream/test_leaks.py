@@ -15,7 +15,7 @@ import headrace
 from commands import headrace as command
 from headrace.errors import InputError, SettingsError
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
-from headrace.stream.audit.overlap import Texts, find_overlaps, read_items, texts_of
+from headrace.stream.audit.overlap import Texts, find_benchmarks, find_overlaps, read_items, texts_of
 from laws import examples
 
 
@@ -57,6 +57,17 @@ def test_rows_that_differ_in_any_value_are_not_the_same(tmp_path):
 
     assert [each.rows for each in report.shared] == [0]
     assert report.worst == 0
+
+
+def test_rows_without_any_value_share_nothing(tmp_path):
+    train = [{"a": None, "b": 1.5}, {"a": "", "b": None}, {"a": None, "b": float("nan")}, {"a": "x", "b": None}]
+    test = [{"a": None, "b": None}, {"a": "", "b": float("nan")}, {"a": "x", "b": None}, {"a": "", "b": None}]
+    report = headrace.find_leaks(write(tmp_path, train=train, test=test))
+
+    assert report.blank == {"train": 2, "test": 3}
+    assert report.repeated == {"train": 0, "test": 0}
+    assert [each.rows for each in report.shared] == [1]
+    assert report.shared[0].examples == (("train/part-0.parquet:3", "test/part-0.parquet:2"),)
 
 
 def test_nested_values_are_compared(tmp_path):
@@ -253,6 +264,21 @@ def test_benchmarks_are_read_from_rows_and_lines(tmp_path):
     assert read_items(tmp_path / "items.jsonl").texts.to_list() == [QUESTION, SHORT]
     with pytest.raises(InputError, match="no item has 5 words or more"):
         read_items(tmp_path / "empty.txt")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 is what they call it here\n")
+    with pytest.raises(InputError, match=r"not UTF-8 \(byte 3\)"):
+        read_items(tmp_path / "latin.txt")
+
+
+def test_files_of_a_directory_are_benchmarks_by_name(tmp_path):
+    for name in ("a.jsonl", "b/c.txt", "README.md", ".hidden.txt", "b/_more/d.txt"):
+        (tmp_path / "evals" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "evals" / name).write_text("x\n")
+    found = find_benchmarks([tmp_path / "evals", tmp_path / "evals" / "a.jsonl"])
+
+    assert list(found.values()) == ["evals/a.jsonl", "evals/b/c.txt"]
+    (tmp_path / "evals" / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match="is a prepared dataset"):
+        find_benchmarks([tmp_path / "evals"])
 
 
 def test_a_planted_benchmark_is_found_in_the_rows_of_a_dataset(tmp_path):

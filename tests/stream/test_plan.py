@@ -16,6 +16,7 @@ from headrace.stream.order.lanes import estimate_block_bytes
 from headrace.stream.order.plan import better_lanes, plan_pools
 from headrace.stream.order.remaining import advance
 from headrace.stream.ranks.topology import Topology
+from headrace.stream.read import fetch
 
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -126,12 +127,10 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "ranks", "lanes", "batch_size", "settings"), GRID)
-def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, batch_size, settings):
-    options = {"batch_size": batch_size, "shuffle": True, "lanes": lanes, "batch_format": "numpy", **settings}
-    stream = StreamOptions(**options)
-    index = index_of(rows)
-    reads, counted = [], []
+def decoded_by_each_rank(rows, ranks, **options):
+    """The plan of an epoch, and the blocks that each rank decodes, in the order in which it does."""
+    options = StreamOptions(shuffle=options.pop("shuffle", True), batch_format="numpy", **options)
+    index, reads, found = index_of(rows), [], []
 
     def read_block(block, columns):
         reads.append(block)  # from several threads, each of which appends whole
@@ -139,13 +138,37 @@ def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, b
 
     for rank in range(ranks):
         reads.clear()
-        begun = RowPasses(index, read_block, stream, Topology(rank=rank, world_size=ranks)).begin(0)
+        begun = RowPasses(index, read_block, options, Topology(rank=rank, world_size=ranks)).begin(0)
         plan = begun.plan()
         for _ in begun.batches(Reading(read_block)):
             pass
-        counted.append(sum(int(plan.block_bytes[block]) for block in reads))
+        found.append(list(reads))
+    return plan, found
 
-    assert counted == plan.bytes_per_rank.tolist()
+
+@pytest.mark.parametrize(("rows", "ranks", "lanes", "batch_size", "settings"), GRID)
+def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, batch_size, settings, monkeypatch):
+    monkeypatch.setattr(fetch, "_SHARED_BYTES", 0)  # as if all blocks were too large to wait for their second lane
+    plan, reads = decoded_by_each_rank(rows, ranks, lanes=lanes, batch_size=batch_size, **settings)
+
+    assert [sum(int(plan.block_bytes[block]) for block in blocks) for blocks in reads] == plan.bytes_per_rank.tolist()
+
+
+def test_a_small_block_in_which_two_lanes_meet_is_decoded_once():
+    rows = (7000, 20_000, 10) * 60
+    plan, [reads] = decoded_by_each_rank(rows, 1, lanes=24, batch_size=640, shuffle_rows=12_000)
+
+    assert sorted(reads) == list(range(len(rows)))
+    assert plan.read_amplification > 1.1  # which is what it would be at most
+
+
+def test_blocks_that_wait_for_their_second_lane_stay_within_their_room(monkeypatch):
+    rows = (7000, 20_000, 10) * 60
+    monkeypatch.setattr(fetch, "_SHARED_BYTES", 1 << 20)
+    plan, [reads] = decoded_by_each_rank(rows, 1, lanes=24, batch_size=640, shuffle_rows=12_000)
+
+    assert len(rows) < len(reads)
+    assert sum(int(plan.block_bytes[block]) for block in reads) < int(plan.bytes_per_rank[0])
 
 
 def test_block_bytes_come_from_the_schema_where_the_file_says_less():

@@ -224,17 +224,32 @@ def verify(
     *,
     run_id: Run = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Write what was proved, and what was not, into this file.", show_default=False),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="A file of --certificate: check that the run is still what it says.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check digests, row counts and the recipe's laws, derived again from the output. Exit 1 if one fails.
 
     Example:  headrace verify out
+
+    Example:  headrace verify out --certificate certificate.json
     """
     from rich.text import Text
 
     from headrace.dataset.verify import verify as check
 
-    verdict = check(out, run=run_id, workers=workers)
+    verdict = check(out, run=run_id, workers=workers, against=against)
+    if certificate is not None and not verdict.problems:
+        from headrace.dataset.certificate import write_certificate
+        from headrace.dataset.open import FinishedRun, find_run
+
+        write_certificate(FinishedRun(*find_run(out, run_id)), verdict, certificate)
     if as_json:
         checks = [asdict(each) for each in verdict.checks]
         emit({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks})

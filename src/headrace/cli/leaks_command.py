@@ -11,10 +11,13 @@ import typer
 from headrace.cli.flags import Json, PlainShards, Source, with_groups
 from headrace.cli.output import emit, printer, say, table
 from headrace.errors import HeadraceError
+from headrace.near import LEAST_NEAR
 from headrace.printable import printable
+from headrace.report.words import many, moment
 
 if TYPE_CHECKING:
     from headrace.stream.audit.leaks import LeakReport
+    from headrace.stream.audit.near import NearDuplicates
 
 _NAMED = 6  # columns
 _SHOWN = 20  # overlaps; --json has all
@@ -34,13 +37,36 @@ class LeakOptions:
         str | None, typer.Option(help="Column whose values name entities; default: the run's.", show_default=False)
     ] = None
     label: Annotated[str | None, typer.Option(help="Column to predict; default: the run's.", show_default=False)] = None
+    time: Annotated[
+        str | None, typer.Option(help="Column of the time of a row; default: the run's.", show_default=False)
+    ] = None
+    label_horizon: Annotated[
+        str | None,
+        typer.Option(
+            help="How far behind its row a label looks, e.g. 30d: rows closer to the cutoff count.", show_default=False
+        ),
+    ] = None
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A file of benchmark items that should not be in the data; may be repeated.", show_default=False
+            help="A file or directory of benchmark items that should not be in the data; may be repeated.",
+            show_default=False,
+        ),
+    ] = None
+    near: Annotated[
+        float | None,
+        typer.Option(
+            min=LEAST_NEAR,
+            max=1,
+            help="Look for near duplicates too: rows whose shingles of three words have this Jaccard index or more; "
+            "of packed rows, sequences by shingles of five tokens. 0.8 is usual.",
+            show_default=False,
         ),
     ] = None
     ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13
+    html: Annotated[
+        Path | None, typer.Option(help="Draw what was found as a page in this file.", show_default=False)
+    ] = None
     max_share: Annotated[
         float, typer.Option(min=0, max=1, help="Largest share of a split, or of a benchmark, that may be found.")
     ] = 0.001
@@ -49,11 +75,14 @@ class LeakOptions:
 @with_groups
 def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Json = False) -> None:
     """Look for what splits share: rows of the same content, one entity under several names, a column that gives the
-    label away; and for benchmark items in the data. Exit 1 if more than --max-share of a split or benchmark is found.
+    label away, calendar time; and for benchmark items in the data. Exit 1 if more than --max-share of a split or
+    benchmark is found.
 
-    Of packed rows, sequences are compared. Near duplicates are not looked for.
+    Of packed rows, sequences are compared.
 
-    Example:  headrace leaks out
+    Example:  headrace leaks out --label-horizon 30d --html leaks.html
+
+    Example:  headrace leaks out --near 0.8
 
     Example:  headrace leaks chats.jsonl --against gsm8k_test.jsonl
     """
@@ -64,9 +93,17 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
         content=asked.content or (),
         entity=asked.entity,
         label=asked.label,
+        time=asked.time,
+        label_horizon=asked.label_horizon,
         against=asked.against or (),
         ngram=asked.ngram,
+        near=asked.near,
     )
+    if asked.html is not None:
+        from headrace.report.leaks import page_of_leaks
+        from headrace.report.write import publish
+
+        publish(page_of_leaks(report, path.rstrip("/").rpartition("/")[2] or path, asked.max_share), asked.html)
     if as_json:
         emit({"ok": report.worst <= asked.max_share, "max_share": asked.max_share, **report.to_dict()})
     else:
@@ -89,6 +126,11 @@ def _print(report: LeakReport) -> None:
         first = " = ".join(pair.examples[0]) if pair.examples else ""
         made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(first))
     printer().print(made)
+    blank = sum(report.blank.values())
+    if blank:
+        say(f"{many(blank, report.unit)} without any value in these columns: not compared")
+    if report.near is not None:
+        _print_near(report.near, report)
     ids = report.near_ids
     if ids is not None and ids.entities:
         examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
@@ -96,6 +138,22 @@ def _print(report: LeakReport) -> None:
     for each in report.telling:
         right = f"right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
         say(f"{printable(each.column)} alone gives the label: {right}")
+    for period in report.periods:
+        if period.unread:
+            say(f"{many(period.unread, report.unit)} of {period.split} have no time that can be read")
+    same = [pair for pair in report.concurrent if pair.rows]
+    if same:
+        made = table(
+            "other entities at the same time",
+            ("split", "as in", f"{report.unit}s", "share", "from", "to"),
+            numbers_from=2,
+        )
+        for one in same:
+            span = (moment(at) for at in (one.first_us, one.last_us) if at is not None)
+            made.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.share:.2%}", *span)
+        printer().print(made)
+    for past in report.past_cut:
+        say(f"labels of {many(past.rows, report.unit)} of {past.split} look past the cutoff: {past.share:.2%}")
     for source, count in report.items.items():
         found = [each for each in report.overlaps if each.source == source]
         items = len({each.item for each in found})
@@ -115,3 +173,19 @@ def _print(report: LeakReport) -> None:
         printer().print(made)
         if len(report.overlaps) > _SHOWN:
             say(f"{len(report.overlaps) - _SHOWN:,} more; --json has all")
+
+
+def _print_near(near: NearDuplicates, report: LeakReport) -> None:
+    head = ("split", "also in", f"{report.unit}s", "share", "example", "Jaccard")
+    made = table(f"near or same {report.unit}s, Jaccard {near.threshold:g} or more", head, numbers_from=2)
+    for split, count in near.repeated.items():
+        made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", "", "")
+    for pair in near.shared:
+        earlier, later, jaccard = pair.examples[0] if pair.examples else ("", "", None)
+        example, shown = (f"{earlier} ~ {later}", f"{jaccard:.2f}") if jaccard is not None else ("", "")
+        made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(example), shown)
+    printer().print(made)
+    if near.groups:
+        say(f"groups of near {report.unit}s: {near.groups:,}, the largest of {near.largest:,}")
+    if near.not_compared:
+        say(f"at most {near.not_compared:,} pairs were not compared: they look like too many others")

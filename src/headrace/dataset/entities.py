@@ -61,9 +61,9 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
     recipe, name = "", asked
     if manifest is not None and asked is None:
         recipe = f"a run of {manifest.recipe!r}"
-        name = registration_of_run(manifest.recipe).entity
-        if name is not None and ":" in name:
-            name = load(name)(json.loads((dataset.root / "config.json").read_bytes()))
+        roles = registration_of_run(manifest.recipe).roles
+        if roles is not None:
+            name = load(roles)(json.loads((dataset.root / "config.json").read_bytes())).get("entity")
         source = manifest.facts.get("source_facts")
         name = name or manifest.facts.get("entity") or (source.get("entity") if isinstance(source, dict) else None)
     if name is None and recipe:

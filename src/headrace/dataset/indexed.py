@@ -19,6 +19,7 @@ from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
+from headrace.formats.schema import Target
 from headrace.storage.places import place_of
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -128,6 +129,7 @@ class BlockReader:
         self._remote = place_of(root).reads == "requests"
         self._files = files if self._remote else None
         self._copies: dict[int, Path] = {}  # of shards that were as indexed when these copies had been made
+        self._targets: dict[tuple[str, ...] | None, Target] = {}
         self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
@@ -149,8 +151,8 @@ class BlockReader:
                 block=int(index.block[number]),
                 offset=int(index.offset[number]),
                 length=int(index.length[number]),
-                columns=columns,
-                schema=index.schema,
+                target=self._target(columns),
+                names=index.schema.names,
                 null_values=self._null_values,
                 pages="trust" if checksum else "check",
             )
@@ -165,6 +167,13 @@ class BlockReader:
             if copy is not None:
                 self._copies[shard] = copy
         return table
+
+    def _target(self, columns: Sequence[str] | None) -> Target:
+        key = None if columns is None else tuple(columns)
+        if key not in self._targets:
+            schema = self._index.schema
+            self._targets[key] = Target.of(schema if key is None else pa.schema([schema.field(name) for name in key]))
+        return self._targets[key]
 
     def _check(self, shard: int, path: Path, checksum: str) -> None:
         try:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
+from headrace.dataset.certificate import certificate_of, difference, read_certificate
 from headrace.dataset.html import table_html
 from headrace.dataset.indexed import ALIASES
 from headrace.dataset.manifest import DIGEST, MANIFEST
@@ -31,11 +32,16 @@ from headrace.storage.places import path_of, place_of
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked. problem: None, or what is wrong, with the first offending shard and row."""
+    """One thing that was checked. problem: None, or what is wrong, with the first offending shard and row.
+
+    kind: "law", which must hold of the run wherever it is; "count", which is told and no problem; "unchecked", which
+    could not be checked; "here": of this place or machine.
+    """
 
     name: str
     detail: str
     problem: str | None = None
+    kind: Literal["law", "count", "unchecked", "here"] = "law"
 
 
 @dataclass
@@ -62,13 +68,22 @@ class Verdict:
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
 
-def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:
+def verify(
+    path: str | Path,
+    *,
+    run: str | None = None,
+    workers: int | None = None,
+    against: str | Path | None = None,
+) -> Verdict:
     """Check digests, row counts and the recipe's laws of a finished run, all derived again from the output.
 
     Of a dataset directory it judges what a trainer reads through `splits/`: the run that it points at, seen whole.
-    Problems are in the verdict, not raised; only a directory without a finished run raises `InputError`.
+    against: a file of `certify`; one more check says whether the run is still what that certificate says.
+    Problems are in the verdict, not raised; only a directory without a finished run raises `InputError`, and a file
+    that is no certificate.
     """
     place = path_of(path)
+    certificate = None if against is None else read_certificate(Path(against))
     root, manifest = find_run(place, run)
     finished = FinishedRun(root, manifest)
     verdict = Verdict(manifest.run_id)
@@ -84,15 +99,31 @@ def verify(path: str | Path, *, run: str | None = None, workers: int | None = No
         # Every digest fits, and still a field is missing or of another kind: the run was not made by this recipe.
         problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
         verdict.checks.append(Check("laws", "could be checked", problem))
+    if certificate is not None and not verdict.problems:
+        other = difference(certificate, certificate_of(finished, verdict))
+        told = None if other is None else f"{root}: is not what {against} says: {other}"
+        verdict.checks.append(Check("certificate", f"the run is what {against} says", told, "here"))
     return verdict
+
+
+def certify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> dict[str, Any]:
+    """Verify a finished run and return its certificate, JSON: what was proved, with which settings, and what was not.
+
+    The same run gives the same certificate. Raises what `verify` raises, and `CorruptShard` for the first problem.
+    """
+    verdict = verify(path, run=run, workers=workers)
+    return certificate_of(FinishedRun(*find_run(path, run)), verdict)
 
 
 def _pointer(run: FinishedRun, out: Path | None) -> Check:
     """A trainer that reads the paths below `out` sees this run and nothing else; None: only the run's own links."""
     if out is not None:
-        return Check("splits", f"{pointer_of(out)} leads to this run", pointer_problem(out, run.root, run.manifest))
+        return Check(
+            "splits", f"{pointer_of(out)} leads to this run", pointer_problem(out, run.root, run.manifest), "here"
+        )
     there = place_of(run.root).has_links and (run.root / SPLITS).is_dir()
-    return Check("splits", "the run's links lead into it", own_links_problem(run.root, run.manifest) if there else None)
+    problem = own_links_problem(run.root, run.manifest) if there else None
+    return Check("splits", "the run's links lead into it", problem, "here")
 
 
 def _files(run: FinishedRun, workers: int) -> list[Check]:

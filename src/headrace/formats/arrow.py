@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.parquet import ParquetChunk
-from headrace.formats.schema import in_schema, plain
+from headrace.formats.schema import Target, in_schema, plain
 from headrace.formats.shard import Shard, column_name, each_once
 from headrace.storage.places import place_of
 
@@ -89,24 +89,25 @@ def _messages(path: Path, source: pa.NativeFile) -> Iterator[tuple[int, int, int
 def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[ParquetChunk]:
     """Iterate over the rows of a shard in file order, a record batch at a time."""
     schema = shard.schema if columns is None else pa.schema([shard.schema.field(each) for each in columns])
+    wanted = Target.of(schema)
     first_row = 0
     for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
         try:
-            table = _read(shard.path, shard.kind, batch, offset, length, schema)
+            table = _read(shard.path, shard.kind, batch, offset, length, wanted)
         except (OSError, pa.ArrowException) as error:
             raise _damaged(shard.path, error) from error
         yield ParquetChunk(table, first_row)
         first_row += rows
 
 
-def read_block(path: Path, kind: Kind, block: int, offset: int, length: int, schema: pa.Schema) -> pa.Table:
-    """Read one record batch as the columns of a schema: views of the mapped file where the types are the file's own.
+def read_block(path: Path, kind: Kind, block: int, offset: int, length: int, wanted: Target) -> pa.Table:
+    """Read one record batch as the wanted columns: views of the mapped file where the types are the file's own.
 
     offset, length: of its message, in a stream. Raises `CorruptShard` on damaged bytes, `InputError` on types that
     pyarrow cannot turn into the given ones.
     """
     try:
-        return _read(path, kind, block, offset, length, schema)
+        return _read(path, kind, block, offset, length, wanted)
     except FileNotFoundError:
         raise
     except (OSError, KeyError, IndexError, pa.ArrowException) as error:
@@ -115,11 +116,12 @@ def read_block(path: Path, kind: Kind, block: int, offset: int, length: int, sch
         ) from error
 
 
-def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, wanted: pa.Schema) -> pa.Table:
+def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, wanted: Target) -> pa.Table:
     source = _source(path, kind)
     schema = _own_schema(source)
     places = {column_name(name): place for place, name in enumerate(schema.names)}
-    chosen = [places[name] for name in wanted.names]
+    names = wanted.schema.names
+    chosen = [places[name] for name in names]
     source.seek(0)
     try:
         if _is_file(source):
@@ -133,7 +135,7 @@ def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, wanted: 
             record = pa.ipc.read_record_batch(message, schema).select(chosen)
         for column in record.columns:
             column.validate(full=not pa.types.is_primitive(column.type))
-        return in_schema(pa.Table.from_batches([record]).rename_columns(wanted.names), wanted)
+        return in_schema(pa.Table.from_batches([record]).rename_columns(names), wanted)
     except pa.ArrowNotImplementedError as error:
         raise InputError(
             f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as another type"

@@ -22,7 +22,7 @@ from headrace.formats import arrow, delimited, jsonl, parquet, records
 from headrace.formats.delimited_rows import parse_numbers
 from headrace.formats.detect import Kind, decompress_block, kind_of_name
 from headrace.formats.open_parquet import Pages, open_file
-from headrace.formats.schema import is_text
+from headrace.formats.schema import Target, is_text
 from headrace.formats.shard import Dialect, Shard, separator_of
 from headrace.formats.source import read_chunks, survey, unchanged
 from headrace.formats.text_columns import typed
@@ -131,12 +131,12 @@ def read_block(
     block: int,
     offset: int,
     length: int,
-    columns: Sequence[str] | None,
-    schema: pa.Schema,
+    target: Target,
+    names: Sequence[str],
     null_values: Sequence[str] = (),
     pages: Pages = "check",
 ) -> pa.Table:
-    """Read one block as columns of the schema's types (all columns, or the given ones in their order).
+    """Read one block as the target's columns. names: of all columns of the file, which delimited text needs.
 
     block: row group number (Parquet) or record batch (Arrow). offset, length: byte range (text, Arrow streams); a CSV
     or TSV block at offset 0 begins with the header of its file, which is no row. Thread-safe; the work releases the
@@ -144,14 +144,14 @@ def read_block(
     `InputError` if a text is not of its declared type. pages: see `parquet.read_block`.
     """
     kind = kind_of_word(word)
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     try:
         if kind.format == "arrow":
-            return arrow.read_block(path, kind, block, offset, length, wanted)
+            return arrow.read_block(path, kind, block, offset, length, target)
         if kind.format == "parquet":
-            return parquet.read_block(path, kind, block, wanted, pages)
+            return parquet.read_block(path, kind, block, target, pages)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
+    wanted = target.schema
     if kind.format in ("jsonl", "json"):
         jsonl.require_polars(path)
     where = f"{path}: block {block} (bytes {offset} to {offset + length})"
@@ -166,9 +166,9 @@ def read_block(
             data = delimited.without_header(data)
         separator = separator_of(word)[1]
         assert separator is not None
-        table = parse_numbers(data, separator=separator, names=schema.names, wanted=wanted, null_values=null_values)
+        table = parse_numbers(data, separator=separator, names=names, wanted=wanted, null_values=null_values)
         if table is None:
-            text = pa.schema([(name, pa.string()) for name in schema.names])
+            text = pa.schema([(name, pa.string()) for name in names])
             dialect = Dialect(separator, "\n")
             shard = Shard(path=path, name=path.name, size=0, mtime_ns=0, kind=kind, schema=text, dialect=dialect)
             table = delimited.parse_block(data, shard, wanted.names)

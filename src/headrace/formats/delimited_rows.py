@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from headrace.arrays import I32, I64, U8, Bools
+from headrace.arrays import I32, I64, U8, U64, Bools
 from headrace.errors import InputError
 from headrace.formats import records
+from headrace.formats.content import NOTHING, chain
 from headrace.formats.shard import BOM, Shard
 
 FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
@@ -39,6 +40,7 @@ class DelimitedChunk:
     blank_lines: bool = False
     _checked: bool = False
     _parsed: dict[str, pa.ChunkedArray] = field(default_factory=dict)
+    _known: records.Stops = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -94,10 +96,13 @@ class DelimitedChunk:
 
     def _stops(self, places: Sequence[int]) -> records.Stops:
         """Find where fields stop, row by row. Raises `InputError` if a row is not complete."""
+        if places and set(places) <= self._known.keys():
+            return self._known
         width, data = len(self.shard.schema), records.as_bytes(self.data)
         separator = ord(self._separator)
         stops = records.field_stops(data, self.quotes, rows=self.rows, separator=separator, width=width, wanted=places)
         if stops is not None:
+            self._known |= stops
             return stops
         fields = records.fields_per_record(records.outside_quotes(data, self.quotes, separator), self.ends)
         row = int(np.flatnonzero(fields != width)[0])
@@ -108,20 +113,89 @@ class DelimitedChunk:
             f"remove that row"
         )
 
-    def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
-        """Cut columns from the bytes, by name; those with quoted fields are left out, they must be parsed."""
+    def _spans(self, runs: Sequence[tuple[int, int]]) -> list[tuple[I64, I64]]:
+        """Find from where to where the columns from one place to another stand, row by row, for each such run."""
         last = len(self.shard.schema) - 1
-        stops = self._stops(sorted({near for place in places for near in (place - 1, place) if 0 <= near < last}))
+        stops = self._stops(sorted({place for run in runs for place in (run[0] - 1, run[1]) if 0 <= place < last}))
         data = records.as_bytes(self.data)
         row_starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-        columns = {}
-        for place in places:
-            starts = stops[place - 1] + 1 if place else row_starts
-            if place < last:
-                ends = stops[place]
+        spans = []
+        for first, final in runs:
+            starts = stops[first - 1] + 1 if first else row_starts
+            if final < last:
+                ends = stops[final]
             else:  # without the line end
-                ends = self.ends - (data[self.ends - 1] == records.NEWLINE)
+                ends = self.ends - 1
+                ends[-1:] += data[-1:] != records.NEWLINE
                 ends -= (ends > row_starts) & (data[np.maximum(ends - 1, 0)] == records.RETURN)
+            spans.append((starts, ends))
+        return spans
+
+    def digests(self, columns: Sequence[str]) -> U64:
+        """Digest the fields of these columns, row by row, from the bytes of the file. 0 where all fields are empty.
+
+        Fields that are equal as text have equal digests, quoted or not, in files of one separator and one order of
+        columns. The digest is polars', the same within one version of it: to compare rows in one run, and no more.
+        """
+        import polars as pl
+
+        names = self.shard.schema.names
+        wanted = set(columns)
+        places = [place for place, name in enumerate(names) if name in wanted]
+        first = [place for place, before in zip(places, [-2, *places], strict=False) if place - 1 != before]
+        final = [place for place, after in zip(places, [*places[1:], -1], strict=True) if place + 1 != after]
+        runs = list(zip(first, final, strict=True))
+        spans = self._spans(runs)
+        bounds = np.empty(2 * len(runs) * self.rows + 1, np.int64)  # in turn what is compared and what stands between
+        bounds[-1], sizes = len(self.data), np.zeros(self.rows, np.int64)
+        for number, (starts, ends) in enumerate(spans):
+            bounds[2 * number : -1 : 2 * len(runs)], bounds[2 * number + 1 :: 2 * len(runs)] = starts, ends
+            sizes += ends - starts
+        pieces = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
+        )
+        hashes = pl.Series(pl.from_arrow(pieces)).hash(seed=0).to_numpy()
+        words = [hashes[2 * number :: 2 * len(runs)].copy() for number in range(len(runs))]
+        quoted = np.unique(np.searchsorted(self.ends, self.quotes, side="right"))
+        if len(quoted):
+            texts = self._joined(quoted, runs)
+            for own, text in zip(words, texts, strict=True):
+                own[quoted] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
+            sizes[quoted] = np.sum([pc.binary_length(text).to_numpy() for text in texts], axis=0)
+        digests = np.zeros(self.rows, np.uint64) if len(words) > 1 else words.pop()
+        for own in words:
+            chain(digests, own)
+        digests[digests == NOTHING] = 1
+        digests[sizes == len(places) - len(runs)] = NOTHING  # separators alone
+        return digests
+
+    def _joined(self, rows: I64, runs: Sequence[tuple[int, int]]) -> list[pa.LargeBinaryArray]:
+        """Parse rows with quotes, and join the fields of each run as they would stand without quotes.
+
+        No field without quotes holds a newline, so it marks the separators and newlines inside fields.
+        """
+        chosen = np.zeros(self.rows, np.bool_)
+        chosen[rows] = True
+        data = records.joined(records.slices(self.data, self.ends).filter(pa.array(chosen)))
+        places = [place for first, final in runs for place in range(first, final + 1)]
+        longest = int(np.diff(self.ends, prepend=0).max()) + 1
+        types = dict.fromkeys(places, pa.large_string())
+        fields = parse(data, self._separator, len(self.shard.schema), types, longest=longest)
+        plain = {}
+        for place, column in zip(places, fields.columns, strict=True):
+            text = pc.replace_substring(column, "\n", "\nn")
+            plain[place] = pc.replace_substring(text, self._separator, "\ns").cast(pa.large_binary())
+        separator, joined = pa.scalar(self._separator.encode(), pa.large_binary()), []
+        for first, final in runs:
+            parts = [plain[place].combine_chunks() for place in range(first, final + 1)]
+            joined.append(pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement=b""))
+        return joined
+
+    def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
+        """Cut columns from the bytes, by name; those with quoted fields are left out, they must be parsed."""
+        data = records.as_bytes(self.data)
+        columns = {}
+        for place, (starts, ends) in zip(places, self._spans([(place, place) for place in places]), strict=True):
             if (data[starts[starts < ends]] == records.QUOTE).any():
                 continue
             text = records.cut(self.data, starts, ends).cast(pa.large_string())

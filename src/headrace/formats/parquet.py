@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.detect import Kind
 from headrace.formats.open_parquet import Pages, open_file, read_group
-from headrace.formats.schema import in_schema, is_text, plain
+from headrace.formats.schema import Target, in_schema, is_text, plain
 from headrace.formats.shard import Shard, column_name, each_once
 
 Encoding = Literal["compact", "fast"]
@@ -157,18 +157,18 @@ def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
     return [each for each in texts if size[each] < _CODE_BYTES * metadata.num_rows]
 
 
-def read_block(path: Path, kind: Kind, block: int, schema: pa.Schema, pages: Pages = "check") -> pa.Table:
-    """One row group as the columns of a schema. Raises `CorruptShard` on damaged bytes.
+def read_block(path: Path, kind: Kind, block: int, wanted: Target, pages: Pages = "check") -> pa.Table:
+    """Read one row group as the wanted columns. Raises `CorruptShard` on damaged bytes.
 
     pages: "trust" leaves page checksums alone, where the bytes of the file were verified before.
     """
     try:
-        table = read_group(path, kind, block, schema.names, pages)
+        table = read_group(path, kind, block, wanted.schema.names, pages)
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
         raise CorruptShard(f"{path}: row group {block}: {error}; restore the file or prepare the run again") from error
-    return in_schema(table, schema)
+    return in_schema(table, wanted)
 
 
 class ParquetSink:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -133,3 +133,8 @@ class Histories(RecipeSettings):
         from headrace.histories.recipe import execute  # the recipe imports its settings
 
         return execute(self, context, files)
+
+
+def output_roles(_config: Mapping[str, Any]) -> dict[str, str]:
+    """Name the columns of the entity and of the times in the output; the settings name those of the source."""
+    return {"entity": "src_id", "time": "first_time", "until": "last_time", "time_format": "epoch_s"}

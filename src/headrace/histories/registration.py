@@ -38,7 +38,12 @@ REGISTRATION = Registration(
         "zero_value": "value is 0",
     },
     row="big row",
-    entity="src_id",
+    contents=("headrace.histories.verify:contents_of_rows", "measurements"),
+    roles="headrace.histories.config:output_roles",
+    unproved=(
+        "An entity may be in both splits under two names; rows with the same measurements are counted.",
+        "Train and test are of the same time: entities are apart, and times are not.",
+    ),
     verify="headrace.histories.verify:verify_histories",
     figures="headrace.histories.figures:figures",
     readers={

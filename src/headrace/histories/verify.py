@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, U64, Bools
+from headrace.arrays import I64, U8, U64, Bools
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -28,6 +30,7 @@ from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, texts
 from headrace.histories.codec.decoding import Decoded, damaged, decode_together, first_broken
 from headrace.histories.codec.latency import is_canonical
+from headrace.histories.codec.rows import HEADER
 from headrace.histories.config import Histories
 from headrace.histories.keyed import hash_entities, mixed_peers, multiset_sum
 from headrace.histories.piece import partition_of
@@ -54,11 +57,16 @@ class Partition:
 
 @dataclass(frozen=True)
 class Found:
-    """The contents of a shard. problem: the first row that is not as it must be."""
+    """The contents of a shard. problem: the first row that is not as it must be.
+
+    contents: a hash of each row but for its entity, uint64 [rows]; trains: whether it trains, bool [rows].
+    """
 
     measurements: int
     sum: int
     problem: str | None
+    contents: U64 = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
+    trains: Bools = field(default_factory=lambda: np.empty(0, np.bool_), compare=False)
 
 
 def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check]:
@@ -98,7 +106,20 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     return [
         Check("rows", f"{metadata.num_rows:,} rows are as {ROWS} says, times ascend in and across parts", problem),
         Check("exactly once", f"{measurements:,} measurements are those of the source, sum {total:016x}", once),
+        *([] if problem else [_same_measurements(found)]),
     ]
+
+
+def _same_measurements(found: Sequence[Found]) -> Check:
+    """Count rows that hold, time for time, what a row of another entity does: one history under two names."""
+    contents = np.concatenate([np.empty(0, np.uint64), *(each.contents for each in found)])
+    trains = np.concatenate([np.empty(0, np.bool_), *(each.trains for each in found)])
+    again = len(contents) - len(np.unique(contents))
+    apart = int(np.isin(contents[~trains], contents[trains]).sum())
+    told = (
+        f"{again:,} of {len(contents):,} rows have the measurements of another one, {apart:,} test rows those of train"
+    )
+    return Check("same measurements", told, kind="count")
 
 
 def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -122,7 +143,8 @@ def check_shard(path: Path, partition: Partition, facts: pa.Table, most: Most = 
                 return Found(check.measurements, check.sum, str(error).replace(str(file), str(path)))
     except FileNotFoundError:
         return Found(0, 0, f"{path}: is missing")
-    return Found(check.measurements, check.sum, None)
+    contents = np.concatenate([np.empty(0, np.uint64), *check.contents])
+    return Found(check.measurements, check.sum, None, contents, _mask(pc.equal(facts["split"], "train")))
 
 
 class _ShardCheck:
@@ -132,6 +154,7 @@ class _ShardCheck:
         self._path, self._partition, self._facts = path, partition, facts
         self.rows = self.measurements = self.sum = 0
         self._name, self._order, self._part, self._last_time = "", 0, 0, 0
+        self.contents: list[U64] = []  # of rows, without their entities
 
     def piece(self, piece: Blobs) -> None:
         """Check the next rows. Raises `CorruptShard` for the first that is wrong."""
@@ -139,6 +162,7 @@ class _ShardCheck:
         found = decode_together(piece.data[: int(sizes.sum())], sizes)
         if len(found.n):
             self._check(found, self._facts.slice(self.rows, len(found.n)).combine_chunks())
+            self.contents.append(hash_contents(piece.data, sizes[: len(found.n)]))
         where = f"{self._path}: row {self.rows + 1}"
         if found.damage is not None:
             raise CorruptShard(damaged(where, found.damage))
@@ -213,6 +237,26 @@ class _ShardCheck:
         self.sum += _sum_of(found, order, first_time)
         self._name, self._order = names[-1].as_py(), int(order[-1])
         self._part, self._last_time = int(part[-1]), int(last_time[-1])
+
+
+def contents_of_rows(table: pa.Table) -> U64:
+    """Hash the measurements of each row of a shard that was read as a table. uint64 [R]"""
+    blobs = table["measurements"].combine_chunks()
+    _, offsets, data = blobs.buffers()
+    ends = np.frombuffer(offsets, "<i8")[blobs.offset : blobs.offset + len(blobs) + 1]
+    return hash_contents(np.frombuffer(data, np.uint8)[ends[0] :], np.diff(ends))
+
+
+def hash_contents(data: U8, sizes: I64) -> U64:
+    """Hash each row but for the bytes of its entity. uint64 [R]"""
+    ends = np.cumsum(sizes)
+    plain = data[: int(sizes.sum())].copy()
+    for name in ("entity_family", "entity"):
+        kind, offset = HEADER.fields[name][:2]  # type: ignore[index]  # the dtype has these fields
+        plain[(ends - sizes)[:, None] + np.arange(offset, offset + kind.itemsize)] = 0
+    offsets = pa.py_buffer(np.append(0, ends).astype("<i8"))
+    blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), [None, offsets, pa.py_buffer(plain)])
+    return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
 
 
 def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:

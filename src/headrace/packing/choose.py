@@ -6,8 +6,9 @@ above zero gives at least one unit). Counts are exact; shards, workers and file 
 is split for itself. With an entity all datasets are split together, so that no value is in two splits. In a blend per
 split the split is given; there a value that is in a later split too (test, then valid) is left out of the earlier ones.
 
-Rows with the same content are one unit, with all that is joined to it (see `duplicates`), where the settings say so. A
-unit that is in several datasets is in the split that the first of them gave it, and counts there.
+Rows with the same content, or with near sequences, are one unit, with all that is joined to it (see `duplicates`),
+where the settings say so. A unit that is in several datasets is in the split that the first of them gave it, and counts
+there.
 
 Weights are relative shares of TOKENS inside each split. Nothing is repeated: the mix is as large as it can be
 without any dataset giving more than it has, so the scarcest dataset is taken whole and of the others so many rows, in
@@ -22,17 +23,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U64
+from headrace.arrays import I64, U8, U64, number_rows
 from headrace.digest import derive_key, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import SPLITS, Dataset, Split
-from headrace.packing.duplicates import find_repeats, number_rows
+from headrace.packing.duplicates import find_repeats
 from headrace.packing.sequences import Origins
+from headrace.settings import Duplicates
+
+if TYPE_CHECKING:
+    from headrace.run.near import Near
 
 Value = TypeVar("Value", bound=np.generic)
 
@@ -88,17 +93,19 @@ def choose(
     ratios: Mapping[Split, float],
     keyed: bool,
     seed: int,
-    duplicates: Literal["group", "drop", "count", "allow"],
+    duplicates: Duplicates,
     least_tokens: int = 1,
+    near: Near | None = None,
 ) -> Choice:
     """Choose the split of every sequence; sequences of one row are never apart.
 
     origins: of each dataset; keyed: whether an entity is given; duplicates: as the settings say; least_tokens: shorter
-    sequences are not compared.
+    sequences are not compared. near: sequences that are near, if that is asked for.
     """
     data = [_Rows(each, np.full(len(each.first_of_row), TRAIN, np.uint8)) for each in origins]
     cuts = np.cumsum([len(own.first) for own in data])[:-1]
-    repeats = None if duplicates == "allow" else find_repeats(origins, least_tokens)
+    nearly = None if near is None else near.group
+    repeats = None if duplicates == "allow" else find_repeats(origins, least_tokens, nearly)
     joins = repeats is not None and duplicates != "count"
     left_out = {reason: Counter[str]() for reason in REASONS}
     units: list[tuple[str, Mapping[Split, int]]] = []
@@ -135,6 +142,9 @@ def choose(
     if repeats is not None:
         side = np.concatenate([own.side for own in data])
         found = {**repeats.facts, "seen_in_earlier_splits": _seen_in_earlier(side, repeats.unit)}
+        if near is not None:
+            unequal = int((near.jaccard < 1).sum())
+            found |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
     return Choice([own.per_sequence(own.side) for own in data], left_out, units, found)
 
 

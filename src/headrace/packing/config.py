@@ -7,16 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
 from headrace.bins.rows import Alignment
+from headrace.near import LEAST_NEAR
 from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
 from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
 from headrace.packing.storage.packed_parquet import Codec, checked_codec
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Names
+from headrace.settings import Duplicates, Names
+from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 if TYPE_CHECKING:
     from headrace.run.context import RunContext
@@ -110,7 +112,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
         "its own.",
     )
-    duplicates: Literal["group", "drop", "count", "allow"] | None = Field(
+    duplicates: Duplicates | None = Field(
         None,
         json_schema_extra={"panel": "Splits"},
         description="Rows with the same user turns (case and white space aside) or a same sequence; group: in one "
@@ -120,6 +122,16 @@ class PackedSequences(RecipeSettings, ChatSettings):
     content: Names = Field(
         (), json_schema_extra={"panel": "Splits"}, description="Columns to compare in place of user turns."
     )
+    near: float | None = Field(
+        None,
+        ge=LEAST_NEAR,
+        le=1,
+        json_schema_extra={"panel": "Splits"},
+        description="Rows are one too, for duplicates, if sequences of theirs are near: shingles of five tokens with "
+        "this Jaccard index or more; 0.8 is usual. Not looked for unless given.",
+    )
+    exclude: Exclude = ()
+    exclude_ngram: ExcludeWords = 13
     sample: int | None = _rows(
         None, ge=1, description="At most this many rows of each dataset, chosen by seed; all unless given."
     )
@@ -145,6 +157,10 @@ class PackedSequences(RecipeSettings, ChatSettings):
                 f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it "
                 f"trains on, one less than are stored, to be a multiple; give capacity='runtime', or reader='headrace'"
             )
+        if self.near is not None and self.duplicates == "allow":
+            raise ValueError(
+                f"near is {self.near:g} and duplicates is 'allow', which looks for none; give group, drop or count"
+            )
         checked_codec(self.compression, self.compression_level)
         if self.longest < 2:
             raise ValueError(
@@ -153,8 +169,15 @@ class PackedSequences(RecipeSettings, ChatSettings):
             )
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_near(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        settings: dict[str, Any] = plain(self)
+        if self.near is None:  # runs keep the names that they had before it could be asked
+            settings.pop("near", None)
+        return settings
+
     @property
-    def duplicates_are(self) -> Literal["group", "drop", "count", "allow"]:
+    def duplicates_are(self) -> Duplicates:
         """What becomes of rows with the same content: as asked, else by who gives the splits."""
         return self.duplicates or ("group" if self.blend.datasets else "count")
 
@@ -193,16 +216,17 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return [split for split in SPLITS if getattr(self.blend, split)]
 
     def identity_settings(self) -> dict[str, Any]:
-        """List the settings that can change a byte of output; tokenizer and template by digest, paths not at all.
+        """List the settings that can change a byte of output; tokenizer, template and benchmarks by digest, no paths.
 
         A tokenizer of the hub is there by its name and commit too.
         """
-        settings = self.model_dump(mode="json", exclude={"tokenizer", "chat_template", "max_bad_share"})
+        elsewhere = {"tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
+        settings = self.model_dump(mode="json", exclude=elsewhere)
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]
         named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
-        return {**settings, **named, "encoder": fingerprint_of(self)}
+        return {**settings, **named, **exclusion_identity(self), "encoder": fingerprint_of(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """List the files of all datasets, each name after its split (of blends per split) and dataset."""

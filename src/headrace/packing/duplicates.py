@@ -1,8 +1,8 @@
 """Find rows that hold the same content, and join them to units that share a split. Pure.
 
 Rows are joined where they ask the same (the same digest of user turns, or of named columns), where a sequence of one is
-a sequence of the other, token for token and label for label, and where they have one entity. What is joined through
-others is joined: a unit is a connected component.
+a sequence of the other, token for token and label for label, where sequences of theirs are near if that is asked for,
+and where they have one entity. What is joined through others is joined: a unit is a connected component.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U64, least_of_component, number_rows
 from headrace.packing.sequences import Origins
 
 
@@ -43,8 +43,11 @@ class Repeats:
         }
 
 
-def find_repeats(origins: Sequence[Origins], least_tokens: int) -> Repeats:
-    """Compare all rows of all datasets. least_tokens: shorter sequences join no rows."""
+def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None = None) -> Repeats:
+    """Compare all rows of all datasets. least_tokens: shorter sequences join no rows.
+
+    near: numbers of all sequences, int64; those that are near have one.
+    """
     every = Origins.joined(origins)
     counts = np.concatenate([np.diff(each.first_of_row, append=len(each)) for each in origins])
     first = np.cumsum(counts) - counts
@@ -53,9 +56,8 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int) -> Repeats:
     content = number_rows(every.content_high[first], every.content_low[first])
     long = every.lengths >= least_tokens
     sequence = number_rows(every.prints[long])
-    least = least_of_component(
-        len(counts), [(np.arange(len(counts)), entity), (np.arange(len(counts)), content), (row[long], sequence)]
-    )
+    groups = [(np.arange(len(counts)), entity), (np.arange(len(counts)), content), (row[long], sequence)]
+    least = least_of_component(len(counts), groups if near is None else [*groups, (row, near)])
     numbers, unit = np.unique(least, return_inverse=True)
 
     order = np.lexsort((every.unit_low[first], every.unit_high[first]))
@@ -70,32 +72,3 @@ def find_repeats(origins: Sequence[Origins], least_tokens: int) -> Repeats:
     is_copy = np.ones(len(counts), np.bool_)
     is_copy[first_copy] = False
     return Repeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)
-
-
-def number_rows(*columns: U64) -> I64:
-    """Number the distinct rows of parallel columns [N], from 0; equal rows have one number. int64 [N]."""
-    order = np.lexsort(columns)
-    new = np.zeros(len(order), np.bool_)
-    for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(new)
-    return numbers
-
-
-def least_of_component(rows: int, groups: Sequence[tuple[I64, I64]]) -> I64:
-    """Find the connected components of rows 0..rows-1: the least row of each row's component. int64 [rows].
-
-    groups: (rows [M], numbers [M]); rows with one number are connected.
-    """
-    least = np.arange(rows)
-    while True:
-        before = least
-        for row, number in groups:
-            lowest = np.full(int(number.max(initial=-1)) + 1, rows)
-            np.minimum.at(lowest, number, least[row])
-            least = least.copy()
-            np.minimum.at(least, row, lowest[number])
-        least = least[least]
-        if np.array_equal(least, before):
-            return least

@@ -11,6 +11,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -25,17 +26,21 @@ from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import Dataset
-from headrace.packing.chats.layouts import digest_of_texts
+from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
-from headrace.packing.chats.words import CHOSEN
+from headrace.packing.chats.words import CHOSEN, RowRejected
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import Origins, fit, label_counts, sequence_prints
 from headrace.packing.storage.spool import SpoolWriter
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
+from headrace.stream.audit.exclude import IN_BENCHMARK
+from headrace.stream.audit.overlap import Benchmarks, texts_in
 
 NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT = "no_split_key", "too_short", "too_long", "sampled_out"
-NOT_BAD = frozenset((*CHOSEN, TOO_LONG, SAMPLED_OUT))  # rows that somebody chose to leave out; the others are bad
+NOT_BAD = frozenset(
+    (*CHOSEN, TOO_LONG, SAMPLED_OUT, IN_BENCHMARK)
+)  # rows that somebody chose to leave out; the others are bad
 
 _TASK_BYTES = 8 << 20
 _COUNTED = (
@@ -161,14 +166,20 @@ def _sample(task: EncodeTask, files: TaskFiles, settings: PackedSequences) -> di
 
 
 def encode(
-    task: EncodeTask, files: TaskFiles, settings: PackedSequences, encoder: ChatEncoder, blank: int | None
+    task: EncodeTask,
+    files: TaskFiles,
+    settings: PackedSequences,
+    encoder: ChatEncoder,
+    blank: int | None,
+    benchmarks: Benchmarks | None = None,
 ) -> dict[str, Any]:
-    """Tokenise. blank: the padding token where sequences will be padded. O(batch) of memory, and O(sequences).
+    """Tokenise. blank: the padding token where sequences will be padded; benchmarks: rows that overlap these are left
+    out. O(batch) of memory, and O(sequences).
 
     Raises `InputError` for a sequence that fits no bin where that is an error.
     """
     with SpoolWriter(task.file(), files=files) as spool:
-        state = _Encoding(settings, task, encoder, blank, spool)
+        state = _Encoding(settings, task, encoder, blank, benchmarks, spool)
         for part, batch in task.batches():
             state.take(part, batch)
         spool.finish()
@@ -183,6 +194,7 @@ def encode(
         **{name: state.count[name] for name in _COUNTED},
         "rows_of": ordered(state.rows_of),
         "dropped": ordered(state.dropped),
+        "excluded": {} if benchmarks is None else {name: state.excluded[name] for name in benchmarks.digests},
         "first": ordered(state.first),
         "lost": {reason: ordered(lost) for reason, lost in state.lost.items()},
     }
@@ -197,9 +209,12 @@ class _Encoding:
         task: EncodeTask,
         encoder: ChatEncoder,
         blank: int | None,
+        benchmarks: Benchmarks | None,
         spool: SpoolWriter,
     ) -> None:
         self.settings, self.task, self.encoder, self.blank, self.spool = settings, task, encoder, blank, spool
+        self.benchmarks = benchmarks
+        self.excluded: Counter[str] = Counter()  # rows by benchmark
         self.origins: list[Origins] = []
         self.rejected: list[dict[str, Any]] = []
         self.dropped: Counter[str] = Counter()
@@ -239,6 +254,10 @@ class _Encoding:
                 named.append(digest_of_texts([canonical_json(values).decode()]) if given else None)
             places.append(place)
             rows.append(row)
+        if self.benchmarks is not None and rows:
+            kept = self.not_in_benchmarks(self.benchmarks, rows, batch.where(places[0]))
+            keys = [keys[at] for at in kept] if entity is not None else keys
+            places, rows, named = [places[at] for at in kept], [rows[at] for at in kept], [named[at] for at in kept]
         if not rows:
             return
         encoded = self.encoder.encode(rows, self.task.dataset.source)
@@ -247,6 +266,19 @@ class _Encoding:
             self.reject(batch, places[each.row], each.reason, each.detail)
         if len(encoded.lengths):
             self.keep(part, batch, np.array(places), keys, named, encoded)
+
+    def not_in_benchmarks(self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]], where: str) -> list[int]:
+        """Find the rows that overlap no benchmark, and count the others. Raises `InputError` for rows of token ids."""
+        source = self.task.dataset.source
+        with suppress(RowRejected):
+            if (layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout) == "tokens":
+                raise InputError(f"{where}: holds token ids, and exclude= compares words; exclude rows of text")
+        found = benchmarks.rows_in(texts_in(rows), len(rows))
+        self.excluded.update(dict(zip(benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
+        out = found.any(axis=0)
+        self.dropped[IN_BENCHMARK] += int(out.sum())
+        kept: list[int] = np.flatnonzero(~out).tolist()
+        return kept
 
     def keep(
         self, part: Part, batch: RowBatch, places: I64, keys: list[str], named: list[bytes | None], encoded: Encoded

@@ -21,6 +21,7 @@ from headrace.packing.chats.words import CURES
 from headrace.packing.choose import Choice, choose
 from headrace.packing.config import PackedSequences
 from headrace.packing.encode import NOT_BAD, TOO_LONG, encode, encode_tasks
+from headrace.packing.near import of_task
 from headrace.packing.registration import REGISTRATION
 from headrace.packing.sequences import Origins
 from headrace.packing.shards import (
@@ -40,12 +41,15 @@ from headrace.packing.storage.packed_parquet import schema_of
 from headrace.packing.storage.spool import JoinedSpool, Spool
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.events import Note
+from headrace.run.near import find_near
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
+from headrace.stream.audit.exclude import exclusion_identity, read_excluded
 
 _SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a warning
 _KINDS = ("sequences", "tokens", "labels")
+_NOT_OF_GROUPS = {"blend", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
 _BIN_WITHOUT_LABEL = "bin_without_label"
 
 
@@ -63,13 +67,18 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             f"pad_multiple is {settings.pad_multiple}, and no tokenizer names an end token to pad with; give pad_id="
         )
     tasks = encode_tasks(settings, context, datasets)
-    work = partial(encode, settings=settings, encoder=encoder, blank=pad_id if settings.pad_multiple > 1 else None)
+    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
+    blank = pad_id if settings.pad_multiple > 1 else None
+    work = partial(encode, settings=settings, encoder=encoder, blank=blank, benchmarks=benchmarks)
     encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
     _refuse_bad(settings, context, encoded)
     origins = []
     for owner in range(len(datasets)):
         names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
         origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
+    near = None
+    if settings.near is not None:
+        near = find_near(context, [of_task(settings, run, task, blank) for task in tasks], settings.near)
     choice = choose(
         datasets,
         origins,
@@ -78,6 +87,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         seed=settings.seed,
         duplicates=settings.duplicates_are,
         least_tokens=settings.least_compared,
+        near=near,
     )
     groups = _groups(settings, datasets, choice, fingerprint)
     packed = context.stage(
@@ -176,6 +186,11 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
             },
             "duplicates": choice.duplicates,
+            **(
+                {}
+                if benchmarks is None
+                else {"benchmarks": benchmarks.facts(each.result["excluded"] for each in encoded)}
+            ),
             "units": [{"of": what, **units} for what, units in choice.units],
             "encoded": counts,
             "lost": lost,
@@ -214,7 +229,7 @@ def _groups(
     settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, fingerprint: str
 ) -> dict[Group, I64]:
     """List what is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
-    shared = settings.model_dump(mode="json", exclude={"blend", "tokenizer", "chat_template", "max_bad_share"})
+    shared = settings.model_dump(mode="json", exclude=_NOT_OF_GROUPS) | exclusion_identity(settings)
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
         for place, dataset in enumerate(datasets):
@@ -268,6 +283,11 @@ def _tell_duplicates(settings: PackedSequences, context: RunContext, found: Mapp
     again, rows, seen = found["same_content"], found["rows"], found["seen_in_earlier_splits"]
     if again:
         context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
+    if found.get("near_pairs"):
+        context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
+    if found.get("near_not_compared"):
+        most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
+        context.on_event(Note("warning", f"near={settings.near:g}: {most}: they look like too many others"))
     if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
         context.on_event(
             Note(

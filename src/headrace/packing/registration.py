@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from headrace.near import STAGES
 from headrace.packing.chats.words import REASONS, Layout, Reasoning
 from headrace.recipe import Init, Registration
 
@@ -23,6 +24,7 @@ REGISTRATION = Registration(
     stages={
         "sample": ("choose a sample", "parts"),
         "tokenise": ("render and tokenise", "parts"),
+        **STAGES,
         "pack": ("pack into bins", "splits"),
         "materialise": ("write bins", "shards"),
     },
@@ -31,6 +33,7 @@ REGISTRATION = Registration(
         "too_short": "one token has nothing to predict",
         "too_long": "no sequence of the row fits a bin, or its answer would be cut away",
         "sampled_out": "not in the sample",
+        "in_benchmark": "holds an item of a benchmark that is excluded",
         "key_in_test": "its conversation key is in test",
         "key_in_valid": "its conversation key is in valid",
         "content_in_test": "its user turns, or a sequence of it, are in test",
@@ -41,6 +44,9 @@ REGISTRATION = Registration(
         **REASONS,
     },
     row="bin",
+    unproved=(
+        "The tokens may not be those of the chats: sequences are compared with the 64-bit fingerprints of packing.",
+    ),
     verify="headrace.packing.verify:verify_packed",
     figures="headrace.packing.figures:figures",
     summary="headrace.packing.command:print_packed",

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,15 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, MissingExtra
+from headrace.errors import CorruptShard, MissingExtra
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import cached_directory, digests_in
 from headrace.packing.config import PackedSequences
+from headrace.packing.near import of_shard, read_bins_of
 from headrace.packing.sequences import sequence_prints
 from headrace.packing.shards import BLEND, Linked, blend_json, links_of, split_directory
-from headrace.packing.storage.legacy import read_legacy
-from headrace.packing.storage.packed_parquet import read_parquet
+from headrace.run.context import RunContext
+from headrace.run.near import find_near
 from headrace.storage.places import place_of
 
 
@@ -69,6 +71,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         _sequences_check(run, settings, groups, shards),
         _splits_check(groups),
         _content_check(settings, groups, shards),
+        *_near_checks(run, settings, groups, seen, workers or default_workers()),
         _links_check(run, groups, seen),
         _files_check(run),
         _tokens_check(run),
@@ -144,7 +147,34 @@ def _content_check(
     apart = f"no sequence of a split is in another ({which} compared)"
     if settings.duplicates_are in ("group", "drop"):
         return Check("content apart", apart, listed or None)
-    return Check("content apart", f"not asked for: {listed or apart}")
+    return Check("content apart", f"not asked for: {listed or apart}", kind="count")
+
+
+def _near_checks(
+    run: FinishedRun,
+    settings: PackedSequences,
+    groups: Sequence[Mapping[str, Any]],
+    seen: Mapping[str, _Seen],
+    workers: int,
+) -> list[Check]:
+    """Look for near sequences in different splits, where the settings do."""
+    if settings.near is None:
+        return []
+    apart = f"no sequence of a split has a Jaccard index of {settings.near:g} or more with one of another"
+    if any(shard.problem for shard in seen.values()):
+        return [Check("near content apart", apart, "not compared: a shard could not be read as bins")]
+    blank = run.manifest.facts["encoder"]["pad_id"] if settings.pad_multiple > 1 else None
+    names = [(SPLITS.index(group["split"]), name) for group in groups for name in group["shards"]]
+    side = np.repeat([split for split, _ in names], [seen[name].sequences for _, name in names])
+    with TemporaryDirectory(prefix="headrace-near-") as folder:
+        context = RunContext(Path(folder), workers, lambda _: None)
+        found = find_near(context, [of_shard(settings, run.root / name, blank) for _, name in names], settings.near)
+    across = int((side[found.first] != side[found.second]).sum())
+    listed = f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or more"
+    if settings.duplicates_are not in ("group", "drop"):
+        return [Check("near content apart", f"not asked for: {listed if across else apart}", kind="count")]
+    unseen = run.manifest.facts["duplicates"]["near_not_compared"]  # of these the run says that it did not look
+    return [Check("near content apart", listed if across else apart, listed if across > unseen else None)]
 
 
 def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
@@ -206,15 +236,16 @@ def _tokenizer_checks(run: FinishedRun) -> list[Check]:
     try:
         directory = cached_directory(name)
     except MissingExtra as error:
-        return [Check("tokenizer", f"{name}: not compared, {error}")]
+        return [Check("tokenizer", f"{name}: not compared, {error}", kind="here")]
     if directory is None:
-        return [Check("tokenizer", f"{name}: not compared, it is not in the hub's cache on this machine")]
+        return [Check("tokenizer", f"{name}: not compared, it is not in the hub's cache on this machine", kind="here")]
     recorded = made_with["files"]
     for file, digest in digests_in(directory).items():
         if digest != recorded.get(file, digest):
             problem = f"{directory / file}: is not the file that the run was made with; fetch {name} again"
-            return [Check("tokenizer", name, problem)]
-    return [Check("tokenizer", f"{name}: the files in the hub's cache are those that the run was made with")]
+            return [Check("tokenizer", name, problem, "here")]
+    told = f"{name}: the files in the hub's cache are those that the run was made with"
+    return [Check("tokenizer", told, kind="here")]
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
@@ -241,14 +272,6 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
     except FileNotFoundError:
         return _Seen(problem=f"{path}: is missing")
     return seen
-
-
-def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
-    """Read the bins of a shard in the storage it was written in. Raises `CorruptShard`."""
-    try:
-        yield from read_parquet(path) if storage == "parquet" else read_legacy(path)
-    except InputError as error:
-        raise CorruptShard(str(error)) from error
 
 
 def _problems(rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any]) -> Iterator[tuple[int, str]]:

@@ -85,6 +85,41 @@ def columns(labels: Sequence[str], parts: Parts, *, unit: str, title: str) -> Ch
     return Chart(spec, ["", *parts], _rows(labels, parts))
 
 
+def matrix(
+    cells: Sequence[tuple[str, str, float, str]], *, down: str, across: str, columns: Sequence[str], role: str
+) -> Chart:
+    """Draw a square for each of cells (row, column, share, text), the darker the larger its share of 0 to 1.
+
+    down, across: what rows and columns are. columns: of the table of numbers.
+    """
+    data = [
+        {
+            "row": row,
+            "column": column,
+            "weight": 0.06 if not share else 0.25 + 0.75 * share,
+            "text": text,
+            "hint": f"{row}, {column}: {text}",
+        }
+        for row, column, share, text in cells
+    ]
+    axis = {**_LEFT_OUT, "labelAngle": 0, "labelLimit": 130}
+    x = {"field": "column", "type": "nominal", "sort": None, "title": across, "axis": {**axis, "orient": "top"}}
+    y = {"field": "row", "type": "nominal", "sort": None, "title": down, "axis": axis}
+    square = {
+        "x": x,
+        "y": y,
+        "color": {"value": f"var(--{role})"},
+        "opacity": {"field": "weight", "type": "quantitative", "scale": None},
+        "description": {"field": "hint"},
+    }
+    layers = [
+        {"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 3}, "encoding": square},
+        {"mark": {"type": "text", "aria": False}, "encoding": {"x": x, "y": y, "text": {"field": "text"}}},
+    ]
+    spec = _spec(data, HALF, 46 * max(1, len({row for row, *_ in cells})), layer=layers)
+    return Chart(spec, columns, [[row, column, text] for row, column, _, text in cells])
+
+
 _STACKED = {"order": {"field": "order", "type": "quantitative"}, "description": {"field": "hint"}}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from headrace.recipe import load, registration_of_run
@@ -43,14 +42,5 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
 def publish(page: Page, to: str | Path) -> Path:
     """Draw a page and give it its name in one step."""
     target = local_path_of(to, "the page's file")
-    html = html_of(page, draw)
-    local.make_directory(target.parent)
-    temporary = local.temporary_for(target)
-    try:
-        with local.storing(target):
-            temporary.write_text(html, "utf-8")
-        local.replace(temporary, target)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    local.write_over(target, html_of(page, draw).encode())
     return target

@@ -36,7 +36,7 @@ def collect(
     Nothing that a manifest or a receipt names is touched. incomplete="remove" also deletes runs without manifest,
     which gives up the work they could resume. In an object store there are no temporary files; what killed runs left
     is in `work_dir`, where they were made (see `prepare`): finished runs' are removed, unfinished ones' with the run.
-    A stage is in the store only where processes shared the run out.
+    A stage is in the store where processes shared the run out, or were killed.
     Raises `InputError` if `out` is no dataset directory.
     """
     out = path_of(out)

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from headrace.digest import canonical_json, sha256_file
+from headrace.digest import canonical_json, checksum_file
 from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
 from headrace.errors import HeadraceError, StoreError
@@ -71,7 +71,7 @@ class TaskFiles:
         return written
 
     def write_arrow(self, target: str, table: pa.Table) -> None:
-        """Make an Arrow file of a table for a later stage, which maps it. Raises `StoreError`."""
+        """Make an intermediate file of a table, told by its checksum, for a later stage to map. Raises `StoreError`."""
         temporary = self.temporary(target)
         with (
             local.storing(temporary.parent),
@@ -80,7 +80,7 @@ class TaskFiles:
         ):
             writer.write_table(table)
         size = temporary.stat().st_size
-        self.finished(temporary, target, Written(table.num_rows, size, sha256_file(temporary), ()))
+        self.finished(temporary, target, Written(table.num_rows, size, "", (), checksum_file(temporary)))
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
         """The file at `temporary` is complete."""

@@ -22,6 +22,7 @@ from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
 from headrace.formats.blocks import kind_of_word, read_block
 from headrace.formats.open_parquet import open_file
+from headrace.formats.schema import Target
 from headrace.formats.source import copied_records, read_chunks, survey
 from headrace.formats.text_columns import as_text
 from headrace.formats.write import ShardWriter
@@ -31,18 +32,27 @@ from headrace.storage.places import place_of
 
 
 @dataclass(frozen=True)
+class Erased:
+    """The rows to erase. entities: of each split, those that have rows; rows: of each split, ascending, from 0."""
+
+    column: str
+    entities: Mapping[str, Sequence[str]]
+    rows: Mapping[str, I64]
+
+
+@dataclass(frozen=True)
 class Erasure:
     """How runs of a recipe are written again without some of their rows; its registration names one.
 
     keys: from a finished run to columns, and a function from a table of them to the key of each row, int64, as the
     index has it; None: rows have no keys. count: from a run and keys of rows to counts of them, which add up.
-    facts: from the manifest's facts, the counts of the erased rows of each split, and the erased entities of each, to
-    the facts without them. encoding: of Parquet, see `ParquetSink`.
+    facts: from a run, what is erased of it, the counts of the erased rows of each split, and a number of workers to the
+    facts that are others without them. encoding: of Parquet, see `ParquetSink`.
     """
 
     keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
     count: Callable[[FinishedRun, I64], I64] | None = None
-    facts: Callable[[dict[str, Any], Mapping[str, I64], Mapping[str, Sequence[str]]], dict[str, Any]] | None = None
+    facts: Callable[[FinishedRun, Erased, Mapping[str, I64], int], dict[str, Any]] | None = None
     encoding: Literal["compact", "fast"] = "compact"
 
 
@@ -97,6 +107,8 @@ class ShardEraser:
             wanted, key_of = self.erasure.keys(self.run)
         column, nulls = self.column, self.run.index.null_values
         wanted_names = pa.array(self.names, pa.large_string())
+        schema = self.run.schema
+        target = Target.of(pa.schema([schema.field(name) for name in dict.fromkeys([column, *wanted])]))
         gone, keys = [], [np.empty(0, np.int64)]
         for number, block in enumerate(old.blocks):
             table = read_block(
@@ -105,8 +117,8 @@ class ShardEraser:
                 block=number,
                 offset=block["offset"],
                 length=block["length"],
-                columns=list(dict.fromkeys([column, *wanted])),
-                schema=self.run.schema,
+                target=target,
+                names=schema.names,
                 null_values=nulls,
             )
             texts = as_text(table[column], nulls, f"column {column!r}")

@@ -35,7 +35,7 @@ from headrace.digest import canonical_json, derive_key, hash_texts, sha256_file,
 from headrace.errors import SettingsError
 from headrace.recipe import load, registration_of_run
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task
-from headrace.run.erase import Erasure, ShardEraser
+from headrace.run.erase import Erased, Erasure, ShardEraser
 from headrace.run.events import OnEvent
 from headrace.run.in_store import SUCCESS
 from headrace.run.prepare import Outcome, only_writer, prepare
@@ -126,16 +126,7 @@ def forget(
     )
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The rows to erase. entities: of each split, those that have rows; rows: of each split, ascending."""
-
-    column: str
-    entities: Mapping[str, Sequence[str]]
-    rows: Mapping[str, I64]
-
-
-def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: int | None) -> _Found:
+def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: int | None) -> Erased:
     if registration_of_run(run.manifest.recipe).forget is None:
         raise SettingsError(
             f"{run.root}: a run of {run.manifest.recipe!r} cannot be written again in part, as its files mix what was"
@@ -144,7 +135,7 @@ def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: i
     name = entity_column(run, column)
     found = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
     entities = {split: [names[each] for each in np.unique(which).tolist()] for split, (which, _) in found.items()}
-    return _Found(name, entities, {split: np.sort(rows) for split, (_, rows) in found.items()})
+    return Erased(name, entities, {split: np.sort(rows) for split, (_, rows) in found.items()})
 
 
 def _digests(names: Sequence[str]) -> list[str]:
@@ -186,7 +177,7 @@ class _Without:
     """A run without some rows of another, as a recipe: its name and settings are those of the other."""
 
     run: FinishedRun
-    found: _Found
+    found: Erased
 
     @property
     def recipe_name(self) -> str:
@@ -245,7 +236,7 @@ class _Without:
                 split: sum((np.array(written[name].result["counts"], np.int64) for name in own), np.zeros(1, np.int64))
                 for split, own in touched.items()
             }
-            facts = erasure.facts(facts, counts, self.found.entities)
+            facts = {**facts, **erasure.facts(run, self.found, counts, context.workers)}
         step = {
             "run": manifest.run_id,
             "entities": len(self.digests),

@@ -211,6 +211,8 @@ def _make(job: _Job, engine: EngineName, address: str | None) -> Manifest:
             manifest = _publish(job, _execute(job, at_work, None))
     if job.store is not None:
         _publish_in_store(job, manifest)
+        with suppress(StoreError):  # those who may write may not always delete
+            _remove_stage(job.store, job.on_event)
     return manifest
 
 

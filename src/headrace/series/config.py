@@ -48,12 +48,6 @@ def _numbers(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def entity_of(settings: Mapping[str, Any]) -> str:
-    """Name the entity column in the output of a run with these settings."""
-    own = str(settings["entity"])
-    return str(settings["static_entity"] or "entity") if own == FILE_NAME else own
-
-
 class Series(RecipeSettings):
     """Time series of many entities: on a regular axis, cleaned, split by time and scaled by what trains.
 
@@ -252,7 +246,7 @@ class Series(RecipeSettings):
     @property
     def entity_column(self) -> str:
         """The name of the entity column in the output."""
-        return entity_of({"entity": self.entity, "static_entity": self.static_entity})
+        return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
         """List the columns that may be filled: all, or all but the target."""
@@ -387,3 +381,9 @@ class SeriesBuilder:
             given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}
             settings["preprocessing_configs"] = {**settings.get("preprocessing_configs", {}), **given}
         return Series(**settings)
+
+
+def output_roles(config: Mapping[str, Any]) -> dict[str, str]:
+    """Name the column of the entity in the output of a run with these settings."""
+    own = config["entity"]
+    return {"entity": (config["static_entity"] or "entity") if own == FILE_NAME else own, "time_format": "auto"}

@@ -117,9 +117,9 @@ class _Proof:
             files = settings.source_files()
             known = (fingerprint(files, "stat"), fingerprint(files, "content"))
         except (HeadraceError, OSError) as error:
-            return Check(_LATER, f"not checked, the source cannot be read: {error}")
+            return Check(_LATER, f"not checked, the source cannot be read: {error}", kind="unchecked")
         if self.run.manifest.source["fingerprint"] not in known:
-            return Check(_LATER, "not checked, the source is another by now")
+            return Check(_LATER, "not checked, the source is another by now", kind="unchecked")
         detail = (
             f"{len(sample):,} entities prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, "
             f"masks and scalers"

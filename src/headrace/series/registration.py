@@ -30,7 +30,11 @@ REGISTRATION = Registration(
         "trimmed": "before the first or behind the last value",
         "not_listed": "its entity was not asked for",
     },
-    entity="headrace.series.config:entity_of",
+    roles="headrace.series.config:output_roles",
+    unproved=(
+        "An entity may be there under two names; those with the same values are counted.",
+        "A test period of one entity may overlap the train period of another: each is cut at its own times.",
+    ),
     verify="headrace.series.verify:verify_series",
     figures="headrace.series.figures:figures",
     summary="headrace.series.command:print_series",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +50,8 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
         if checks[0].problem is None:
             settings = stored_settings(local)
             try:
-                checks += [_entities(local, settings), _rows(local, settings, workers or default_workers())]
+                workers = workers or default_workers()
+                checks += [_entities(local, settings), _rows(local, settings, workers), _same_values(local, workers)]
                 if all(check.problem is None for check in checks):
                     checks += leak_checks(local)
             except CorruptShard as error:
@@ -122,6 +124,27 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     if problem is None and rows != listed:
         problem = f"{run.root}: the store holds {rows:,} rows, the splits {listed:,}"
     return Check("rows", f"{rows:,} rows of the store are those of train, val and test, on equal steps", problem)
+
+
+def _same_values(run: FinishedRun, workers: int) -> Check:
+    """Count entities whose scaled values, all of them, are those of an earlier entity: one series under two names."""
+
+    def digests(name: str, entities: list[Entity]) -> list[bytes]:
+        matrix, _ = map_store(run.root / name)
+        parts = (matrix[each.first_row : each.first_row + each.rows] for each in entities)
+        return [blake2b(np.ascontiguousarray(part).data, digest_size=16).digest() for part in parts]
+
+    stored = stored_entities(run.root)
+    found = run_tasks([partial(digests, *each) for each in stored.items()], workers)
+    first: dict[bytes, str] = {}
+    pairs = []
+    for entities, own in zip(stored.values(), found, strict=True):
+        for each, digest in zip(entities, own, strict=True):
+            name = first.setdefault(digest, each.entity)
+            pairs += [(name, each.entity)] if name != each.entity else []
+    such = f", such as {pairs[0][1]!r} those of {pairs[0][0]!r}" if pairs else ""
+    told = f"{len(pairs):,} of {sum(map(len, found)):,} entities have the values of an earlier one{such}"
+    return Check("same values", told, kind="count")
 
 
 def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, str | None]:

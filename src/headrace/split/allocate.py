@@ -3,6 +3,7 @@
 An entity is known by 128 bits of SipHash-2-4 under a key of the seed, so memory is 16 bytes an entity whatever its
 text, and the chance that any two of 10^9 entities share a hash is below 10^-20. Entities seen before the cutoff are
 ordered by hash; the first floor(n × ratio) train. Shards, file order, workers and hash seeds have no part in it.
+Entities that share content can be drawn as one unit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import U64
+from headrace.arrays import I64, U64
 from headrace.digest import derive_key, hash_texts
 
 TRAIN, VAL, UNSEEN = 0, 1, 2
@@ -31,6 +32,23 @@ class Hashes:
 
     def __len__(self) -> int:
         return len(self.high)
+
+    def places(self, hashes: Hashes) -> I64:
+        """Find the place of each of other hashes among these, which are ascending; -1 for those that are not here."""
+        at = np.searchsorted(self.high, hashes.high)
+        found = np.full(len(hashes), -1, np.int64)
+        left = np.arange(len(hashes))
+        while len(left):  # once, and again only where entities share their first 64 bits
+            inside = at[left] < len(self)
+            if not inside.any():
+                break
+            place = np.minimum(at[left], len(self) - 1)
+            same_high = inside & (self.high[place] == hashes.high[left])
+            hit = same_high & (self.low[place] == hashes.low[left])
+            found[left[hit]] = place[hit]
+            left = left[same_high & ~hit]
+            at[left] += 1
+        return found
 
 
 def hash_entities(texts: pa.Array, seed: int) -> Hashes:
@@ -80,10 +98,20 @@ class EntitySet:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The sides of entities. `known` is ascending; its first `train` entities train, the others validate."""
+    """The sides of entities. known: ascending by hash; sides: TRAIN or VAL of each, uint8 [N].
+
+    units: entities that are drawn together, if any are; largest_unit: entities of the largest.
+    """
 
     known: Hashes
-    train: int
+    sides: npt.NDArray[np.uint8]
+    units: int
+    largest_unit: int = 1
+
+    @property
+    def train(self) -> int:
+        """Entities that train."""
+        return int(np.count_nonzero(self.sides == TRAIN))
 
     @property
     def val(self) -> int:
@@ -92,22 +120,22 @@ class Allocation:
 
     def side_of(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
         """Return TRAIN, VAL or UNSEEN for each entity: uint8 [N]."""
-        at = np.searchsorted(self.known.high, hashes.high)
-        side = np.full(len(hashes), UNSEEN, np.uint8)
-        left = np.arange(len(hashes))
-        while len(left):  # once, and again only where entities share their first 64 bits
-            place = np.minimum(at[left], max(len(self.known) - 1, 0))
-            inside = at[left] < len(self.known)
-            if not inside.any():
-                break
-            same_high = inside & (self.known.high[place] == hashes.high[left])
-            hit = same_high & (self.known.low[place] == hashes.low[left])
-            side[left[hit]] = np.where(place[hit] < self.train, TRAIN, VAL)
-            left = left[same_high & ~hit]
-            at[left] += 1
-        return side
+        return np.append(self.sides, np.uint8(UNSEEN))[self.known.places(hashes)]  # -1 is the last place
 
 
-def allocate(known: Hashes, train_ratio: float) -> Allocation:
-    """Let the first floor(n × ratio) of the ordered entities train; the ratio is the decimal it is written as."""
-    return Allocation(known, floor(Fraction(repr(train_ratio)) * len(known)))
+def allocate(known: Hashes, train_ratio: float, unit: I64 | None = None) -> Allocation:
+    """Let the first floor(n × ratio) of the ordered entities train; the ratio is the decimal it is written as.
+
+    unit: the least place of each entity's unit [N], where entities that share content are drawn together, by the least
+    of their hashes. Whole units then train in this order, up to the border that is nearest to floor(n × ratio): the
+    count is off by at most half of the unit that stands there. Neither side is left without a unit if there are two.
+    """
+    wanted = floor(Fraction(repr(train_ratio)) * len(known))
+    if unit is None:
+        return Allocation(known, (np.arange(len(known)) >= wanted).astype(np.uint8), len(known))
+    _, number, sizes = np.unique(unit, return_inverse=True, return_counts=True)
+    borders = np.concatenate([[0], np.cumsum(sizes)])
+    nearest = int(np.argmin(np.abs(borders - wanted)))
+    if wanted > 0 and len(sizes) > 1:
+        nearest = min(max(nearest, 1), len(sizes) - 1)
+    return Allocation(known, (number >= nearest).astype(np.uint8), len(sizes), int(sizes.max(initial=1)))

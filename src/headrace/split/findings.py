@@ -76,17 +76,21 @@ def few_rows(
     tests = rows["test"]
     if tests < _FEW_ROWS or (tests < _MANY_ROWS and tests < total * _FEW_SHARE):
         trained, validated = dropped["train_entity_after_cutoff"], dropped["val_entity_after_cutoff"]
-        behind = tests + trained + validated
+        repeated = dropped["content_before_cutoff"]
+        behind = tests + trained + validated + repeated
         few = "test is empty" if not tests else f"test has {_rows(tests)} of {total:,}"
         if behind > 2 * tests:
             why = f"of {_rows(behind)} from {date} on, {trained:,} belong to entities that train"
             why += f" and {validated:,} to entities that validate" if validated else ""
+            why += f", and {repeated:,} have the content of train or val rows" if repeated else ""
             cure = "choose an earlier split_date or a smaller train_ratio"
         else:
             last = max((scan.result["last_us"] for scan in scans if scan.result["forms"]), default=None)
             why = f"{_rows(behind)} in all are from {date} on" if behind else f"no row that counts is from {date} on"
             why += "" if last is None else f", and the last date is {moment(last)}"
             cure = "choose an earlier split_date"
+        if dropped["duplicate"]:
+            why += f"; of all splits, {_rows(dropped['duplicate'])} with the content of an earlier one are left out"
         yield f"{few}: {why}; {cure}"
     if rows["val"] < min(_FEW_ROWS, total * _FEW_SHARE):
         yield (

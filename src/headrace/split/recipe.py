@@ -22,8 +22,10 @@ from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
+from headrace.split import duplicates
 from headrace.split.allocate import BYTES_PER_ENTITY, EntitySet, Hashes, allocate, hash_nobody
 from headrace.split.columns import label_map
+from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
 from headrace.split.findings import check_units, few_rows, missing_like, odd_values, one_form
 from headrace.split.scan import read_entities, scan_shard
@@ -31,8 +33,10 @@ from headrace.split.settings import TemporalSplit, compression_problem
 from headrace.split.shards import (
     REASONS,
     SPLITS,
+    Output,
     SplitPlan,
     clock_of,
+    copies_bytes,
     cutoff_us,
     derive,
     join_split,
@@ -41,6 +45,7 @@ from headrace.split.shards import (
     word_of_output,
 )
 from headrace.storage import local
+from headrace.stream.audit.exclude import read_excluded
 
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
 _NUMBER = re.compile(r"part-(\d+)")
@@ -71,14 +76,18 @@ class Source:
 def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the split in the run directory."""
     source = _survey(settings, context, files)
-    kind, parquet_compression = _output_kind(settings, source)
+    output = _output(settings, source)
+    content = _content(output, source)
+
+    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
 
     def scan(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        return scan_shard(files, settings, shard, place)
+        early = content if _looks_early(output, content, shard) else None
+        return scan_shard(files, settings, shard, place, early, benchmarks)
 
     scans = context.stage("scan", source.tasks(scan), durable=False)
     context.warn(odd_values(settings, scans))
-    plan = _plan(settings, source, scans, kind, parquet_compression, context)
+    plan = _plan(output, content, source, scans, context)
     root = "" if settings.layout == "sharded" else f"{STAGE_DIRECTORY}/"
 
     def split(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
@@ -91,6 +100,10 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in REASONS}
     _refuse_empty(rows, plan)
     context.warn(few_rows(settings, rows, dropped, scans))
+    repeats = None
+    if content is not None:
+        repeats = duplicates.facts(plan, duplicates.counted(context.run, len(parts)))
+        context.warn(duplicates.told(repeats, rows, len(plan.allocation.known)))
     if settings.layout == "sharded":
         shards = [
             ShardRecord(split, record, part.result["blocks"][split], word_of_output(plan, shard), shard.name)
@@ -116,7 +129,15 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
         directories=DIRECTORIES,
-        facts=_facts(settings, plan, scans, parts),
+        facts={
+            **_facts(settings, plan, scans, parts),
+            "duplicates": repeats,
+            **(
+                {}
+                if benchmarks is None
+                else {"benchmarks": benchmarks.facts(each.result["excluded"] for each in scans)}
+            ),
+        },
         null_values=settings.null_values,
     )
 
@@ -129,6 +150,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     wanted |= {"label": settings.label} if settings.label is not None else {}
     wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
     wanted |= {f"types[{name!r}]": name for name in settings.types}
+    wanted |= {f"content[{place}]": name for place, name in enumerate(settings.content)}
     for role, name in wanted.items():
         if name not in schema.names:
             told = hint(schema.names, "name its columns in a file, signature=")
@@ -166,8 +188,8 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     return list(seen)
 
 
-def _output_kind(settings: TemporalSplit, source: Source) -> tuple[Kind, str]:
-    """Format and compression of the output files, and the codec inside Parquet ones.
+def _output(settings: TemporalSplit, source: Source) -> Output:
+    """Find how rows are written.
 
     Raises `InputError` for columns that the format cannot hold: delimited text has no form for nested values and bytes.
     """
@@ -186,21 +208,59 @@ def _output_kind(settings: TemporalSplit, source: Source) -> tuple[Kind, str]:
                 f"{shard.path}: column {field.name} is {type_}, which {format_} cannot hold; "
                 f'choose format="parquet" or remove the column'
             )
-    if format_ == "parquet":
-        return Kind("parquet", "none"), settings.compression or "lz4"
-    compressions = {kind.compression for kind in kinds if kind.format not in ("parquet", "arrow")}
-    own: Compression = next(iter(compressions)) if len(compressions) == 1 else "none"
-    return Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked above
+    kind, codec = Kind("parquet", "none"), settings.compression or "lz4"
+    if format_ != "parquet":
+        compressions = {kind.compression for kind in kinds if kind.format not in ("parquet", "arrow")}
+        own: Compression = next(iter(compressions)) if len(compressions) == 1 else "none"
+        kind, codec = Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked above
+    # A text file of all shards' rows has the separator of the first shard, if that is of its format.
+    dialect = source.first.dialect if source.first.kind.format == kind.format else None
+    return Output(
+        settings=settings,
+        source=source.schema,
+        kind=kind,
+        parquet_compression=codec,
+        separator=SEPARATOR.get(kind.format, "") if dialect is None else dialect.separator,
+        types={name: type_named(word) for name, word in settings.types.items()},
+    )
+
+
+def _content(output: Output, source: Source) -> Content | None:
+    """Find what rows are compared by; None where nobody asks, or no column is left to compare.
+
+    Delimited text whose rows are only counted, and copied as bytes, is not parsed for it.
+    """
+    settings = output.settings
+    names = settings.compared(source.schema.names)
+    if settings.duplicates == "allow":
+        return None
+    if not names:
+        if settings.duplicates == "count":
+            return None
+        raise SettingsError(
+            f"duplicates is {settings.duplicates!r}, and all columns are time, entity, label or targets; name those to "
+            f'compare with content=, or leave it at "count"'
+        )
+    types = {name: kind for name, kind in output.types.items() if name in names}
+    shards = with_content(source.shards)
+    fields = settings.duplicates == "count" and not types and output.kind.format in SEPARATOR
+    fields = fields and all(copies_bytes(output, shard) for shard in shards)
+    fields = fields and len({shard.dialect.separator for shard in shards if shard.dialect is not None}) == 1
+    schema = pa.schema([source.schema.field(name) for name in names])
+    return Content(schema=schema, types=types, null_values=settings.null_values, by="fields" if fields else "values")
+
+
+def _looks_early(output: Output, content: Content | None, shard: Shard) -> bool:
+    """Return True if pass 1 digests the rows of a shard: to decide by it, or as pass 2 does not parse them anyway."""
+    if content is None or output.settings.duplicates != "count":
+        return content is not None
+    return copies_bytes(output, shard) and (content.by == "fields" or shard.kind.format == "jsonl")
 
 
 def _plan(
-    settings: TemporalSplit,
-    source: Source,
-    scans: Sequence[Receipt],
-    kind: Kind,
-    parquet_compression: str,
-    context: RunContext,
+    output: Output, content: Content | None, source: Source, scans: Sequence[Receipt], context: RunContext
 ) -> SplitPlan:
+    settings = output.settings
     clock = clock_of(one_form(settings, source.shards, scans))
     check_units(settings, source.shards, scans)
     seen = EntitySet()
@@ -218,23 +278,17 @@ def _plan(
     slack = _DAY_US if clock == "mixed" else 0
     first = min((each - slack for scan in scans if (each := scan.result["first_us"]) is not None), default=edge_us)
     last = max((each + slack for scan in scans if (each := scan.result["last_us"]) is not None), default=edge_us)
-    # A text file of all shards' rows has the separator of the first shard, if that is of its format.
-    dialect = source.first.dialect if source.first.kind.format == kind.format else None
     draft = SplitPlan(
-        settings=settings,
-        source=source.schema,
+        **vars(output),
         schema=source.schema,
-        kind=kind,
-        parquet_compression=parquet_compression,
         allocation=allocate(seen.ordered(), settings.train_ratio),
         nobody=nobody,
         clock=clock,
         bins=DateBins.over(first, last, edge_us),
         classes=classes,
-        separator=SEPARATOR.get(kind.format, "") if dialect is None else dialect.separator,
-        types={name: type_named(word) for name, word in settings.types.items()},
+        content=content,
     )
-    plan = replace(draft, schema=_output_schema(draft))
+    plan = duplicates.resolved(context, replace(draft, schema=_output_schema(draft)), len(scans))
     known = plan.allocation
     size = BYTES_PER_ENTITY * len(known.known) / 1e6
     context.on_event(
@@ -269,11 +323,13 @@ def _output_schema(plan: SplitPlan) -> pa.Schema:
 
 def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
     settings, known = plan.settings, plan.allocation
+    apart = known.units == len(known.known)
+    joined = "" if apart else f', and content joins them to {known.units:,} units (content=, duplicates="drop" help)'
     for split, entities, verb in (("train", known.train, "train"), ("val", known.val, "validate")):
         if rows[split] == 0:
             raise InputError(
                 f"{split} has no rows: {len(known.known):,} entities have rows before {settings.split_date}, "
-                f"{entities:,} of them {verb}; "
+                f"{entities:,} of them {verb}{joined}; "
                 f"choose a later split_date or another train_ratio (now {settings.train_ratio})"
             )
 

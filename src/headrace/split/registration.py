@@ -22,9 +22,13 @@ REGISTRATION = Registration(
         "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
         "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
         "missing_label": "has no label",
+        "in_benchmark": "holds an item of a benchmark that is excluded",
+        "content_before_cutoff": "train or val has its content",
+        "duplicate": "an earlier row has its content",
         "forgotten": "its entity was erased",
     },
     forget="headrace.split.forget:ERASURE",
+    unproved=("Rows of other entities at the same time may be in two splits: val is from the time of train.",),
     verify="headrace.split.verify:verify_split",
     figures="headrace.split.figures:figures",
 )

@@ -1,7 +1,8 @@
 """Scan shards for what decides a row's split: the time, the entity and, where asked, the label. Pass 1.
 
-Leaves two Arrow files a shard, so that pass 2 reads no date again: per row the entity's place, the microseconds and
-flags; per distinct entity its hash and whether it was seen before the cutoff. O(chunk + entities of the shard).
+Leaves two Arrow files a shard, so that pass 2 reads no date again: per row the entity's place, the microseconds, flags
+and, where asked, a digest of its content; per distinct entity its hash and whether it was seen before the cutoff.
+O(chunk + entities of the shard).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import U64
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
@@ -27,10 +29,12 @@ from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
+from headrace.split.content import Content
 from headrace.split.settings import TemporalSplit
+from headrace.stream.audit.overlap import Benchmarks, texts_of
 
 NOBODY = -1
-UNREADABLE_DATE, MISSING_LABEL, INSTANT = 1, 2, 4
+UNREADABLE_DATE, MISSING_LABEL, INSTANT, HOLDS_ITEM = 1, 2, 4, 8
 MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
 _MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
@@ -41,13 +45,17 @@ _TEXTS_AT_ONCE = 1 << 20
 class Scanned:
     """One shard as pass 1 left it. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
 
-    sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes.
+    sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes. number: of the shard.
+    content uint64 [N]: digests of what rows are compared by, or None where pass 1 does not look.
     """
+
+    number: int
 
     entity: npt.NDArray[np.int32]
     micros: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint8]
     sizes: npt.NDArray[np.int32] | None
+    content: U64 | None
     hashes: Hashes
     before: npt.NDArray[np.bool_]
 
@@ -62,9 +70,19 @@ def entities_file(number: int) -> str:
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
 
 
-def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: int) -> dict[str, Any]:
-    """Scan one shard. Raises `InputError` for rows without date or entity where that is an error."""
-    scan = _Scan(settings, shard)
+def scan_shard(
+    files: TaskFiles,
+    settings: TemporalSplit,
+    shard: Shard,
+    number: int,
+    content: Content | None,
+    benchmarks: Benchmarks | None = None,
+) -> dict[str, Any]:
+    """Scan one shard. content: what to digest of every row. benchmarks: rows that overlap these are flagged.
+
+    Raises `InputError` for rows without date or entity where that is an error.
+    """
+    scan = _Scan(settings, shard, content, benchmarks)
     for chunk in read_chunks(shard, scan.columns):
         scan.take(chunk)
     result, rows, entities = scan.finish()
@@ -77,9 +95,16 @@ def read_scan(run: Path, number: int) -> Scanned:
     """Read what `scan_shard` left; arrays are views of mapped files."""
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
-    sizes = rows["size"].to_numpy() if "size" in rows.column_names else None
+    found = {name: rows[name].to_numpy() for name in rows.column_names}
     return Scanned(
-        rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), sizes, hashes, before
+        number=number,
+        entity=found["entity"],
+        micros=found["micros"],
+        flags=found["flags"],
+        sizes=found.get("size"),
+        content=found.get("content"),
+        hashes=hashes,
+        before=before,
     )
 
 
@@ -100,17 +125,25 @@ def _read(path: Path) -> pa.Table:
 class _Scan:
     """The running state of one shard's scan."""
 
-    def __init__(self, settings: TemporalSplit, shard: Shard) -> None:
-        self.settings, self.shard, self.cutoff = settings, shard, settings.cutoff()
+    def __init__(
+        self, settings: TemporalSplit, shard: Shard, content: Content | None, benchmarks: Benchmarks | None
+    ) -> None:
+        self.settings, self.shard, self.cutoff, self.content = settings, shard, settings.cutoff(), content
         wanted = [settings.time, settings.entity]
         if settings.label is not None:
             wanted += settings.targets or () if settings.label == settings.main_target else (settings.label,)
+        wanted += content.columns(shard) if content is not None else []
         self.columns = [name for name in dict.fromkeys(wanted) if name in shard.schema.names]
+        self.benchmarks = benchmarks
+        self.excluded: Counter[str] = Counter()  # rows by benchmark
+        if benchmarks is not None:  # an item may be in any column
+            self.columns = list(shard.schema.names)
         self.texts: list[pa.Array] = []
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
         self.flags: list[npt.NDArray[np.uint8]] = []
         self.sizes: list[npt.NDArray[np.int32]] | None = []
+        self.digests: list[U64] = []
         self.forms: set[str] = set()
         self.units: set[str] = set()
         self.unusual = self.other_than_hours = False
@@ -129,10 +162,16 @@ class _Scan:
                 flags |= np.where(dates.instant, INSTANT, 0).astype(np.uint8)
             if self.settings.label is not None:
                 flags |= self._labels(table)
+            if self.content is not None:
+                self.digests.append(self.content.of_chunk(chunk, table, str(self.shard.path)))
         except InputError as error:
             if str(self.shard.path) in str(error):
                 raise
             raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
+        if self.benchmarks is not None:
+            found = self.benchmarks.rows_in(texts_of(table), len(table))
+            self.excluded.update(dict(zip(self.benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
+            flags |= np.where(found.any(axis=0), HOLDS_ITEM, 0).astype(np.uint8)
         sizes = chunk.sizes()
         if sizes is None:
             self.sizes = None
@@ -259,10 +298,14 @@ class _Scan:
             "nobody_before": bool((is_before & (entity == NOBODY)).any()),
             "entities": len(before),
             "classes": sorted(self.classes),
+            "excluded": {name: self.excluded[name] for name in self.benchmarks.digests} if self.benchmarks else {},
         }
         rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
         if self.sizes:
             rows = rows.append_column("size", pa.array(np.concatenate(self.sizes)))
+        if self.content is not None:
+            digests = np.concatenate([np.empty(0, np.uint64), *self.digests])
+            rows = rows.append_column("content", pa.array(digests))
         return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
 
     def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,8 +15,9 @@ from headrace.errors import InputError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Names
+from headrace.settings import Duplicates, Names
 from headrace.storage.settings import LocalPath, Places
+from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 if TYPE_CHECKING:
     from headrace.split.cutoff import Cutoff
@@ -107,6 +109,17 @@ class TemporalSplit(RecipeSettings):
     val_in_test: Literal["keep", "drop"] = Field(
         "keep", json_schema_extra=_ROWS, description="Whether entities that validate may also test."
     )
+    duplicates: Duplicates = Field(
+        "count",
+        json_schema_extra=_ROWS,
+        description="Rows with the same content; group: they share a split, with their entities; drop: only the "
+        "earliest stays; count: reported; allow: not looked for.",
+    )
+    content: Names = Field(
+        (),
+        json_schema_extra=_COLUMNS,
+        description="Columns that make the content of a row; unless given all but time, entity, label and targets.",
+    )
     schema_drift: Literal["error", "widen"] = Field(
         "error",
         json_schema_extra=_ROWS,
@@ -125,6 +138,8 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra=_ROWS,
         description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
     )
+    exclude: Exclude = ()
+    exclude_ngram: ExcludeWords = 13
     shard_numbers: Literal["keep", "dense"] = Field(
         "keep",
         json_schema_extra=_OUTPUT,
@@ -181,6 +196,12 @@ class TemporalSplit(RecipeSettings):
                     f"label is {name!r}, which is also the {role} and would be overwritten by classes; copy that column"
                     f" under another name to learn it"
                 )
+        made = next((name for name in self.content if name in (self.label, self.main_target)), None)
+        if made is not None:
+            role = "label" if made == self.label else "main target"
+            raise ValueError(
+                f"content names {made!r}, the {role}, which is made anew; name columns that keep their values"
+            )
         if self.types.get(self.label or "", "int64") != "int64":
             raise ValueError(
                 f"types[{self.label!r}] is {self.types[self.label or '']!r}, and a label becomes the int64 numbers of"
@@ -221,13 +242,22 @@ class TemporalSplit(RecipeSettings):
         return files
 
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output; of the signature its names, not its path."""
+        """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
         from headrace.formats.source import read_signature
 
-        settings = self.model_dump(mode="json", exclude={"source", "signature"})
+        settings = self.model_dump(mode="json", exclude={"source", "signature", "exclude", "exclude_ngram"})
+        settings |= exclusion_identity(self)
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         settings["split_date"] = str(self.cutoff().instant_us)
+        if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
+            del settings["duplicates"], settings["content"]
         return settings
+
+    def compared(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Select the columns that make the content of a row: those that are named, else all without a role."""
+        from headrace.formats.content import content_columns
+
+        return self.content or content_columns(columns, {self.time, self.entity, self.label, *(self.targets or ())})
 
 
 def compression_problem(output_format: str, compression: str | None) -> str | None:

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, U64
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
+from headrace.formats.content import tagged
 from headrace.formats.dates import INSTANTS, MISSING
 from headrace.formats.detect import Kind, compress_block
 from headrace.formats.open_parquet import open_file
@@ -27,14 +28,16 @@ from headrace.formats.shard import SEPARATOR, Dialect, Shard, word_of
 from headrace.formats.source import copied_records, fit, read_chunks, unchanged
 from headrace.formats.text_columns import typed
 from headrace.formats.write import Piece, ShardWriter, Written
-from headrace.run.context import TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
+from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
-from headrace.split.scan import INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
+from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.split.settings import TemporalSplit
 from headrace.storage.local import storing
+from headrace.stream.audit.exclude import IN_BENCHMARK
 
 SPLITS = ("train", "val", "test")
 REASONS = (
@@ -44,6 +47,9 @@ REASONS = (
     "train_entity_after_cutoff",
     "val_entity_after_cutoff",
     "missing_label",
+    IN_BENCHMARK,
+    "content_before_cutoff",
+    "duplicate",
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
 
@@ -54,26 +60,38 @@ Classes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitPlan:
-    """All that pass 2 needs beside a shard; one copy, shared by all workers.
+class Output:
+    """How rows are written: what is known before they are scanned.
 
-    source: the schema common to all shards; schema: of the output. clock: that the dates are told by; where some are
-    told by each, key ranges are in UTC. bins: stretches of time in which the rows of each split are counted.
-    separator: of a text file that holds all of a split; shards of their own keep their source's.
+    source: the schema common to all shards. separator: of a text file that holds all of a split; shards of their own
+    keep their source's.
     """
 
     settings: TemporalSplit
     source: pa.Schema
-    schema: pa.Schema
     kind: Kind
     parquet_compression: str
+    separator: str
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan(Output):
+    """All that pass 2 needs beside a shard; one copy, shared by all workers.
+
+    schema: of the output. clock: that the dates are told by; where some are told by each, key ranges are in UTC. bins:
+    stretches of time in which the rows of each split are counted. content: what rows are compared by, if they are;
+    leave: which rows go because of it.
+    """
+
+    schema: pa.Schema
     allocation: Allocation
     nobody: Hashes
     clock: Clock
     classes: Mapping[str, int] | None
-    separator: str
     bins: DateBins
-    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    content: Content | None = None
+    leave: Leave | None = None
 
 
 def clock_of(forms: Collection[str]) -> Clock:
@@ -106,7 +124,8 @@ def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
 
-    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in this order.
+    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in a benchmark, its content,
+    in this order.
     """
     side_of_entity = plan.allocation.side_of(scanned.hashes)
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_entity == "own" else UNSEEN
@@ -121,6 +140,7 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[before & (side == VAL)] = _CLASS["val"]
     flagged = scanned.flags.any()
     if flagged:
+        result[(scanned.flags & HOLDS_ITEM) != 0] = _CLASS[IN_BENCHMARK]
         result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
     result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
     if plan.settings.val_in_test == "drop":
@@ -130,6 +150,11 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
         result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
+    if plan.leave is not None and scanned.content is not None:
+        once = plan.leave.first is not None
+        kept = result <= _CLASS["test"] if once else result == _CLASS["test"]
+        doomed = plan.leave.doomed(scanned.content, scanned.number, kept)
+        result[doomed] = _CLASS["duplicate" if once else "content_before_cutoff"]
     return result
 
 
@@ -142,10 +167,12 @@ def split_shard(
     sizes = scanned.sizes if copies_bytes(plan, shard) else None
     dialect = output_dialect(plan, shard)
     schema = plan.schema if sizes is None else shard.schema
+    digests = [np.empty(0, np.uint64) if scanned.content is None else scanned.content]
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
         row = 0
-        for pieces in _derived(plan, shard) if sizes is None else _copied(plan, shard, sizes):
+        found = digests if scanned.content is None else None
+        for pieces in _derived(plan, shard, found) if sizes is None else _copied(plan, shard, sizes, found):
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
                 raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
@@ -171,6 +198,10 @@ def split_shard(
         written = {split: writer.finish() for split, writer in writers.items()}
         for split, result in written.items():
             files.finished(writers[split].path, targets[split], result)
+    if plan.content is not None:
+        kept = classes <= _CLASS["test"]
+        words = tagged(np.concatenate(digests)[kept], classes[kept])
+        files.write_arrow(content_file(number), pa.table({"content": words}))
     counts = np.bincount(classes, minlength=len(_CLASS))
     return {
         "rows_read": row,
@@ -181,7 +212,12 @@ def split_shard(
     }
 
 
-def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
+def content_file(number: int) -> str:
+    """Path of the digests of a shard's kept rows, each with its split, relative to the run."""
+    return f"{STAGE_DIRECTORY}/split-{number:05d}.content.arrow"
+
+
+def copies_bytes(plan: Output, shard: Shard) -> bool:
     """Return True if this shard's rows keep their bytes: same format out as in, no column made or changed."""
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
@@ -211,22 +247,35 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
     return table
 
 
-def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32]) -> Iterator[Piece]:
-    """The shard's rows as bytes. Declared types must hold all the same, so those columns are read and checked."""
-    checked = [name for name in plan.types if shard.kind.format != "jsonl"]
-    if checked:
+def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32], digests: list[U64] | None) -> Iterator[Piece]:
+    """The shard's rows as bytes. Declared types must hold all the same, so those columns are read and checked.
+
+    digests: where to put what rows are compared by, if pass 1 did not look.
+    """
+    names = [name for name in plan.types if shard.kind.format != "jsonl"]
+    if digests is not None and plan.content is not None:
+        names = list(dict.fromkeys([*names, *plan.content.schema.names]))
+    if names:
         for chunk in read_chunks(shard):
-            typed(chunk.table(checked), plan.types, plan.settings.null_values, str(shard.path), chunk.first_row)
+            where = str(shard.path)
+            table = typed(chunk.table(names), plan.types, plan.settings.null_values, where, chunk.first_row)
+            if digests is not None and plan.content is not None:
+                digests.append(plan.content.of_table(table))
     yield from copied_records(shard, sizes)
     unchanged(shard)
 
 
-def _derived(plan: SplitPlan, shard: Shard) -> Iterator[Piece]:
-    """The shard's rows as the output's columns."""
+def _derived(plan: SplitPlan, shard: Shard, digests: list[U64] | None) -> Iterator[Piece]:
+    """The shard's rows as the output's columns. digests: as above."""
     where = str(shard.path)
     for chunk in read_chunks(shard):
         try:
-            yield derive(chunk.table(), plan, where, shard.name, chunk.first_row)
+            table = derive(chunk.table(), plan, where, shard.name, chunk.first_row)
+            if digests is not None and plan.content is not None:
+                own = table.select(list(plan.content.schema.names))  # text files keep the text of declared types
+                own = typed(own, plan.types, plan.settings.null_values, where, chunk.first_row)
+                digests.append(plan.content.of_table(own))
+            yield table
         except InputError as error:
             if where in str(error):
                 raise
@@ -237,7 +286,7 @@ def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
     return table.set_column(table.column_names.index(name), pa.field(name, values.type), values)
 
 
-def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
+def output_dialect(plan: Output, shard: Shard) -> Dialect | None:
     """Return how the output text is written: as the source shard where that is the same format, else plainly."""
     if plan.kind.format not in SEPARATOR:
         return None

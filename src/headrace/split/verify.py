@@ -1,49 +1,61 @@
-"""Prove a temporal split from its output alone: every time on its side of the cutoff, no entity on both."""
+"""Prove a temporal split from its output alone: times on their side of the cutoff, entities and content apart."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from headrace.arrays import I64
+from headrace.arrays import I64, U64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
+from headrace.formats.content import NOTHING, among, count_repeats, row_digests, tagged
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
-from headrace.split.allocate import Allocation, EntitySet, Hashes, hash_entities, hash_nobody
+from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import TemporalSplit
-from headrace.split.shards import on_utc
+from headrace.split.shards import SPLITS, on_utc
 
 
 @dataclass
 class _Seen:
-    """One split as it was read. dates: rows in each stretch of time, as the manifest counts them."""
+    """One split as it was read. dates: rows in each stretch of time, as the manifest counts them.
+
+    content: digests of what the rows are compared by, in the order of the index [rows]; none where they are not.
+    """
 
     entities: Hashes
     rows: int
     dates: list[int] | None
+    content: U64
     problem: str | None
 
     def shared_with(self, other: Hashes) -> Hashes:
         """Entities of this split that are among others, which are in ascending order."""
-        both = Allocation(other, len(other)).side_of(self.entities) == 0
+        both = other.places(self.entities) >= 0
         return Hashes(self.entities.high[both], self.entities.low[both])
 
 
 def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Read time and entity of every row of the output and check both laws. O(entities) of memory."""
+    """Read time, entity and what rows are compared by of every row of the output, and check the laws.
+
+    Memory is O(entities), and 20 bytes a row where rows are compared.
+    """
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
+    repeats = run.manifest.facts.get("duplicates")  # None where nobody looked, as for a run of an older version
+    compared = () if repeats is None else tuple(repeats["content"])
     settings = TemporalSplit(**config)
     said = run.manifest.facts.get("dates")  # None for a run of an older version
     bins = None if said is None else DateBins(said["first_us"], said["width_us"], len(said["rows"]["train"]))
-    seen = {split: _read(run, settings, split, bins, workers or default_workers()) for split in run.splits}
+    seen = {split: _read(run, settings, split, bins, compared, workers or default_workers()) for split in run.splits}
 
     rows = sum(each.rows for each in seen.values())
     problem = next((each.problem for each in seen.values() if each.problem is not None), None)
@@ -60,16 +72,80 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     if settings.val_in_test == "drop":
         problem = _first_row_of(run, settings, "test", seen["test"].shared_with(seen["val"].entities))
         checks.append(Check("val and test are apart", "no entity validates and tests", problem))
+    if repeats is not None:
+        checks.append(_content_check(run, settings, repeats, {split: seen[split].content for split in SPLITS}))
     return checks
 
 
-def _read(run: FinishedRun, settings: TemporalSplit, split: str, bins: DateBins | None, workers: int) -> _Seen:
+def _content_check(
+    run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], content: Mapping[str, U64]
+) -> Check:
+    """Count again which rows repeat others; with "group" no content is in two splits, with "drop" none stands twice."""
+    found = count_repeats(
+        np.concatenate([tagged(digests, number) for number, digests in enumerate(content.values())]), list(content)
+    )
+    earlier, own = sum(found.earlier.values()), sum(found.own.values())
+    problem = None
+    if settings.duplicates == "count":
+        name, detail = "content counted", f"{earlier:,} rows have the content of an earlier split"
+    else:
+        name, detail = "content apart", "no content is in two splits"
+        detail = "no content stands twice" if settings.duplicates == "drop" else detail
+        if earlier or (own and settings.duplicates == "drop"):
+            problem = _first_repeat(run, content, once=settings.duplicates == "drop")
+    if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
+        problem = (
+            f"{run.root}: {earlier:,} rows have the content of an earlier split and {own:,} of an earlier row of their "
+            f"own, which is not what the manifest counts; prepare the run again"
+        )
+    return Check(name, detail, problem, "count" if settings.duplicates == "count" else "law")
+
+
+def _first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
+    """Name the first row whose content an earlier split has, or with `once` any earlier row."""
+    known = np.empty(0, np.uint64)
+    for split, digests in content.items():
+        repeats = (digests != NOTHING) & among(digests, known)
+        if once:
+            later = np.ones(len(digests), np.bool_)
+            later[np.unique(digests, return_index=True)[1]] = False
+            repeats |= later & (digests != NOTHING)
+        if repeats.any():
+            row = int(np.flatnonzero(repeats)[0])
+            where = next(
+                _row(run, other, int(np.flatnonzero(own == digests[row])[0]))
+                for other, own in content.items()
+                if (own == digests[row]).any()
+            )
+            return f"{_row(run, split, row)}: its content is that of {where}"
+        known = np.unique(np.concatenate([known, digests]))
+    raise AssertionError("repeats were counted")
+
+
+def _row(run: FinishedRun, split: str, row: int) -> str:
+    """Name a row of a split by its shard and number."""
+    starts = np.cumsum(run.split_index(split).rows) - run.split_index(split).rows
+    number = int(np.searchsorted(starts, row, side="right")) - 1
+    return _place(run, split, number, row - int(starts[number]))
+
+
+def _read(
+    run: FinishedRun,
+    settings: TemporalSplit,
+    split: str,
+    bins: DateBins | None,
+    compared: Sequence[str],
+    workers: int,
+) -> _Seen:
     index = run.split_index(split)
     cutoff, mixed = settings.cutoff(), run.manifest.facts["date_form"] == "iso_mixed"
 
-    def look(number: int) -> tuple[Hashes, int, I64 | None, str | None]:
-        """Distinct entities of a block, its rows, rows in each stretch of time, and what is wrong."""
-        table = run.block_reader(split)(number, [settings.time, settings.entity])
+    columns = list(dict.fromkeys([settings.time, settings.entity, *compared]))
+
+    def look(number: int) -> tuple[Hashes, int, I64 | None, U64, str | None]:
+        """Distinct entities of a block, its rows, rows in each stretch of time, content, and what is wrong."""
+        table = run.block_reader(split)(number, columns)
+        content = row_digests(table.select(list(compared))) if compared else np.empty(0, np.uint64)
         texts = as_text(table[settings.entity], settings.null_values, "entity")
         hashes = hash_entities(pc.unique(texts).drop_null(), settings.seed)
         if texts.null_count:
@@ -87,32 +163,34 @@ def _read(run: FinishedRun, settings: TemporalSplit, split: str, bins: DateBins 
             problem = f"{where}: the block has {len(micros):,} rows, the index says {expected:,}"
         if mixed:
             micros = on_utc(micros, ~dates.instant, settings.timezone)
-        return hashes, len(micros), None if bins is None else bins.counts(micros), problem
+        return hashes, len(micros), None if bins is None else bins.counts(micros), content, problem
 
     entities, rows, problem = EntitySet(), 0, None
+    contents = [np.empty(0, np.uint64)]
     dates = None if bins is None else np.zeros(bins.count, np.int64)
     for start in range(0, len(index.rows), 256):  # so that few blocks' entities wait to be added
         numbers = range(start, min(start + 256, len(index.rows)))
-        for hashes, count, dated, wrong in run_tasks([partial(look, number) for number in numbers], workers):
+        for hashes, count, dated, content, wrong in run_tasks([partial(look, number) for number in numbers], workers):
             entities.add(hashes)
             rows += count
+            contents.append(content)
             if dates is not None and dated is not None:
                 dates += dated
             problem = problem or wrong
-    return _Seen(entities.ordered(), rows, None if dates is None else dates.tolist(), problem)
+    dated_rows = None if dates is None else dates.tolist()
+    return _Seen(entities.ordered(), rows, dated_rows, np.concatenate(contents), problem)
 
 
 def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked: Hashes) -> str | None:
     """The first shard and row of a split whose entity is one of the leaked ones; None where none leaked."""
     if not len(leaked):
         return None
-    wanted = Allocation(leaked, len(leaked))
     for number in range(len(run.split_index(split).rows)):
         table = run.block_reader(split)(number, [settings.entity])
         texts = as_text(table[settings.entity], settings.null_values, "entity")
         hit = np.zeros(len(texts), np.bool_)
-        hit[pc.is_valid(texts).to_numpy()] = wanted.side_of(hash_entities(texts.drop_null(), settings.seed)) == 0
-        if texts.null_count and wanted.side_of(hash_nobody(settings.seed))[0] == 0:
+        hit[pc.is_valid(texts).to_numpy()] = leaked.places(hash_entities(texts.drop_null(), settings.seed)) >= 0
+        if texts.null_count and leaked.places(hash_nobody(settings.seed))[0] >= 0:
             hit |= pc.is_null(texts).to_numpy()
         if hit.any():
             row = int(np.flatnonzero(hit)[0])

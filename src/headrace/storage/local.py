@@ -153,6 +153,19 @@ def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> Put:
             temporary.unlink()
 
 
+def write_over(target: Path, data: bytes) -> None:
+    """Write a file, whole or not at all; an older one of that name is replaced in one step."""
+    make_directory(target.parent)
+    temporary = temporary_for(target)
+    try:
+        with storing(target):
+            temporary.write_bytes(data)
+        replace(temporary, target)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
 def replace(temporary: Path, target: Path) -> None:
     """Give a finished temporary file its name, durably; a file of that name is replaced in one step."""
     with storing(target):

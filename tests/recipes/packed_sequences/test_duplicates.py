@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from recipe_cases import packed, sequences_in, token_rows, write_jsonl
 
 import headrace
+from headrace.arrays import least_of_component
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.packing.chats.layouts import content_of, sample_of
-from headrace.packing.duplicates import least_of_component
 from headrace.packing.verify import verify_packed
 from headrace.run.events import Note
 

@@ -22,7 +22,7 @@ from recipe_cases import (
 
 import headrace
 from headrace.errors import InputError, SettingsError
-from headrace.packing.verify import read_bins_of
+from headrace.packing.near import read_bins_of
 from headrace.run.events import Note, StageBegan
 from tables import digests
 

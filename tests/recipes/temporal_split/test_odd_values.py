@@ -126,7 +126,9 @@ def test_every_row_of_odd_entities_and_dates_is_in_one_split_or_one_reason(tmp_p
 
 @pytest.mark.parametrize("tests", [0, 1, 9])
 def test_a_test_of_few_rows_is_told_with_numbers(tmp_path: Path, tests: int) -> None:
-    rows = [(f"{n}", "2024-01-01", "x") for n in range(40)] + [(f"t{n}", "2025-02-01", "x") for n in range(tests)]
+    rows = [(f"{n}", "2024-01-01", f"{n}") for n in range(40)] + [
+        (f"t{n}", "2025-02-01", f"t{n}") for n in range(tests)
+    ]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     (told,) = warnings_of(tmp_path)
 
@@ -137,7 +139,7 @@ def test_a_test_of_few_rows_is_told_with_numbers(tmp_path: Path, tests: int) -> 
 
 
 def test_a_test_below_one_percent_is_told_with_what_dropped_its_rows(tmp_path: Path) -> None:
-    rows = [(f"{n}", "2024-01-01", "x") for n in range(4_000)] + [(f"{n}", "2025-02-01", "x") for n in range(60)]
+    rows = [(f"{n}", "2024-01-01", f"{n}") for n in range(4_000)] + [(f"{n}", "2025-02-01", f"t{n}") for n in range(60)]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     (told,) = warnings_of(tmp_path, train_ratio=0.9)
 
@@ -148,7 +150,7 @@ def test_a_test_below_one_percent_is_told_with_what_dropped_its_rows(tmp_path: P
 
 
 def test_a_test_of_a_usual_size_is_not_talked_of(tmp_path: Path) -> None:
-    rows = [(f"{n}", "2024-01-01", "x") for n in range(80)] + [(f"t{n}", "2025-02-01", "x") for n in range(20)]
+    rows = [(f"{n}", "2024-01-01", f"{n}") for n in range(80)] + [(f"t{n}", "2025-02-01", f"t{n}") for n in range(20)]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
 
     assert [] == warnings_of(tmp_path)

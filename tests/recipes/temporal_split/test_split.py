@@ -194,7 +194,7 @@ def test_a_split_that_loses_all_its_rows_to_missing_labels_is_an_error(tmp_path:
 
 
 def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
-    rows = [(f"{n}", "2024-01-01", "0") for n in range(10)]
+    rows = [(f"{n}", "2024-01-01", f"{n}") for n in range(10)]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     notes: list[Any] = []
     prepared = split(tmp_path / "in", tmp_path / "out", on_event=notes.append)
@@ -208,7 +208,7 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
-    rows = [(f"{n}", date, "0") for n in range(2) for date in ("2024-01-01", "2026-01-01")]
+    rows = [(f"{n}", date, f"{n}{date}") for n in range(2) for date in ("2024-01-01", "2026-01-01")]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     notes: list[Any] = []
     split(tmp_path / "in", tmp_path / "out", on_event=notes.append, train_ratio=0.5, val_in_test="drop")

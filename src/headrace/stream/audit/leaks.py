@@ -26,10 +26,16 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
+from headrace.formats.content import NOTHING, content_columns, row_digests
+from headrace.recipe import load, registration_of_run
+from headrace.run.near import check_near
+from headrace.stream.audit.calendar import PastCut, Period, Together, concurrent, past_cut, periods, timed
+from headrace.stream.audit.near import NearDuplicates, near_duplicates
 from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
     count_items,
+    find_benchmarks,
     find_overlaps,
     read_items,
     texts_of,
@@ -37,7 +43,6 @@ from headrace.stream.audit.overlap import (
 from headrace.stream.loader.dataset import Dataset
 
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
-_LINEAGE = ("source_shard", "source_row")
 _EXAMPLES = 5
 _LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
 _CLASSES = 100  # more than these are no classes
@@ -84,9 +89,11 @@ class Telling:
 class LeakReport:
     """What `find_leaks` found.
 
-    unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. repeated: units of
-    each split whose content an earlier one of the same split has. shared: for each pair of splits. overlaps: of the
-    benchmarks with the rows, see `Overlap`; items: benchmark items looked for.
+    unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. blank: units of each
+    split that hold nothing in them, and are not compared. repeated: units of each split whose content an earlier one of
+    the same split has. shared: for each pair of splits. overlaps: of the benchmarks with the rows, see `Overlap`;
+    items: benchmark items looked for. periods, concurrent: of splits whose rows have a time, see `Period` and
+    `Together`. past_cut: of labels from after their row, see `PastCut`. near: near duplicates, if asked for.
     """
 
     unit: str
@@ -98,15 +105,23 @@ class LeakReport:
     telling: tuple[Telling, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     items: Mapping[str, int] = field(default_factory=dict)
+    periods: tuple[Period, ...] = ()
+    concurrent: tuple[Together, ...] = ()
+    past_cut: tuple[PastCut, ...] = ()
+    blank: Mapping[str, int] = field(default_factory=dict)
+    near: NearDuplicates | None = None
 
     @property
     def worst(self) -> float:
-        """The largest share of a split that is in an earlier one, or of a benchmark that is in the data; 0 to 1."""
+        """The largest share of a split that is in an earlier one or whose labels look past the cutoff, or of a
+        benchmark that is in the data; 0 to 1."""
         of_items = [
             len({overlap.item for overlap in self.overlaps if overlap.source == source}) / max(1, count)
             for source, count in self.items.items()
         ]
-        return max([0.0, *(each.share for each in self.shared), *of_items])
+        of_rows = [*(each.share for each in self.shared), *(each.share for each in self.past_cut)]
+        near = [] if self.near is None else [each.share for each in self.near.shared]
+        return max([0.0, *of_rows, *near, *of_items])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -119,28 +134,43 @@ def find_leaks(
     content: Sequence[str] = (),
     entity: str | None = None,
     label: str | None = None,
+    time: str | None = None,
+    label_horizon: str | None = None,
     against: Sequence[str | Path] = (),
     ngram: int = 13,
+    near: float | None = None,
     workers: int | None = None,
 ) -> LeakReport:
     """Compare the splits of a dataset with each other, and with benchmarks that should not be in it.
 
-    content: columns to compare; none: all but time, entity, label and lineage. entity, label: columns; None: those of
-    the run's own settings, if it has any. against: files of benchmark items: JSON lines, CSV, Parquet, or text with an
+    content: columns to compare; none: all but time, entity, label and lineage. entity, label, time: columns; None:
+    those of the run's own settings, if it has any. label_horizon: how far behind the time of a row its label looks,
+    such as 30d. against: files of benchmark items, or directories of them: JSON lines, CSV, Parquet, or text with an
     item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
-    Memory: 8 bytes a row, the distinct entities, the benchmarks, and with a label about 524,288 rows of two splits.
+    near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates.
+    Memory: 8 bytes a row, 24 more where rows have a time, the distinct entities, the benchmarks, and with a label about
+    524,288 rows of two splits. Near duplicates take up to 190 bytes a row more, there and in temporary files.
     Raises `SettingsError` for columns that are not there, and what reading raises.
     """
     check_integer("ngram", ngram, least=3)
+    if near is not None:
+        check_near(near)
     names = dataset.schema.names
     roles = _roles(dataset)
-    entity, label = entity or roles.get("entity"), label or roles.get("label")
-    for role, name in (("entity", entity), ("label", label), *(("content", each) for each in content)):
+    roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
+    entity, label, time = roles.get("entity"), roles.get("label"), roles.get("time")
+    for role, name in (("entity", entity), ("label", label), ("time", time), *(("content", each) for each in content)):
         if name is not None and name not in names:
             raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
     packed = set(_PACKED) <= set(names) and not content
-    left_out = {roles.get("time"), entity, label, *roles.get("targets", ()), *_LINEAGE}
-    compared = tuple(content) or (_PACKED[:1] if packed else tuple(name for name in names if name not in left_out))
+    if label_horizon is not None and time is None:
+        raise SettingsError(
+            f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
+        )
+    left_out = {time, entity, label, *roles.get("targets", ())}
+    own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
+    alone = _PACKED[:1] if packed else () if own is None else own[1:]
+    compared = tuple(content) or alone or content_columns(names, left_out)
     if not compared:
         raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
 
@@ -151,23 +181,30 @@ def find_leaks(
         )
     workers = workers or default_workers()
     splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
-    digest = partial(_sequence_digests if packed else _row_digests, compared)
+    digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
-    sources = {str(path): read_items(path) for path in against}
+    contents = {name: found[found != NOTHING] for name, found in digests.items()}
+    dated = {} if time is None else _dated(splits, roles)
+    sources = {str(path): read_items(path) for path in find_benchmarks(against)}
     return LeakReport(
         unit="sequence" if packed else "row",
         rows={name: len(found) for name, found in digests.items()},
         content=compared,
-        repeated={name: len(found) - len(np.unique(found)) for name, found in digests.items()},
+        blank={name: len(found) - len(contents[name]) for name, found in digests.items()},
+        repeated={name: len(held) - len(np.unique(held)) for name, held in contents.items()},
         shared=tuple(
             _shared(first, second, digests[first.name], digests[second.name], packed=packed)
             for first, second in combinations(splits, 2)
         ),
         near_ids=None if entity is None else _near_ids(splits, entity),
-        telling=() if label is None else _telling(splits, label, [n for n in names if n not in {*left_out, label}]),
+        telling=() if label is None else _telling(splits, label, content_columns(names, left_out)),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
+        periods=periods(dated),
+        concurrent=concurrent(dated),
+        past_cut=() if label_horizon is None else past_cut(dated, label_horizon, roles.get("cutoff_us")),
+        near=None if near is None else near_duplicates(splits, read, near, packed=packed),
     )
 
 
@@ -211,18 +248,25 @@ def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -
 
 
 def _roles(dataset: Dataset) -> dict[str, Any]:
-    """Return the columns that the settings of a prepared run name, by role."""
+    """Return the columns that play a role in a prepared run, what its times are read by, and its cutoff."""
     path = dataset.root / "config.json"
     if dataset.manifest is None or not path.is_file():
         return {}
     settings = json.loads(path.read_bytes())
-    roles = {name: settings.get(name) for name in ("time", "entity", "label") if isinstance(settings.get(name), str)}
-    return {**roles, "targets": tuple(settings.get("targets") or ())}
+    named = ("time", "entity", "label", "time_format")
+    roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
+    if (own := registration_of_run(dataset.manifest.recipe).roles) is not None:
+        roles |= load(own)(settings)
+    rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
+    return {**roles, **rest, "cutoff_us": dataset.manifest.facts.get("cutoff_us")}
 
 
-def _row_digests(columns: Sequence[str], table: pa.Table) -> U64:
-    frame = pl.DataFrame(pl.from_arrow(table.select(list(columns))))
-    return frame.hash_rows(seed=0).to_numpy()
+def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+    """Read when each row of each split is, and of which entity."""
+    columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
+    read = partial(timed, columns, roles.get("time_format", "auto"), roles.get("null_values", ()))
+    empty = pl.DataFrame(schema={"entity": pl.UInt64, "begin": pl.Int64, "end": pl.Int64})
+    return {each.name: pl.concat([empty, *each.map(list(columns.values()), read)]) for each in splits}
 
 
 def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
@@ -240,7 +284,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
 
 
 def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: bool) -> Shared:
-    hit = np.flatnonzero(np.isin(found, known))
+    hit = np.flatnonzero(np.isin(found, known) & (found != NOTHING))
     examples = []
     if not packed:
         order = np.argsort(known, kind="stable")

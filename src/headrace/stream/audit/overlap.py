@@ -7,22 +7,26 @@ sets no blanks is a word. Runs of words are compared by 64-bit hashes and then w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U64
-from headrace.errors import InputError
+from headrace.arrays import I64, U64, Bools
+from headrace.dataset.open import is_prepared
+from headrace.digest import sha256_file
+from headrace.errors import InputError, SettingsError
+from headrace.formats.detect import DATA_NAMES
+from headrace.near.shingles import words_of
 from headrace.stream.loader.dataset import open_dataset
 
+_ITEMS = (".txt", *DATA_NAMES)
 LEAST_WORDS = 5  # of an item's text: shorter ones are in too many others
-_NO_BLANKS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_WORD = rf"[{_NO_BLANKS}]|[\w&&[^{_NO_BLANKS}]]+"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that every word of a run counts
 
 
@@ -60,9 +64,7 @@ class _Words:
 
     @classmethod
     def of(cls, texts: pl.Series) -> _Words:
-        lists = texts.str.to_lowercase().str.extract_all(_WORD)
-        counts = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-        words = lists.filter(pl.Series(counts > 0)).explode()
+        words, counts = words_of(texts)
         return cls(words, np.repeat(np.arange(len(counts)), counts), words.hash(seed=0).to_numpy())
 
     def runs(self, n: int) -> tuple[I64, U64]:
@@ -84,6 +86,23 @@ def texts_of(table: pa.Table) -> Texts:
     rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in found)])
     texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in found)])
     return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
+
+
+def texts_in(rows: Sequence[Any]) -> Texts:
+    """Return all texts in rows of Python values, those inside lists and objects too."""
+    found: list[tuple[int, str]] = []
+    for number, row in enumerate(rows):
+        left = [row]
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                found.append((number, value))
+            elif isinstance(value, Mapping):
+                left += value.values()
+            elif isinstance(value, list | tuple):
+                left += value
+    texts = [text.encode("utf-8", "replace").decode() for _, text in found]  # JSON may hold half of a surrogate pair
+    return Texts(np.array([row for row, _ in found], np.int64), pl.Series("text", texts, pl.String))
 
 
 def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
@@ -108,13 +127,50 @@ def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
             yield from _leaves(child, row)
 
 
+def find_benchmarks(places: Sequence[str | Path]) -> dict[Path, str]:
+    """List the files of benchmarks, each with its name: that of the file, below a directory with the directory's.
+
+    places: files, or directories whose data and .txt files all count, at any depth. Raises `InputError` for a place
+    without such a file, `SettingsError` for two files of one name.
+    """
+    found: dict[Path, str] = {}
+    for place in map(Path, places):
+        if not place.exists():
+            raise InputError(f"{place}: no such file or directory; give the files of a benchmark")
+        if not place.is_dir():
+            found.setdefault(place, place.name)
+            continue
+        if is_prepared(place):
+            raise InputError(
+                f"{place}: is a prepared dataset; give the directory of a split, such as splits/test in it"
+            )
+        inside = {each: each.relative_to(place) for each in sorted(place.rglob("*"))}
+        files = {
+            each: f"{place.resolve().name}/{name.as_posix()}"
+            for each, name in inside.items()
+            if each.is_file() and each.name.endswith(_ITEMS) and not any(part[0] in "._" for part in name.parts)
+        }
+        if not files:
+            raise InputError(f"{place}: holds no file of items; give files whose names end with {', '.join(_ITEMS)}")
+        for each, name in files.items():
+            found.setdefault(each, name)
+    owners: dict[str, Path] = {}
+    for path, name in found.items():
+        if owners.setdefault(name, path) != path:
+            raise SettingsError(f"{owners[name]} and {path}: two benchmarks are called {name}; rename one of them")
+    return found
+
+
 def read_items(path: str | Path) -> Texts:
     """Read the items of a benchmark: its rows are items. A .txt file has one a line.
 
     Raises what `headrace.open` raises, and `InputError` where no item has words enough to be looked for.
     """
     if Path(path).suffix == ".txt":
-        lines = Path(path).read_text("utf-8").splitlines()
+        try:
+            lines = Path(path).read_text("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
         found = Texts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
     else:
         dataset = open_dataset(path)
@@ -175,17 +231,7 @@ class _Known:
     def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
         """(row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
         best: dict[tuple[int, int], tuple[float, int, str]] = {}
-        for n, (hashes, own) in self.by_length.items():
-            places, mixed = words.runs(n)
-            hit = np.flatnonzero(np.isin(mixed, hashes))
-            begin, end = (np.searchsorted(hashes, mixed[hit], side=side) for side in ("left", "right"))
-            counts = end - begin
-            theirs = np.repeat(places[hit], counts)
-            ours = own[np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
-            same = np.ones(len(theirs), np.bool_)
-            for turn in range(n):
-                same &= self.words.words.gather(ours + turn).eq(words.words.gather(theirs + turn)).to_numpy()
-            theirs, ours = theirs[same], ours[same]
+        for n, theirs, ours in self._shared(words):
             rows, texts = row[words.text[theirs]], self.words.text[ours]
             pairs = pl.DataFrame({"row": rows, "text": texts, "ours": ours, "theirs": theirs})
             found = pairs.group_by("row", "text", maintain_order=True).agg(
@@ -198,6 +244,59 @@ class _Known:
                 if key not in best or best[key][0] < share:
                     best[key] = share, each["theirs"], text
         return [(row, item, share, text) for (row, item), (share, _, text) in sorted(best.items())]
+
+    def rows_in(self, words: _Words, row: I64) -> I64:
+        """The rows that hold an item, some of them several times."""
+        return np.concatenate([np.empty(0, np.int64), *(row[words.text[at]] for _, at, _ in self._shared(words))])
+
+    def _shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
+        """Yield n, and the places where the words and the items have the same n words in a row."""
+        for n, (hashes, own) in self.by_length.items():
+            places, mixed = words.runs(n)
+            begin = np.searchsorted(hashes, mixed)
+            hit = np.flatnonzero(hashes[np.minimum(begin, len(hashes) - 1)] == mixed)
+            begin = begin[hit]
+            counts = np.searchsorted(hashes, mixed[hit], side="right") - begin
+            theirs = np.repeat(places[hit], counts)
+            ours = own[np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+            same = np.ones(len(theirs), np.bool_)
+            for turn in range(n):
+                same &= self.words.words.gather(ours + turn).eq(words.words.gather(theirs + turn)).to_numpy()
+            yield n, theirs[same], ours[same]
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """Benchmarks that rows are kept from. digests, items: of each by name; items: how many can be looked for."""
+
+    digests: Mapping[str, str]
+    items: Mapping[str, int]
+    known: tuple[_Known, ...]
+
+    @classmethod
+    def read(cls, places: Sequence[str | Path], ngram: int) -> Benchmarks:
+        """Read the benchmarks at these places. Raises what `find_benchmarks` and `read_items` raise."""
+        files = find_benchmarks(places)
+        digests = {name: sha256_file(path) for path, name in files.items()}
+        items = [read_items(path) for path in files]
+        counts = dict(zip(files.values(), map(count_items, items), strict=True))
+        return cls(digests, counts, tuple(_Known.of(each, ngram) for each in items))
+
+    def rows_in(self, texts: Texts, rows: int) -> Bools:
+        """Which of the rows overlap which of the benchmarks. bool [benchmarks, rows]"""
+        words = _Words.of(texts.texts)
+        found = np.zeros((len(self.known), rows), np.bool_)
+        for own, benchmark in zip(found, self.known, strict=True):
+            own[benchmark.rows_in(words, texts.row)] = True
+        return found
+
+    def facts(self, counts: Iterable[Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+        """Say of each benchmark its digest, its items, and the rows that overlap it. counts: of the tasks, by name."""
+        own = list(counts)
+        return {
+            name: {"digest": digest, "items": self.items[name], "rows": sum(each[name] for each in own)}
+            for name, digest in self.digests.items()
+        }
 
 
 def count_items(items: Texts) -> int:

@@ -144,11 +144,17 @@ class CachedBlocks:
         try:
             make_directory(path.parent)
             data, trailer = encode(table)
+            size = data.size + len(trailer)
             with storing(path):
-                if not self._room.admit(data.size + len(trailer)):
+                with self._lock:  # what is being written counts with all its bytes from the beginning
+                    admitted = self._room.admit(size)
+                    if admitted:
+                        with temporary.open("xb") as file:
+                            file.truncate(size)
+                if not admitted:
                     self._count(refused=1)
                     return
-                with temporary.open("xb", buffering=0) as file:
+                with temporary.open("r+b", buffering=0) as file:
                     _write(file, data)
                     _write(file, trailer)
                 os.replace(temporary, path)

@@ -28,6 +28,22 @@ Column: TypeAlias = npt.NDArray[Any] | Ragged | pa.Array
 Columns: TypeAlias = dict[str, Column]
 
 _ALIGNED_BYTES = 64
+_PLAIN = {  # types whose values numpy reads as they lie, by Arrow's number of the type
+    getattr(pa, name)().id: np.dtype(name)
+    for name in (
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    )
+}
 _INT32_OFFSETS_REACH = (1 << 31) - 1
 _LOCKED_COPY_BYTES = 1 << 18
 
@@ -106,12 +122,14 @@ def _room(column: Column) -> int:
 def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     kind = chunks.type
     if not arrow:
+        if kind.id in _PLAIN and chunks.num_chunks == 1 and not chunks.null_count:
+            return _plain_numbers(chunks.chunk(0))
         if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
             return _matrix(whole_array(chunks), where)
         if _is_number(kind) or pa.types.is_boolean(kind) or _is_moment(kind):
             if chunks.null_count and not (pa.types.is_floating(kind) or _is_moment(kind)):
                 raise _null(where, chunks.null_count, kind)
-            return _numbers(chunks)
+            return chunks.to_numpy()
         if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
             return _ragged(whole_array(chunks), where)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -180,17 +198,14 @@ def _ragged(lists: pa.Array, where: str) -> Ragged:
     return Ragged(values=flat, starts=offsets[:-1] - first, lengths=lengths, missing=missing)
 
 
-def _numbers(chunks: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Numbers, moments or booleans in numpy; without a copy, and without releasing the lock, where that is possible."""
-    kind = chunks.type
-    as_they_lie = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and not chunks.null_count)
-    if as_they_lie and chunks.num_chunks == 1:
-        array = chunks.chunk(0)
-        values = array.buffers()[1]
-        if values is not None:
-            return np.frombuffer(values, kind.to_pandas_dtype(), array.offset + len(array))[array.offset :]
-    converted: npt.NDArray[Any] = chunks.to_numpy()
-    return converted
+def _plain_numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """Integers or floats without nulls, as they lie; `to_numpy` would release the interpreter lock for each column."""
+    values, dtype = array.buffers()[1], _PLAIN[array.type.id]
+    return (
+        np.empty(0, dtype)
+        if values is None
+        else np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
+    )
 
 
 def _lay(parts: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:

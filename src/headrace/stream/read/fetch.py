@@ -9,7 +9,8 @@ does not depend on which thread was faster.
 Lanes read a block from front to back, and stand at different places of their blocks: about half of the rows of all open
 blocks are still needed. So a block is kept in parts, which are dropped one by one. A part is one piece of memory of its
 own, which the next part takes over: what an allocator gives out for each column of each part cannot be given back as
-long as one of them is used. Copying costs less than touching fresh memory would.
+long as one of them is used. Copying costs less than touching fresh memory would. A block that is no larger than a part
+is not worth a copy. Where two lanes meet in such a block it stays decoded for the second one, if there is room.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ Made = TypeVar("Made")
 Keep = Literal["copies", "copies of the rest", "views"]
 
 _PART_BYTES = 1 << 21
+_SHARED_BYTES = 1 << 26  # of blocks that wait for their second lane
 _SPARE_PARTS = 32  # memory of parts that is kept for the next ones
 
 
@@ -73,6 +75,9 @@ class Fetcher:
         self._waiting: deque[int] = deque()  # announced, not begun
         self._begun: dict[int, Future[list[Part]]] = {}
         self._floors: dict[int, int] = {}  # rows of a begun block below this one are not held
+        self._used: dict[int, int] = {}  # rows of begun blocks that pools have had
+        self._shared: dict[int, Future[list[Part]]] = {}  # whole blocks that no announced pool wants, of rows to come
+        self._shared_bytes = 0
         self._sizes: dict[int, int] = {}  # of what is decoded
         self._in_use: frozenset[int] = frozenset()  # by the pool that the reader has
         self._memory, self._memory_lock = Buffers(), Lock()
@@ -86,6 +91,7 @@ class Fetcher:
     ) -> None:
         self._end_threads(self._threads)
         self._begun.clear()
+        self._shared.clear()
         self._sizes.clear()
 
     @property
@@ -96,7 +102,7 @@ class Fetcher:
     @property
     def held_bytes(self) -> int:
         """Bytes of all rows held; of a block that is being decoded, the estimate."""
-        return sum(map(self._size, self._begun))
+        return sum(map(self._size, self._begun)) + self._shared_bytes
 
     def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
         """Return what `use` makes of each decoded block, in the same order; called in the threads. No block is held.
@@ -123,7 +129,11 @@ class Fetcher:
         for block, first in _first_rows(pieces).items():
             if block not in self._wanted:
                 self._wanted[block] = deque()
-                self._waiting.append(block)
+                if block in self._shared:
+                    self._begun[block], self._floors[block] = self._shared.pop(block), 0
+                    self._shared_bytes -= self._size(block)
+                else:
+                    self._waiting.append(block)
             self._wanted[block].append(first)
         self._begin_ahead()
 
@@ -147,6 +157,8 @@ class Fetcher:
 
     def release(self, pieces: Sequence[Piece]) -> None:
         """The reader's pool is done with these pieces; what no announced pool wants is let go."""
+        for block, start, stop in pieces:
+            self._used[block] = self._used.get(block, 0) + stop - start
         for block in _first_rows(pieces):
             wanted = self._wanted[block]
             wanted.popleft()
@@ -156,11 +168,23 @@ class Fetcher:
                 parts = self._begun[block].result()
                 parts[:] = [part for part in parts if part.stop > floor]
             else:
+                self._keep_shared(block)
                 del self._wanted[block], self._begun[block], self._floors[block]
             self._sizes.pop(block, None)
         with self._memory_lock:
             self._memory.trim(_SPARE_PARTS)
         self._begin_ahead()
+
+    def _keep_shared(self, block: int) -> None:
+        """Keep a small block of which pools have had a part, as it is whole; blocks that came first keep their room."""
+        parts, size = self._begun[block].result(), self._size(block)
+        rows = parts[-1].stop if parts else 0
+        is_small_and_whole = len(parts) == 1 and parts[0].start == 0 and size <= _PART_BYTES
+        if is_small_and_whole and self._used[block] < rows and self._shared_bytes + size <= _SHARED_BYTES:
+            self._shared[block] = self._begun[block]
+            self._shared_bytes += size
+        else:
+            del self._used[block]
 
     def _begin_ahead(self) -> None:
         ahead = [block for block in self._begun if block not in self._in_use]
@@ -182,9 +206,10 @@ class Fetcher:
         """The rows of a block."""
         columns = self._decode(block)
         rows = max(map(len, columns.values()), default=0)
-        if self._keep == "views":
+        size = size_of(columns)
+        if self._keep == "views" or size <= _PART_BYTES:
             return [Part(0, rows, columns)]
-        count = max(1, size_of(columns) // _PART_BYTES)
+        count = max(1, size // _PART_BYTES)
         size = max(1, -(-rows // count))
         return [
             Part(start, min(start + size, rows), copied(cut(columns, start, start + size), self._room))

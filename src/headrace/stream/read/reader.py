@@ -2,8 +2,9 @@
 
 For each pool (see `plan_pools`) the blocks it needs are decoded ahead in threads, sliced to what is needed, and
 gathered by one index for all columns; batches are then views. The next pool is gathered in a thread while this one is
-used. What coming pools need of a block stays decoded. Only a batch that crosses a pool border is copied again. Memory
-is three pools, about half of the rows of their open blocks, and what is decoded ahead.
+used, and the one after it is planned in another. What coming pools need of a block stays decoded. Only a batch that
+crosses a pool border is copied again. Memory is three pools, about half of the rows of their open blocks, and what is
+decoded ahead.
 
 The loop waits for the first pool. Where that takes few rows of many blocks, and at most an eighth of all, only these
 rows are kept, and the blocks are decoded again for the next pool, while the first one is used. Most of the time of a
@@ -103,7 +104,7 @@ def read_share(
         pools = _from_memory(kept or KeptSplit(), fetcher, plan, share, columns)
     else:
         planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan))
-        pools = _gathered(fetcher, planned, plan, options)
+        pools = _gathered(fetcher, made_ahead(planned, thread_name="headrace-read-plan"), plan, options)
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         yield from _batches(ready, share, quarantine, options.batch_size, make)
@@ -120,9 +121,16 @@ def _has_long_lanes(plan: Plan) -> bool:
 
 
 def _gathered(
-    fetcher: Fetcher, pools: Iterator[Pool], plan: Plan, options: StreamOptions
+    fetcher: Fetcher, planned: Generator[Pool, None, None], plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
     """Each pool's number of items and its columns."""
+    with closing(planned) as pools:
+        yield from _gathered_pools(fetcher, pools, plan, options)
+
+
+def _gathered_pools(
+    fetcher: Fetcher, pools: Iterator[Pool], plan: Plan, options: StreamOptions
+) -> Iterator[tuple[int, Columns]]:
     buffers = Buffers()
     ahead: deque[Pool] = deque()
     first = next(pools, None)

@@ -6,22 +6,27 @@ hold the same pipe open, so it waits for ever. Nor may a lock be asked for that 
 thread waits for the ends of the processes. When one ends that was not asked to, the others are killed, as they are
 begun anew anyway, and zeros are written into the pipe until the loop has noticed: no pickle ends in a zero, so they can
 complete no batch, and end every read in an error.
+
+Ctrl-C waits until a put into a worker's queue is done. Raised inside `Condition.notify`, it can leave a waiter behind
+that swallows the next wake-up, and raised behind `Condition.__enter__` it leaves the lock taken. Either way the worker
+never hears that it should end.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from typing import Any
 
 from torch._C import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-_METHODS = ("_mark_worker_as_unavailable", "_shutdown_workers")
+_METHODS = ("_mark_worker_as_unavailable", "_shutdown_workers", "_try_put_index")
 _FIELDS = ("_workers", "_workers_status", "_index_queues", "_worker_result_queue", "_worker_pids_set", "_shutdown")
 
 _JOIN_S = 5.0  # seconds; what has not ended by then is left behind
@@ -36,6 +41,26 @@ def check_form(of: Any, names: Sequence[str]) -> None:
 
 
 check_form(_MultiProcessingDataLoaderIter, _METHODS)
+
+
+@contextmanager
+def held_interrupts() -> Generator[None, None, None]:
+    """Hold SIGINT back from the main thread while the block runs, and raise it again behind the block.
+
+    The handler is replaced, as a mask does not help: another thread may take the signal for the main thread to handle.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 class GuardedWorkers(_MultiProcessingDataLoaderIter):
@@ -89,8 +114,13 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
             self._lost[:] = self._lost or [worker_id]  # those that the guard killed are not lost
             return
         self._let_go.add(worker_id)  # before it hears of it
-        self._index_queues[worker_id].put(None)
+        with held_interrupts():
+            self._index_queues[worker_id].put(None)
         self._workers_status[worker_id] = False
+
+    def _try_put_index(self) -> None:
+        with held_interrupts():
+            super()._try_put_index()
 
     def _shutdown_workers(self) -> None:
         if not self._lost:

@@ -1,0 +1,145 @@
+"""Certificates: what was proved of a run, with which settings, and what was not. Canonical JSON with its own digest.
+
+A certificate holds no time, no path and nothing of the machine, so whoever verifies the same run gets the same bytes.
+Checks that need the source, which only series have, are listed as unchecked where it is gone. Its digest finds damage;
+it is no signature and says nothing of its maker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from headrace.dataset.manifest import MANIFEST
+from headrace.digest import canonical_json, sha256_file, sha256_hex
+from headrace.errors import CorruptShard, InputError
+from headrace.machine import library_version
+from headrace.printable import shown
+from headrace.recipe import load, registration_of_run
+from headrace.storage import local
+
+if TYPE_CHECKING:
+    from headrace.dataset.open import FinishedRun
+    from headrace.dataset.verify import Verdict
+
+KIND, VERSION = "headrace.certificate", 1
+_UNPROVED = (
+    "Rows that say the same in other words, or in another language, may be in two splits; meaning is not compared.",
+    "The source may be wrong: its times, entities and labels are taken as they are written.",
+    "A column, alone or with others, may give the label away; `headrace leaks` tries each alone.",
+    "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon` counts by time.",
+    "A model may have seen the data elsewhere before.",
+    "The digest of this certificate finds damage. It is no signature, and does not say who made it.",
+)
+_CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
+_NEAR = "Near duplicates, which differ in a few words or values, may be in two splits."
+_BENCHMARKS = "Rows may hold items of benchmarks; none was excluded."
+_OTHER_BENCHMARKS = "Rows may hold items of other benchmarks, or of these in other words."
+
+
+def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
+    """Make the certificate of a verified run. Raises `CorruptShard` if a check found a problem."""
+    if verdict.problems:
+        raise CorruptShard(f"{run.root}: {verdict.problems[0]}; nothing is certified")
+    manifest, recipe = run.manifest, registration_of_run(run.manifest.recipe)
+    config = json.loads((run.root / "config.json").read_bytes())
+    shown_settings = _settings_without_paths(recipe.settings)
+    kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
+    for check in verdict.checks:
+        kinds[check.kind].append({"check": check.name, "found": check.detail})
+    proved = {each["check"] for each in kinds["law"]}
+    benchmarks = manifest.facts.get("benchmarks")
+    unproved = [
+        *([] if "content apart" in proved else [_CONTENT]),
+        *([] if "near content apart" in proved else [_NEAR]),
+        _OTHER_BENCHMARKS if benchmarks else _BENCHMARKS,
+        *recipe.unproved,
+        *_UNPROVED,
+    ]
+    certificate = {
+        "kind": KIND,
+        "format_version": VERSION,
+        "made_by": f"headrace {library_version('headrace')}",
+        "run_id": manifest.run_id,
+        "recipe": manifest.recipe,
+        "settings": {name: value for name, value in config.items() if name in shown_settings},
+        "digests": {
+            "config": manifest.config_digest,
+            "index": manifest.index_digest,
+            "manifest": sha256_file(run.root / MANIFEST),
+        },
+        "rows": {
+            "read": manifest.source["rows"],
+            "splits": {name: totals.rows for name, totals in manifest.splits.items()},
+            "dropped": {reason: rows for reason, rows in manifest.dropped.items() if rows},
+        },
+        "benchmarks": benchmarks or {},
+        "proved": kinds["law"],
+        "counted": kinds["count"],
+        "unchecked": [each["check"] for each in kinds["unchecked"]],
+        "not_proved": unproved,
+    }
+    return {**certificate, "digest": sha256_hex(canonical_json(certificate))}
+
+
+def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:
+    """Write the certificate of a verified run as one line of a file, which appears whole. Raises `StoreError`."""
+    local.write_over(path, canonical_json(certificate_of(run, verdict)) + b"\n")
+
+
+def read_certificate(path: Path) -> dict[str, Any]:
+    """Read a certificate. Raises `InputError` for a file that is none, of a later version, or was changed."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as a certificate ({error}); give a file of --certificate") from error
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise InputError(f"{path}: is not a certificate; give a file that `headrace verify OUT --certificate` wrote")
+    if found.get("format_version") != VERSION:
+        raise InputError(
+            f"{path}: has version {shown(found.get('format_version'))}, this headrace reads {VERSION}; use the headrace"
+            " that wrote it"
+        )
+    if found.get("digest") != sha256_hex(canonical_json({k: each for k, each in found.items() if k != "digest"})):
+        raise InputError(f"{path}: was changed after it was written; fetch the certificate again")
+    return found
+
+
+def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Name the first thing in which two certificates differ: the run, its digests, its counts, then single checks.
+
+    Every check that was proved then must be proved now, if it can be checked. What was found is told in words, which
+    another version or machine may choose otherwise, of bytes that the digests pin down.
+    """
+    for name in ("run_id", "recipe", "settings", "digests", "rows", "benchmarks"):
+        if then.get(name) != now[name]:
+            return _first(name, then.get(name), now[name])
+    holds = {each["check"] for each in now["proved"]} | {*now["unchecked"]}
+    lost = next((each["check"] for each in then["proved"] if each["check"] not in holds), None)
+    return None if lost is None else f"check {lost!r} was proved then, and this headrace does not make it"
+
+
+def _first(name: str, then: Any, now: Any) -> str:
+    """Say where two values differ first."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        key = next(key for key in [*now, *then] if then.get(key) != now.get(key))
+        return _first(f"{name}.{key}", then.get(key), now.get(key))
+    return f"{name} was {shown(then)} and is {shown(now)}"
+
+
+def _settings_without_paths(settings: str) -> set[str]:
+    """Name the settings of a recipe that hold no path: a path says where data lay, and digests say what it was.
+
+    Of a recipe that is not installed here there are none.
+    """
+    fields = load(settings).model_fields if settings else {}
+    return {name for name, field in fields.items() if not _holds_path(field.annotation)}
+
+
+def _holds_path(annotation: Any) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, Path):
+        return True
+    fields = getattr(annotation, "model_fields", {})
+    return any(map(_holds_path, [*get_args(annotation), *(each.annotation for each in fields.values())]))

@@ -1,0 +1,81 @@
+"""Give the sequences of spools and of shards as documents whose near duplicates are looked for.
+
+Both give the same shingles for a sequence, so that `verify` finds in the bins what was found before packing. Sequences
+that are too short to be compared have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from headrace.arrays import I64, Bools, Ints
+from headrace.bins.bins import padded_lengths
+from headrace.bins.rows import PackedRows
+from headrace.errors import CorruptShard, InputError
+from headrace.near.shingles import Shingles, shingles_of_tokens, take_sequences
+from headrace.packing.config import PackedSequences
+from headrace.packing.encode import EncodeTask
+from headrace.packing.storage.legacy import read_legacy
+from headrace.packing.storage.packed_parquet import read_parquet
+from headrace.packing.storage.spool import Spool
+from headrace.run.near import Part
+from headrace.storage.places import place_of
+
+_BATCH_TOKENS = 1 << 20
+
+
+def of_task(settings: PackedSequences, run: Path, task: EncodeTask, blank: int | None) -> Part:
+    """Give what a task tokenised, in the order of its spool. blank: the token that pads, if sequences are padded."""
+    return Part(
+        task.file(),
+        sum(task.dataset.sizes[each.file] for each in task.parts),
+        partial(_of_spool, settings, run / task.file(), blank),
+    )
+
+
+def of_shard(settings: PackedSequences, path: Path, blank: int | None) -> Part:
+    """Give the sequences in the bins of a shard, in their order."""
+    return Part(path.name, 0, partial(_of_shard, settings, path, blank))
+
+
+def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
+    """Read the bins of a shard in the storage it was written in. Raises `CorruptShard`."""
+    try:
+        yield from read_parquet(path) if storage == "parquet" else read_legacy(path)
+    except InputError as error:
+        raise CorruptShard(str(error)) from error
+
+
+def _of_spool(settings: PackedSequences, directory: Path, blank: int | None, wanted: I64 | None) -> Iterator[Shingles]:
+    spool = Spool.open(directory)
+    numbers = np.arange(len(spool)) if wanted is None else wanted
+    batch = np.cumsum(spool.lengths[numbers], dtype=np.int64) // _BATCH_TOKENS
+    for own in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
+        tokens, _, lengths = spool.take(own)
+        stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
+        yield _shingles(tokens, lengths, stored >= settings.least_compared, blank)
+
+
+def _of_shard(settings: PackedSequences, path: Path, blank: int | None, wanted: I64 | None) -> Iterator[Shingles]:
+    begin = 0
+    with place_of(path).local_copy() as file:
+        for rows in read_bins_of(file, settings.packed_storage):
+            sizes = rows.sequence_lengths
+            mine = None
+            if wanted is not None:
+                mine = wanted[slice(*np.searchsorted(wanted, (begin, begin + len(sizes))))] - begin
+            begin += len(sizes)
+            tokens, lengths = take_sequences(rows.ids, sizes, mine)
+            yield _shingles(tokens, lengths, lengths >= settings.least_compared, blank)
+
+
+def _shingles(tokens: Ints, lengths: I64, compared: Bools, blank: int | None) -> Shingles:
+    kept = np.repeat(compared, lengths)
+    if blank is not None:
+        kept &= tokens != blank
+    counts = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[kept], minlength=len(lengths))
+    return shingles_of_tokens(tokens[kept], counts.astype(np.int64))

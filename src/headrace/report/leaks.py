@@ -1,0 +1,245 @@
+"""Draw what `find_leaks` found as a page: content, ids, columns, benchmarks and time that splits share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.report import charts
+from headrace.report.figure import Chart, Figure, Page, Table, Tone
+from headrace.report.words import listed, many, moment, share
+from headrace.stream.audit.leaks import LeakReport
+
+_OWN_COLOUR = ("train", "val", "valid", "test")
+_FOUND = {"mark": "found whole", "shared": "found in part", "empty": "not found"}
+_PAST = {"shared": "looks past the cutoff", "empty": "does not"}
+_NAMED = 6  # columns
+
+
+def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
+    """Make the page of a report. name: of the dataset; max_share: the largest share that may be found."""
+    figures = [content_figure(report, max_share)]
+    figures += [
+        *_near_figures(report, max_share),
+        *_ids_figures(report),
+        *_columns_figures(report),
+        *_benchmark_figures(report, max_share),
+    ]
+    figures += [*_time_figures(report), *_horizon_figures(report, max_share)]
+    columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
+    verdict = f"{report.worst:.2%} of a split or benchmark was found elsewhere; at most {max_share:.2%} may be."
+    return Page(
+        title=f"leaks: {name}",
+        subtitle=f"{report.unit.capitalize()}s are compared by {columns}. {verdict}",
+        tiles=[(split, many(rows, report.unit)) for split, rows in report.rows.items()],
+        figures=figures,
+        tables=_tables(report),
+    )
+
+
+def content_figure(report: LeakReport, max_share: float) -> Figure:
+    """Draw how much of each split is in itself again, and in the splits before it."""
+    unit = report.unit
+    found = {(each.split, each.earlier): each.rows for each in report.shared}
+    found |= {(split, split): rows for split, rows in report.repeated.items()}
+    shared = [each for each in report.shared if each.rows]
+    lines = [
+        f"{many(each.rows, unit)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} in {each.earlier} too."
+        for each in shared
+    ]
+    if not shared:
+        lines = [f"No {unit} of a split is in another one." if len(report.rows) > 1 else "There is one split."]
+    again = {split: rows for split, rows in report.repeated.items() if rows}
+    if again:
+        told = listed([f"{many(rows, unit)} of {split}" for split, rows in again.items()])
+        lines.append(f"Within a split, {told} {_be(sum(again.values()))} the same as an earlier one.")
+    blank = sum(report.blank.values())
+    if blank:
+        lines.append(f"{many(blank, unit)} without any value in the compared columns {_be(blank)} left out.")
+    bad = any(each.share > max_share for each in shared)
+    return Figure(
+        "content",
+        "Is the content of a split in another one?",
+        "\n".join(lines),
+        _matrix(report, found, "also in"),
+        "warning" if bad else "plain" if shared or again else "good",
+    )
+
+
+def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
+    """Draw how much of each split is nearly in itself again, and in the splits before it."""
+    near, unit = report.near, report.unit
+    if near is None:
+        return []
+    shared = [each for each in near.shared if each.rows]
+    lines = [
+        f"{many(each.rows, unit)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} near one of {each.earlier}."
+        for each in shared
+    ]
+    lines = lines or [f"No {unit} of a split is near to one of another."]
+    lines.append(f"Near are {unit}s whose shingles have a Jaccard index of {near.threshold:g} or more.")
+    found = {(each.split, each.earlier): each.rows for each in near.shared}
+    found |= {(split, split): rows for split, rows in near.repeated.items()}
+    tone: Tone = "warning" if any(each.share > max_share for each in shared) else "plain" if shared else "good"
+    chart = _matrix(report, found, "near or the same in")
+    return [Figure("near", "Are rows nearly the same?", "\n".join(lines), chart, tone)]
+
+
+def _be(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _matrix(report: LeakReport, found: Mapping[tuple[str, str], int], across: str) -> Chart:
+    """The counts of pairs of splits, in the order of splits."""
+    cells = []
+    for split, rows in report.rows.items():
+        for other in report.rows:
+            if (split, other) in found:
+                count = found[split, other]
+                cells.append((split, other, count / max(1, rows), f"{count:,} · {share(count, rows)}"))
+    unit = f"{report.unit}s of"
+    return charts.matrix(cells, down=unit, across=across, columns=[unit, across, "count"], role="shared")
+
+
+def _ids_figures(report: LeakReport) -> list[Figure]:
+    """Draw the entities that have several names."""
+    ids, question = report.near_ids, "Does one entity have several names?"
+    if ids is None:
+        return []
+    if not ids.entities:
+        answer = "No two names are the same without case, blanks and Unicode form."
+        return [Figure("ids", question, answer, tone="good")]
+    names = "; ".join(" = ".join(map(repr, each)) for each in ids.examples)
+    answer = f"{many(ids.entities, 'entity', 'entities')} may: {names}."
+    if ids.apart:
+        answer += f"\n{ids.apart:,} of them {'has' if ids.apart == 1 else 'have'} names in different splits."
+    chart = charts.bars(
+        ["in different splits", "in one split"],
+        [ids.apart, ids.entities - ids.apart],
+        ["shared", "empty"],
+        unit="entities",
+    )
+    return [Figure("ids", question, answer, chart, "warning" if ids.apart else "plain")]
+
+
+def _columns_figures(report: LeakReport) -> list[Figure]:
+    """Draw the columns that alone predict the label."""
+    if not report.telling:
+        return []
+    best = sorted(report.telling, key=lambda each: -each.accuracy)
+    usual = best[0].most_frequent
+    answer = (
+        f"{listed([each.column for each in best])} {'does' if len(best) == 1 else 'do, each alone'}. The most frequent"
+        f" label is right for {share(usual, 1)}. It may be what is to be learned from, so nothing was left out."
+    )
+    chart = charts.bars(
+        [*(each.column for each in best), "most frequent label"],
+        [*(100 * each.accuracy for each in best), 100 * usual],
+        [*["shared"] * len(best), "empty"],
+        unit="right",
+        texts=[share(each, 1) for each in (*(each.accuracy for each in best), usual)],
+        names={"shared": "column", "empty": "guess"},
+    )
+    return [Figure("columns", "Which column gives the label away?", answer, chart, "warning")]
+
+
+def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
+    """Draw how much of each benchmark is in rows."""
+    if not report.items:
+        return []
+    best: dict[tuple[str, int], float] = {}
+    for each in report.overlaps:
+        best[each.source, each.item] = max(each.share, best.get((each.source, each.item), 0.0))
+    parts: dict[str, list[float]] = {role: [] for role in _FOUND}
+    lines = []
+    for source, count in report.items.items():
+        shares = [value for (own, _), value in best.items() if own == source]
+        whole = sum(value == 1 for value in shares)
+        for role, value in zip(_FOUND, (whole, len(shares) - whole, count - len(shares)), strict=True):
+            parts[role].append(value)
+        lines.append(
+            f"{Path(source).name}: {len(shares):,} of {many(count, 'item')} found ({share(len(shares), count)}),"
+            f" {whole:,} of them whole."
+        )
+    bad = any(
+        count and len([1 for own, _ in best if own == source]) / count > max_share
+        for source, count in report.items.items()
+    )
+    chart = charts.stacked_bars(_short(list(report.items)), parts, unit="items", names=_FOUND)
+    tone: Tone = "warning" if bad else "plain" if best else "good"
+    return [Figure("benchmarks", "Are benchmark items in the rows?", "\n".join(lines), chart, tone)]
+
+
+def _short(sources: Sequence[str]) -> list[str]:
+    """The names of files, or their paths where two have one name."""
+    names = [Path(source).name for source in sources]
+    return names if len(set(names)) == len(names) else list(sources)
+
+
+def _time_figures(report: LeakReport) -> list[Figure]:
+    """Draw when each split is, and how many of its rows share their time with other entities of another one."""
+    dated = [each for each in report.periods if each.first_us is not None]
+    if not dated:
+        return []
+    rows = [
+        {
+            "label": each.split,
+            "from": (each.first_us or 0) / 1000,
+            "to": (each.last_us or 0) / 1000,
+            "role": each.split if each.split in _OWN_COLOUR else "all",
+            "hint": f"{moment(each.first_us or 0)} to {moment(each.last_us or 0)}",
+        }
+        for each in dated
+    ]
+    lines = [f"{row['label']} from {row['hint']}." for row in rows]
+    lines += [
+        f"{many(each.unread, report.unit)} of {each.split} {'has' if each.unread == 1 else 'have'} no readable time."
+        for each in report.periods
+        if each.unread
+    ]
+    chart = charts.spans(rows, unit="", along="time", row_height=34, columns=("split", "split", "from and to"))
+    figures = [Figure("periods", "When are the splits?", "\n".join(lines), chart, width="full")]
+    if report.concurrent:
+        shared = [each for each in report.concurrent if each.rows]
+        told = [
+            f"{many(each.rows, report.unit)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} at a time at"
+            f" which {each.earlier} has other entities."
+            for each in shared
+        ]
+        told = told or [f"No {report.unit} is at a time at which another split has other entities."]
+        found = {(each.split, each.earlier): each.rows for each in report.concurrent}
+        chart = _matrix(report, found, "at the time of other entities in")
+        question = "Do splits share calendar time?"
+        figures.append(Figure("concurrent", question, "\n".join(told), chart, "plain" if shared else "good"))
+    return figures
+
+
+def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
+    """Draw how many labels look past the cutoff."""
+    if not report.past_cut:
+        return []
+    past = [float(each.rows) for each in report.past_cut]
+    names = [each.split for each in report.past_cut]
+    rest = [report.rows[name] - rows for name, rows in zip(names, past, strict=True)]
+    told = [f"{many(each.rows, report.unit)} of {each.split} ({share(each.share, 1)})" for each in report.past_cut]
+    answer = f"Labels of {listed(told)} do."
+    chart = charts.stacked_bars(names, {"shared": past, "empty": rest}, unit=f"{report.unit}s", names=_PAST)
+    bad = any(each.share > max_share for each in report.past_cut)
+    tone: Tone = "warning" if bad else "plain" if any(past) else "good"
+    return [Figure("horizon", "Do labels look past the cutoff?", answer, chart, tone)]
+
+
+def _tables(report: LeakReport) -> list[Table]:
+    """Places of what was found, folded away."""
+    made = []
+    pairs = [[f"{each.earlier} and {each.split}", *pair] for each in report.shared for pair in each.examples]
+    if pairs:
+        made.append(Table(f"examples of the same {report.unit}s", ["splits", "first", "second"], pairs))
+    if report.overlaps:
+        rows = [
+            [f"{Path(each.source).name}:{each.item}", each.split, each.place, share(each.share, 1), each.text]
+            for each in sorted(report.overlaps, key=lambda each: -each.share)
+        ]
+        columns = ["item", "split", "row", "share", "text"]
+        made.append(Table(f"{many(len(rows), 'row')} with a benchmark item", columns, rows))
+    return made

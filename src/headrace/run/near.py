@@ -1,0 +1,229 @@
+"""Find near duplicates out of core, as stages of a run on any engine, resumed by receipts.
+
+    near_sign        each part of the documents   → a signature a document
+    near_copies      once                         → the first copy of each document
+    near_propose     each band                    → pairs that share a number of the band
+    near_candidates  once                         → all pairs, each once, and the documents in them
+    near_shingles    each part                    → the shingles of the documents in pairs
+    near_compare     each batch of pairs          → those at the threshold
+
+On disk and in memory: at most 190 bytes a document (104 at 0.8), 8 bytes a proposed pair, and on disk 8 bytes for each
+shingle of the documents in pairs. A document is in few pairs unless it shares a template with thousands; in at most six
+a band then. Which pairs are found depends on the documents and their order, not on parts, tasks, workers or
+the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from headrace.arrays import F64, I64, U32, U64
+from headrace.errors import InputError, SettingsError
+from headrace.near import LEAST_NEAR
+from headrace.near.candidates import (
+    MOST_DOCUMENTS,
+    Crowds,
+    distinct,
+    documents_of,
+    first_copies,
+    pair_words,
+    propose,
+)
+from headrace.near.likeness import components, jaccard
+from headrace.near.minhash import Bands, sign
+from headrace.near.shingles import Shingles
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
+
+_PROPOSE_DOCUMENTS = 1 << 24  # of a task at a time: about 30 bytes each
+_COMPARE_SHINGLES = 1 << 23
+_COPIES, _CANDIDATES, _NEEDED = (f"{STAGE_DIRECTORY}/near-{name}.arrow" for name in ("copies", "candidates", "needed"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the documents, read by one task.
+
+    shingles: of the documents with these numbers in the part, ascending int64, or of all; batch by batch, in order.
+    It must give the same each time. reads: files of the source.
+    """
+
+    subject: str
+    input_bytes: int
+    shingles: Callable[[I64 | None], Iterator[Shingles]]
+    reads: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class Near:
+    """What documents [N], those of all parts end to end, are near.
+
+    first, second int64 [pairs], jaccard float64 [pairs]: pairs at the threshold or above it, ascending. Copies are
+    paired with the first of them only, and stand for it in other pairs. group int64 [N]: the least document of each
+    one's connected component. compared: pairs that were proposed. not_compared: at most so many pairs of different
+    groups share a band with so many documents that they were passed over.
+    """
+
+    first: I64
+    second: I64
+    jaccard: F64
+    group: I64
+    compared: int
+    not_compared: int
+
+
+def check_near(near: float) -> None:
+    """Raise `SettingsError` for a threshold that no bands are made for."""
+    if not LEAST_NEAR <= near <= 1:
+        raise SettingsError(f"near is {near!r}; give a Jaccard index from {LEAST_NEAR} to 1")
+
+
+def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
+    """Find the pairs of documents with a Jaccard index of `near` or more. Raises `InputError` for 2^32 documents."""
+    bands, run = Bands.of(near), context.run
+    signed = context.stage(
+        "near_sign",
+        [
+            Task(part.subject, part.input_bytes, partial(_sign, part=part, number=number, bands=bands), part.reads)
+            for number, part in enumerate(parts)
+        ],
+        durable=False,
+    )
+    counts = [int(receipt.result["rows_read"]) for receipt in signed]
+    documents, firsts = sum(counts), np.cumsum([0, *counts])
+    if documents > MOST_DOCUMENTS:
+        raise InputError(f"near: {documents:,} documents are too many to compare; split them, at {MOST_DOCUMENTS:,}")
+    context.stage("near_copies", [Task("copies", 0, partial(_find_copies, parts=len(parts)))], durable=False)
+    shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))
+    asked = [(band, share) for band in range(bands.bands) for share in range(shares)]
+    work = partial(_propose, parts=len(parts), bands=bands, shares=shares)
+    context.stage(
+        "near_propose",
+        [Task(f"band {band}", 0, partial(work, band=band, share=share)) for band, share in asked],
+        durable=False,
+    )
+    (gathered,) = context.stage(
+        "near_candidates", [Task("pairs", 0, partial(_gather, proposals=len(asked)))], durable=False
+    )
+    compared = int(gathered.result["pairs"])
+    kept = context.stage(
+        "near_shingles",
+        [
+            Task(
+                part.subject,
+                part.input_bytes,
+                partial(_keep_shingles, part=part, number=number, firsts=firsts),
+                part.reads,
+            )
+            for number, part in enumerate(parts)
+        ],
+        durable=False,
+    )
+    shingles = sum(int(receipt.result["shingles"]) for receipt in kept)
+    size = max(1, _COMPARE_SHINGLES * int(gathered.result["documents"]) // max(1, 2 * shingles))
+    batches = range(0, compared, size)
+    context.stage(
+        "near_compare",
+        [
+            Task(f"pairs from {begin:,}", 0, partial(_compare, number=number, size=size, parts=len(parts), near=near))
+            for number, begin in enumerate(batches)
+        ],
+        durable=False,
+    )
+
+    found = [read_arrow(run / _file("compared", number)) for number in range(len(batches))]
+    pairs: U64 = np.concatenate([np.empty(0, np.uint64), *(table["pair"].to_numpy() for table in found)])
+    first, second = documents_of(pairs)
+    group = components(documents, first, second)
+    crowds = [read_arrow(run / _file("crowds", number)) for number in range(len(asked))]
+    return Near(
+        first=first,
+        second=second,
+        jaccard=np.concatenate([np.empty(0), *(table["jaccard"].to_numpy() for table in found)]),
+        group=group,
+        compared=compared,
+        not_compared=Crowds.joined(
+            [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds]
+        ).apart(group),
+    )
+
+
+def _file(what: str, number: int) -> str:
+    return f"{STAGE_DIRECTORY}/near-{what}-{number:05d}.arrow"
+
+
+def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, Any]:
+    made = [sign(shingles, bands) for shingles in part.shingles(None)]
+    digest: U64 = np.concatenate([np.empty(0, np.uint64), *(each.digest for each in made)])
+    numbers: U32 = np.concatenate([np.empty((bands.bands, 0), np.uint32), *(each.bands for each in made)], axis=1)
+    columns = {"digest": digest, **{str(band): numbers[band] for band in range(bands.bands)}}
+    files.write_arrow(_file("signed", number), pa.table(columns))
+    return {"rows_read": len(digest)}
+
+
+def _column(run: Path, name: str, parts: int) -> Any:
+    """Read one column of the signatures of all documents."""
+    found = [read_arrow(run / _file("signed", number))[name].to_numpy() for number in range(parts)]
+    return np.concatenate([np.empty(0, np.uint64 if name == "digest" else np.uint32), *found])
+
+
+def _find_copies(files: TaskFiles, parts: int) -> dict[str, Any]:
+    files.write_arrow(_COPIES, pa.table({"first": first_copies(_column(files.run, "digest", parts))}))
+    return {}
+
+
+def _propose(files: TaskFiles, parts: int, bands: Bands, shares: int, band: int, share: int) -> dict[str, Any]:
+    first = read_arrow(files.run / _COPIES)["first"].to_numpy()
+    own, following = (_column(files.run, str((band + turn) % bands.bands), parts) for turn in (0, 1))
+    taken = np.flatnonzero((first == np.arange(len(first))) & (own % shares == share))
+    pairs, crowds = propose(taken, own[taken], following[taken])
+    number = band * shares + share
+    files.write_arrow(_file("proposed", number), pa.table({"pair": pairs}))
+    files.write_arrow(_file("crowds", number), pa.table(vars(crowds)))
+    return {}
+
+
+def _gather(files: TaskFiles, proposals: int) -> dict[str, Any]:
+    first = read_arrow(files.run / _COPIES)["first"].to_numpy()
+    copies = np.flatnonzero((first >= 0) & (first != np.arange(len(first))))
+    proposed = [read_arrow(files.run / _file("proposed", number))["pair"].to_numpy() for number in range(proposals)]
+    pairs = distinct(np.concatenate([pair_words(first[copies], copies), *proposed]))
+    needed = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
+    files.write_arrow(_CANDIDATES, pa.table({"pair": pairs}))
+    files.write_arrow(_NEEDED, pa.table({"document": needed}))
+    return {"pairs": len(pairs), "documents": len(needed)}
+
+
+def _keep_shingles(files: TaskFiles, part: Part, number: int, firsts: I64) -> dict[str, Any]:
+    needed = read_arrow(files.run / _NEEDED)["document"].to_numpy()
+    begin, end = np.searchsorted(needed, firsts[number : number + 2])
+    kept = [each.lists() for each in part.shingles(needed[begin:end] - firsts[number])] if end > begin else []
+    lists = pa.concat_arrays([pa.array([], pa.large_list(pa.uint64())), *kept])
+    files.write_arrow(_file("shingles", number), pa.table({"shingles": lists}))
+    return {"rows_read": len(lists), "shingles": len(lists.flatten())}
+
+
+def _compare(files: TaskFiles, number: int, size: int, parts: int, near: float) -> dict[str, Any]:
+    pairs = read_arrow(files.run / _CANDIDATES)["pair"].to_numpy()[number * size : (number + 1) * size]
+    held = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
+    at = np.searchsorted(read_arrow(files.run / _NEEDED)["document"].to_numpy(), held)
+    lists, begin = [pl.Series("shingles", [], pl.List(pl.UInt64))], 0
+    for part in range(parts):
+        table = read_arrow(files.run / _file("shingles", part))
+        low, high = np.searchsorted(at, (begin, begin + len(table)))
+        if high > low:
+            kept = pl.Series("shingles", pl.from_arrow(table["shingles"].combine_chunks()))
+            lists.append(kept.gather(at[low:high] - begin))
+        begin += len(table)
+    found = jaccard(pl.concat(lists), *(np.searchsorted(held, each) for each in documents_of(pairs)))
+    near_enough = found >= near
+    columns = {"pair": pairs[near_enough], "jaccard": found[near_enough]}
+    files.write_arrow(_file("compared", number), pa.table(columns))
+    return {"rows_read": len(pairs)}

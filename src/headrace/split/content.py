@@ -1,0 +1,73 @@
+"""What rows of a split are compared by, and which rows that would be kept go because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64, U64, Bools
+from headrace.formats.content import NOTHING, among, row_digests
+from headrace.formats.delimited_rows import DelimitedChunk
+from headrace.formats.shard import Chunk, Shard
+from headrace.formats.source import fit
+from headrace.formats.text_columns import typed
+
+_ROW_BITS = 40  # of the number of a row in the source; above them stands that of its shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What rows are compared by. schema: the compared columns, of the types that all shards share; types: declared.
+
+    by: "values"; or "fields", the bytes of delimited text, which are not parsed: for what is counted only.
+    """
+
+    schema: pa.Schema
+    types: Mapping[str, pa.DataType]
+    null_values: Sequence[str]
+    by: Literal["values", "fields"]
+
+    def columns(self, shard: Shard) -> list[str]:
+        """The columns of a shard that `of_chunk` reads."""
+        return [] if self.by == "fields" else [name for name in self.schema.names if name in shard.schema.names]
+
+    def of_chunk(self, chunk: Chunk, table: pa.Table, where: str) -> U64:
+        """Digest the rows of a chunk. table: its columns as they were read; where: for errors."""
+        names = list(self.schema.names)
+        if self.by == "fields":
+            assert isinstance(chunk, DelimitedChunk)
+            return chunk.digests(names)
+        own = fit(table.select([name for name in names if name in table.column_names]), self.schema)
+        return self.of_table(typed(own, self.types, self.null_values, where, chunk.first_row))
+
+    def of_table(self, table: pa.Table) -> U64:
+        """Digest rows whose columns are of their common and declared types."""
+        return row_digests(table.select(list(self.schema.names)))
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Content of which rows go. digests [N], ascending; first: the one row of each that stays, None: no row that tests.
+
+    Rows are numbered through the source by `row_numbers`.
+    """
+
+    digests: U64
+    first: I64 | None = None
+
+    def doomed(self, digests: U64, number: int, kept: Bools) -> Bools:
+        """Mask the rows of shard `number` that go, of those that would be kept."""
+        found: Bools = kept & (digests != NOTHING) & among(digests, self.digests)
+        if self.first is not None and len(self.first):
+            at = np.minimum(np.searchsorted(self.digests, digests), len(self.first) - 1)
+            found &= self.first[at] != row_numbers(number, len(digests))
+        return found
+
+
+def row_numbers(number: int, rows: int) -> I64:
+    """Number the rows of shard `number` so that numbers ascend in the order of the source."""
+    return np.arange(rows, dtype=np.int64) + (number << _ROW_BITS)

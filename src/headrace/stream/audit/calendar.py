@@ -1,0 +1,141 @@
+"""Compare the splits of a dataset in calendar time: what they share of it, and which labels look past the cutoff. Pure.
+
+Rows of different entities at one time share what happened then: weather, a holiday, a market. A label that is taken
+from the days after its row knows of the test period if the row is close to the cutoff.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import polars as pl
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.errors import SettingsError
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.text_columns import nulled
+
+_HORIZON = re.compile(r"(\d+)\s*(s|m|h|d|w)")
+_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Period:
+    """The first and last time of a split, in microseconds since 1970, if it has one. unread: rows whose time cannot
+    be read."""
+
+    split: str
+    first_us: int | None
+    last_us: int | None
+    unread: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    """Rows of `split` at times between the first and the last at which an earlier split has rows of other entities.
+
+    share: of the rows of `split`, 0 to 1. first_us, last_us: of these rows; None if there are none.
+    """
+
+    earlier: str
+    split: str
+    rows: int
+    share: float
+    first_us: int | None
+    last_us: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastCut:
+    """Rows of `split` whose time and horizon together reach the cutoff. share: of the rows of `split`, 0 to 1."""
+
+    split: str
+    rows: int
+    share: float
+
+
+def timed(columns: Mapping[str, str], time_format: str, null_values: Sequence[str], table: pa.Table) -> pl.DataFrame:
+    """Read when the rows of a table begin and end, and a hash of their entities.
+
+    columns: by role, "time" and where there are such "until" and "entity".
+    """
+
+    def micros(name: str) -> I64:
+        return parse_dates(nulled(table[name], ("", *null_values)), time_format).micros
+
+    begin = micros(columns["time"])
+    end = micros(columns["until"]) if "until" in columns else begin
+    entity = pl.Series("entity", [None] * len(begin), pl.UInt64)  # other than any
+    if "entity" in columns:
+        texts = pl.Series("entity", pl.from_arrow(table[columns["entity"]].combine_chunks())).cast(pl.String)
+        entity = texts.hash(seed=0)
+    return pl.DataFrame({"entity": entity, "begin": begin, "end": end})
+
+
+def periods(splits: Mapping[str, pl.DataFrame]) -> tuple[Period, ...]:
+    """Return the first and last time of each split."""
+    found = []
+    for name, rows in splits.items():
+        read = _read(rows)
+        first, last = read.select(pl.col("begin").min(), pl.col("end").max()).row(0)
+        found.append(Period(split=name, first_us=first, last_us=last, unread=len(rows) - len(read)))
+    return tuple(found)
+
+
+def concurrent(splits: Mapping[str, pl.DataFrame]) -> tuple[Together, ...]:
+    """Count, for each pair of splits, the rows that share calendar time with other entities of the earlier one."""
+    found = []
+    for earlier, later in combinations(splits, 2):
+        spans = _read(splits[earlier]).group_by("entity").agg(pl.col("begin").min(), pl.col("end").max())
+        first, last = _of_others(spans, "begin", descending=False), _of_others(spans, "end", descending=True)
+        same = _read(splits[later]).filter((pl.col("end") >= first) & (pl.col("begin") <= last))
+        first_us, last_us = same.select(pl.col("begin").min(), pl.col("end").max()).row(0)
+        share = len(same) / max(1, len(splits[later]))
+        found.append(
+            Together(earlier=earlier, split=later, rows=len(same), share=share, first_us=first_us, last_us=last_us)
+        )
+    return tuple(found)
+
+
+def past_cut(splits: Mapping[str, pl.DataFrame], horizon: str, cutoff_us: int | None) -> tuple[PastCut, ...]:
+    """Count the rows of each split but the last whose time and horizon together reach the cutoff.
+
+    cutoff_us: None: the first time that the row's entity has in the last split, or that any has. Raises `SettingsError`
+    for a horizon that is no duration, and for one split.
+    """
+    size = _HORIZON.fullmatch(horizon)
+    if size is None:
+        raise SettingsError(f"label_horizon is {horizon!r}; give a number and s, m, h, d or w, such as 30d")
+    reach = int(size[1]) * _UNIT_US[size[2]]
+    *names, last = splits
+    if not names:
+        raise SettingsError(
+            f"label_horizon: the dataset has one split, {last}, and no cutoff; give one with a test split"
+        )
+    tested = _read(splits[last])
+    own = tested.drop_nulls("entity").group_by("entity").agg(pl.col("begin").min().alias("own"))
+    any_first = pl.lit(tested["begin"].min(), pl.Int64)
+    cut = pl.lit(cutoff_us) if cutoff_us is not None else pl.col("own").fill_null(any_first)
+    found = []
+    for name in names:
+        rows = _read(splits[name]).join(own, on="entity", how="left")
+        count = rows.select((pl.col("end") + reach >= cut).sum()).item()
+        found.append(PastCut(split=name, rows=count, share=count / max(1, len(splits[name]))))
+    return tuple(found)
+
+
+def _read(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows whose time could be read."""
+    return rows.filter((pl.col("begin") != MISSING) & (pl.col("end") != MISSING))
+
+
+def _of_others(spans: pl.DataFrame, column: str, *, descending: bool) -> pl.Expr:
+    """The first of these times, or the last, that is of another entity than a row's. spans: a row for each entity."""
+    best = spans.sort(column, "entity", descending=descending).head(2)
+    first, second = [*best[column].to_list(), None, None][:2]
+    of_first = pl.col("entity") == pl.lit(best["entity"][0] if len(best) else None, pl.UInt64)
+    return pl.when(of_first).then(pl.lit(second, pl.Int64)).otherwise(pl.lit(first, pl.Int64))
