@@ -3,8 +3,8 @@
     python benchmarks/lineage.py [--rows 100000000] [--asked 1000] [--directory DIR]
 
 Rows are one int64 column in 100 Parquet files, ten rows an entity at random. Measured in this process: making the index
-of entities, finding the rows of those asked for, their places in an epoch of 1, 8 and 64 ranks, and erasing two entities
-of a rewritten run. Seconds are of processors, so that other work on the machine does not count. `written` is the bytes
+of entities, finding the rows of those asked for, their places in an epoch of 1, 8 and 64 ranks, and erasing two of
+a rewritten run. Seconds are of processors, so that other work on the machine does not count. `written` is the bytes
 that the disk holds more, over those of the shards that were written again.
 """
 
