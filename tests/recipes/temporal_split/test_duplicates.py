@@ -221,8 +221,8 @@ def test_the_default_warns_with_share_columns_and_cures(tmp_path: Path) -> None:
     (told,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
 
     assert (
-        "80.0 % of the test rows (400 of 500) repeat the content of an earlier split, compared by text; name the "
-        'columns that make the content with content=, or choose duplicates="group" or "drop"' == told
+        "80.0 % of the test rows (400 of 500) repeat the content of an earlier split, compared by text; set "
+        'content= to the columns that count, or choose duplicates="group" or "drop"' == told
     )
 
 
