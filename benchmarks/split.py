@@ -1,11 +1,13 @@
 """Temporal split, side by side in one run: headrace, the parallel pandas design it replaces, a bare rewrite.
 
     python benchmarks/split.py [--shards 20] [--rows 250000] [--rounds 3] [--formats csv,parquet] [--data DIR]
+    python benchmarks/split.py --duplicates allow,count,group,drop --shards 8 --rows 150000 --numbers 28 --rounds 5
 
 Every contestant runs in a process of its own, in turn, for several rounds; the tables give medians with their spread,
 the ratios are taken within a round. "rewrite" reads every shard and writes it again with the library that headrace
 uses for that format (polars for CSV, pyarrow for Parquet, the latter with the same write options) and the same number
-of workers: what any tool must at least do that parses and writes. Time is counted from after the imports.
+of workers: what any tool must at least do that parses and writes. Time is counted from after the imports. With
+--duplicates headrace alone is compared, with each of these words for its setting, the first of them as the measure.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from figures import Table, figure, ratio
 from reporting import parser, publish
@@ -32,9 +36,11 @@ CONTESTANTS = {
     "rewrite": "a bare rewrite, which splits nothing",
 }
 
+WORDS: tuple[Literal["allow", "count", "group", "drop"], ...] = ("allow", "count", "group", "drop")
 
-def generate(out: Path, format_: str, shards: int, rows: int, customers: int) -> None:
-    """Event shards of 13 columns: customer, time, eight numbers, a category with commas and quotes, two labels."""
+
+def generate(out: Path, format_: str, shards: int, rows: int, customers: int, numbers: int) -> None:
+    """Event shards: customer, time, numbers, a category with commas and quotes, two labels."""
     import numpy as np
     import polars as pl
 
@@ -48,7 +54,7 @@ def generate(out: Path, format_: str, shards: int, rows: int, customers: int) ->
             {
                 "customer_id": [f"C{each:09d}" for each in rng.zipf(1.2, rows) % customers],
                 "transaction_date": (start + seconds).astype("datetime64[us]"),
-                **{f"f{place}": rng.normal(size=rows).round(4) for place in range(8)},
+                **{f"f{place}": rng.normal(size=rows).round(4) for place in range(numbers)},
                 "category": words[rng.integers(0, len(words), rows)],
                 "is_abuse": rng.integers(0, 2, rows),
                 "is_dnr": rng.integers(0, 2, rows),
@@ -61,11 +67,23 @@ def generate(out: Path, format_: str, shards: int, rows: int, customers: int) ->
             frame.write_parquet(path)
 
 
-def run_headrace(source: Path, out: Path, workers: int, _format: str) -> dict[str, object]:
-    """The split as a user runs it, then the same command again."""
+def run_headrace(
+    source: Path,
+    out: Path,
+    workers: int,
+    _format: str,
+    duplicates: Literal["allow", "count", "group", "drop"] = "count",
+) -> dict[str, object]:
+    """The split as a user runs it."""
     import headrace
 
-    recipe = headrace.TemporalSplit(source=source, time="transaction_date", entity="customer_id", split_date=SPLIT_DATE)
+    recipe = headrace.TemporalSplit(
+        source=source,
+        time="transaction_date",
+        entity="customer_id",
+        split_date=SPLIT_DATE,
+        duplicates=duplicates,
+    )
     started = time.perf_counter()
     prepared = headrace.prepare(recipe, out, workers=workers)
     seconds = time.perf_counter() - started
@@ -148,19 +166,20 @@ RUN: dict[str, Callable[[Path, Path, int, str], dict[str, object]]] = {
     "headrace": run_headrace,
     "pandas": run_pandas,
     "rewrite": run_rewrite,
+    **{word: partial(run_headrace, duplicates=word) for word in WORDS},
 }
 
 
 def contestant(name: str, source: Path, out: Path, workers: int, format_: str) -> None:
     """The child process: run one contestant once, print its figures as JSON."""
-    for module in {"headrace": ("headrace.run.prepare", "polars"), "pandas": ("pandas",), "rewrite": ("polars",)}[name]:
+    for module in {"pandas": ("pandas",), "rewrite": ("polars",)}.get(name, ("headrace.run.prepare", "polars")):
         __import__(module)
     figures = RUN[name](source, out, workers, format_)
     own, children = (
         resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     figures["peak_mb"] = own + (workers * children if name == "pandas" else 0)
-    if name == "headrace":
+    if name not in ("pandas", "rewrite"):
         started = time.perf_counter()
         RUN[name](source, out, workers, format_)
         figures["reuse_seconds"] = time.perf_counter() - started
@@ -198,28 +217,31 @@ def tables(options: argparse.Namespace) -> Iterator[Table]:
 def compared(source: Path, format_: str, options: argparse.Namespace) -> Table:
     """All rounds of one format."""
     if not source.exists():
-        generate(source, format_, options.shards, options.rows, options.customers)
+        generate(source, format_, options.shards, options.rows, options.customers, options.numbers)
+    words = options.duplicates.split(",") if options.duplicates else []
+    contestants = {word: f'duplicates="{word}"' for word in words} or CONTESTANTS
+    first = next(iter(contestants))
     size = sum(path.stat().st_size for path in source.iterdir())
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
     for _ in range(options.rounds):
-        for name in CONTESTANTS:
+        for name in contestants:
             found[name].append(measure(name, source, options.workers, format_))
     seconds = {name: [each["seconds"] for each in runs] for name, runs in found.items()}
     rows = [
         (
             words,
             figure(seconds[name], 1),
-            ratio(seconds[name], seconds["headrace"]),
+            ratio(seconds[name], seconds[first]),
             figure([each["peak_mb"] for each in found[name]], 0),
         )
-        for name, words in CONTESTANTS.items()
+        for name, words in contestants.items()
     ]
-    again = figure([1e3 * each["reuse_seconds"] for each in found["headrace"]], 0)
+    again = figure([1e3 * each["reuse_seconds"] for each in found[first]], 0)
     rows.append(("the same command again", f"{again} ms", "–", "–"))
     return Table(
         format_,
         f"{format_}: {options.shards} shards of {options.rows:,} rows, {size / 1e6:,.0f} MB, {options.workers} workers",
-        ("what", "seconds", "times headrace's", "peak MB"),
+        ("what", "seconds", f"times {first}'s", "peak MB"),
         rows,
     )
 
@@ -229,6 +251,8 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--shards", type=int, default=20)
     made.add_argument("--rows", type=int, default=250_000)
+    made.add_argument("--numbers", type=int, default=8)
+    made.add_argument("--duplicates", help="compare headrace's own words for duplicates=, by commas")
     made.add_argument("--customers", type=int, default=200_000)
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--workers", type=int, default=2)

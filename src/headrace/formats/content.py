@@ -123,7 +123,7 @@ def _words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
     elif pa.types.is_fixed_size_binary(kind):
         column = column.cast(pa.binary())
     elif not (is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise InputError(f"column {name} is {kind}, which cannot be compared; name the columns that can in content=")
+        raise InputError(f"column {name} is {kind}, which cannot be compared; leave the column out")
     return _text_words(column)
 
 

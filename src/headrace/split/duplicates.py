@@ -145,12 +145,12 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
     ]
     if parts:
         yield (
-            f"{' and '.join(parts)} repeat the content of an earlier split, compared by {compared}; name the columns "
-            f'that make the content with content=, or choose duplicates="group" or "drop"'
+            f"{' and '.join(parts)} repeat the content of an earlier split, compared by {compared}; set content= "
+            f'to the columns that count, or choose duplicates="group" or "drop"'
         )
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):
         yield (
             f"{largest:,} of {entities:,} entities are joined by rows with the same content, compared by {compared}, "
-            f'and are in one split; name columns that tell them apart with content=, or choose duplicates="drop"'
+            f'and are in one split; set content= to the columns that count, or choose duplicates="drop"'
         )
