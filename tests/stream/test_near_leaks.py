@@ -139,6 +139,18 @@ def test_a_threshold_out_of_range_is_refused(tmp_path: Path) -> None:
         headrace.find_leaks(dataset, near=0.3)
 
 
+def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
+    dataset = write(tmp_path, train=[{"n": 1, "parts": [0.5], "t": "a"}])
+    (tmp_path / "numbers").mkdir()
+    numbers = write(tmp_path / "numbers", train=[{"n": 1, "parts": [0.5]}])
+    (tmp_path / "items.txt").write_text("one two three four five six\n")
+
+    with pytest.raises(SettingsError, match="near: none of the compared columns holds texts: n, parts"):
+        headrace.find_leaks(dataset, content=["n", "parts"], near=0.8)
+    with pytest.raises(SettingsError, match="against: no column holds texts"):
+        headrace.find_leaks(numbers, against=[tmp_path / "items.txt"])
+
+
 def test_the_command_tells_near_rows_and_counts_them_for_its_exit(tmp_path: Path) -> None:
     rows = [{"t": " ".join([*BASE, f"row {number} of all", *BASE[::-1]])} for number in range(3)]
     other = [{"t": rows[1]["t"].replace("of all", "of the").upper()}, {"t": "nothing like it at all"}]

@@ -37,6 +37,7 @@ from headrace.stream.audit.overlap import (
     count_items,
     find_benchmarks,
     find_overlaps,
+    holds_texts,
     read_items,
     texts_of,
 )
@@ -179,6 +180,11 @@ def find_leaks(
             "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
             " headrace leaks CHATS --against FILE"
         )
+    schema = dataset.schema
+    if near is not None and not packed and not holds_texts(pa.schema([schema.field(name) for name in compared])):
+        raise SettingsError(f"near: none of the compared columns holds texts: {', '.join(compared)}; leave near out")
+    if against and not holds_texts(schema):
+        raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
     workers = workers or default_workers()
     splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])

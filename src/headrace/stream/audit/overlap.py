@@ -88,6 +88,13 @@ def texts_of(table: pa.Table) -> Texts:
     return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
 
 
+def holds_texts(schema: pa.Schema) -> bool:
+    """Tell whether any column can hold texts, inside lists and structs too."""
+    nowhere = np.empty(0, np.int64)
+    columns = schema.empty_table().columns
+    return any(True for column in columns for _ in _leaves(column.combine_chunks(), nowhere))
+
+
 def texts_in(rows: Sequence[Any]) -> Texts:
     """Return all texts in rows of Python values, those inside lists and objects too."""
     found: list[tuple[int, str]] = []
