@@ -140,6 +140,7 @@ def test_an_entity_and_content_join_each_other(tmp_path: Path) -> None:
     twins = [{**row, "task": f"twin of {row['task']}"} for row in rows[:50]]
     source = write_jsonl(tmp_path / "in.jsonl", [*rows, *twins])
     packed(source, tmp_path / "out", entity="task", **THIRDS)
+    assert headrace.find_leaks(headrace.open(tmp_path / "out")).unit == "sequence"  # whose rows have no such column
 
     split_of = {ids: split for split in SPLITS for ids, _ in sequences_in(tmp_path / "out", split)}
     of_task: dict[str, set[str]] = {}

@@ -263,6 +263,8 @@ def _roles(dataset: Dataset) -> dict[str, Any]:
     roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
     if (own := registration_of_run(dataset.manifest.recipe).roles) is not None:
         roles |= load(own)(settings)
+    # Settings name columns of the source; of packed rows those are gone.
+    roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
     rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
     return {**roles, **rest, "cutoff_us": dataset.manifest.facts.get("cutoff_us")}
 
