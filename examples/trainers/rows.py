@@ -144,6 +144,9 @@ class Seen:
         if dist.is_initialized():
             parts = [None] * dist.get_world_size()
             dist.all_gather_object(parts, self.here)
+            # Gloo's thread drops the gathered tensors, for which it needs the interpreter lock. Let it do so before the
+            # group is freed: that waits for the thread and may hold the lock.
+            dist.barrier()
         return {"rows": [*self.earlier, *(row for part in parts for row in part)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

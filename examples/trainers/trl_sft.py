@@ -125,6 +125,7 @@ def main() -> None:
         print(f"trained tokens {tokens:,} of the split's {split:,}, evaluation loss {loss:.4f}")
         if options.stop_after is not None:
             (Path(get_last_checkpoint(checkpoints)) / "tokens").write_text(str(tokens))
+    trainer.accelerator.wait_for_everyone()  # so that gloo lets go of its tensors before the group is freed
     trainer.end()
     if tokens != split and options.stop_after is None:
         sys.exit("tokens were trained twice, or not at all")
