@@ -36,14 +36,28 @@ def least_of_component(rows: int, groups: Sequence[tuple[I64, I64]]) -> I64:
 
     groups: (rows [M], numbers [M]); rows with one number are connected.
     """
-    least = np.arange(rows)
+    first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for row, number in groups:
+        lowest = np.full(int(number.max(initial=-1)) + 1, rows)
+        np.minimum.at(lowest, number, row)
+        first.append(row)
+        second.append(lowest[number])
+    return components(rows, np.concatenate(first), np.concatenate(second))
+
+
+def components(rows: int, first: I64, second: I64) -> I64:
+    """Find the least row of each row's connected component. int64 [rows].
+
+    first, second: int64 [pairs], the rows that are joined.
+    Union-find over arrays: each round hangs roots that are joined below the lower one, then flattens all trees.
+    """
+    root = np.arange(rows)
     while True:
-        before = least
-        for row, number in groups:
-            lowest = np.full(int(number.max(initial=-1)) + 1, rows)
-            np.minimum.at(lowest, number, least[row])
-            least = least.copy()
-            np.minimum.at(least, row, lowest[number])
-        least = least[least]
-        if np.array_equal(least, before):
-            return least
+        first, second = root[first], root[second]
+        apart = first != second
+        if not apart.any():
+            return root
+        first, second = first[apart], second[apart]
+        np.minimum.at(root, np.maximum(first, second), np.minimum(first, second))
+        while not np.array_equal(root, flat := root[root]):
+            root = flat

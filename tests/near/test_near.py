@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.arrays import components
 from headrace.near.candidates import (
     LEADERS,
     NEXT,
@@ -22,7 +23,7 @@ from headrace.near.candidates import (
     pair_words,
     propose,
 )
-from headrace.near.likeness import components, jaccard
+from headrace.near.likeness import jaccard
 from headrace.near.minhash import HASHES, LEAST_RECALL, MOST_BANDS, Bands, sign
 from headrace.near.shingles import TOKENS, WORDS, Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from laws import examples

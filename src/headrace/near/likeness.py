@@ -1,4 +1,4 @@
-"""Decide which pairs are near, by their exact Jaccard index, and which documents they join."""
+"""Decide which pairs are near, by their exact Jaccard index."""
 
 from __future__ import annotations
 
@@ -18,20 +18,3 @@ def jaccard(shingles: pl.Series, first: I64, second: I64) -> F64:
     pairs = pl.DataFrame({"a": sets.gather(first), "b": sets.gather(second)})
     shared = pairs.select(pl.col("a").list.set_intersection("b").list.len()).to_series().to_numpy().astype(np.int64)
     return np.asarray(shared / np.maximum(counts[first] + counts[second] - shared, 1), np.float64)
-
-
-def components(documents: int, first: I64, second: I64) -> I64:
-    """Find the least document of each document's connected component. int64 [documents].
-
-    Union-find over arrays: each round hangs roots that are joined below the lower one, then flattens all trees.
-    """
-    root = np.arange(documents)
-    while True:
-        first, second = root[first], root[second]
-        apart = first != second
-        if not apart.any():
-            return root
-        first, second = first[apart], second[apart]
-        np.minimum.at(root, np.maximum(first, second), np.minimum(first, second))
-        while not np.array_equal(root, flat := root[root]):
-            root = flat

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from headrace.arrays import F64, I64, U32, U64
+from headrace.arrays import F64, I64, U32, U64, components
 from headrace.errors import InputError, SettingsError
 from headrace.near import LEAST_NEAR
 from headrace.near.candidates import (
@@ -37,7 +37,7 @@ from headrace.near.candidates import (
     pair_words,
     propose,
 )
-from headrace.near.likeness import components, jaccard
+from headrace.near.likeness import jaccard
 from headrace.near.minhash import Bands, sign
 from headrace.near.shingles import Shingles
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64, U64
 from headrace.checks import check_integer
@@ -30,7 +29,7 @@ from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.recipe import load, registration_of_run
 from headrace.run.near import check_near
 from headrace.stream.audit.calendar import PastCut, Period, Together, concurrent, past_cut, periods, timed
-from headrace.stream.audit.near import NearDuplicates, near_duplicates
+from headrace.stream.audit.near import NearDuplicates, near_duplicates, sequences_of
 from headrace.stream.audit.overlap import (
     Overlap,
     Texts,
@@ -42,6 +41,7 @@ from headrace.stream.audit.overlap import (
     texts_of,
 )
 from headrace.stream.loader.dataset import Dataset
+from headrace.stream.order.whereabouts import row_in_shard
 
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
 _EXAMPLES = 5
@@ -237,11 +237,8 @@ class _Split:
 
     def place(self, row: int) -> str:
         """Name a row by its shard and its number there, from 0."""
-        index = self.index
-        block = int(np.searchsorted(index.first_row, row, side="right")) - 1
-        shard = int(index.shard_of_block[block])
-        before = int(index.first_row[np.flatnonzero(index.shard_of_block == shard)[0]])
-        return f"{index.shards[shard]}:{row - before}"
+        [shard], [inside] = row_in_shard(self.index, np.array([row]))
+        return f"{self.index.shards[shard]}:{inside}"
 
     def sample(self) -> list[int]:
         """Blocks that are evenly apart and hold about as many rows as a column is tried on."""
@@ -279,12 +276,9 @@ def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.D
 
 def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
     """Hash the token ids of each sequence of packed rows."""
-    ids, starts = (table[name].combine_chunks() for name in (columns[0], _PACKED[2]))
-    lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
-    tokens = np.ascontiguousarray(ids.flatten().to_numpy().astype("<i4"))
-    counts = pc.list_value_length(starts).to_numpy().astype(np.int64)
-    begins = starts.flatten().to_numpy().astype(np.int64) + np.repeat(np.cumsum(lengths) - lengths, counts)
-    offsets = np.append(begins, lengths.sum()) * 4
+    tokens, begins = sequences_of(table[columns[0]], table[_PACKED[2]])
+    tokens = np.ascontiguousarray(tokens.astype("<i4"))
+    offsets = np.append(begins, len(tokens)) * 4
     blobs = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(begins), [None, pa.py_buffer(offsets.astype("<i8")), pa.py_buffer(tokens)]
     )

@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64
-from headrace.near.likeness import components
+from headrace.arrays import F64, I64, Ints, components
 from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from headrace.run.context import RunContext
 from headrace.run.near import Near, Part, find_near
@@ -191,9 +190,14 @@ def _read(
 
 
 def _of_sequences(table: pa.Table, columns: tuple[str, ...], wanted: I64 | None) -> Shingles:
-    ids, starts = (table[name].combine_chunks() for name in columns)
+    tokens, begins = sequences_of(*(table[name] for name in columns))
+    return shingles_of_tokens(*take_sequences(tokens, np.diff(begins, append=len(tokens)), wanted))
+
+
+def sequences_of(token_ids: pa.ChunkedArray, starts: pa.ChunkedArray) -> tuple[Ints, I64]:
+    """Return the tokens of packed rows, end to end, and where each sequence begins among them. int64 [sequences]."""
+    ids, inside = token_ids.combine_chunks(), starts.combine_chunks()
     lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
-    counts = pc.list_value_length(starts).to_numpy().astype(np.int64)
-    begins = starts.flatten().to_numpy().astype(np.int64) + np.repeat(np.cumsum(lengths) - lengths, counts)
-    sizes = np.diff(begins, append=lengths.sum())
-    return shingles_of_tokens(*take_sequences(ids.flatten().to_numpy(), sizes, wanted))
+    counts = pc.list_value_length(inside).to_numpy().astype(np.int64)
+    begins = inside.flatten().to_numpy().astype(np.int64) + np.repeat(np.cumsum(lengths) - lengths, counts)
+    return ids.flatten().to_numpy(), begins
