@@ -14,7 +14,7 @@ from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
-from headrace.stream.loader.dynamic import LocalStore, claim_borders, claim_rows, left_of
+from headrace.stream.loader.dynamic import Claims, LocalStore, claim_borders, claim_rows, left_of
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -209,6 +209,17 @@ def test_ranks_that_begin_at_different_places_are_told():
 
     with pytest.raises(StreamError, match="load the same state and set the same epoch on every rank"):
         together(group, whole)
+
+
+def test_a_rank_that_waits_for_one_that_began_elsewhere_is_told_the_same():
+    one = {"store": LocalStore(), "prefix": "pass", "epoch": 0, "borders": np.array([0, 8]), "batch_size": 8}
+    claims = [Claims(**one, topology=each, check=lambda: None) for each in ranks(2)]
+    claims[0].arrive("a")
+    with pytest.raises(StreamError, match="rank 1 of 2: this pass starts at b, another rank's at a; load the same"):
+        claims[1].arrive("b")
+
+    with pytest.raises(StreamError, match="rank 0 of 2: this pass starts at a, another rank's at b; load the same"):
+        claims[0].await_steps()
 
 
 def test_a_bad_block_raises_or_goes_into_quarantine():

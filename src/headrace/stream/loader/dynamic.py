@@ -27,7 +27,7 @@ waiting. After a stop, what is left is ranges of the line again, whoever had cla
     <pass>/next                a counter: the rank that adds 1 to it has the claim of that number
     <pass>/rows/<rank>         counts the rows that a rank has claimed
     <pass>/entered             counts these rows over all ranks, so <pass>/rows is complete once it reaches their total
-    <pass>/left                a rank that left before all blocks were claimed
+    <pass>/left                a rank that left before all blocks were claimed, and its state where that differs
     <pass>/state/<n>/<rank>    what a rank had claimed and not delivered at the n-th call of state_dict
 """
 
@@ -172,16 +172,13 @@ class Claims:
             )
         agreed = text_of(self.store.compare_set(f"{self.prefix}/start", "", start))
         if agreed != start:
-            self.leave()
-            raise StreamError(
-                f"{self.topology}: this pass starts at {start}, another rank's at {agreed}; load the same state and set"
-                " the same epoch on every rank"
-            )
+            self.leave(start)
+            raise self._starts_elsewhere(start, agreed)
 
-    def leave(self) -> None:
+    def leave(self, differing_start: str = "") -> None:
         """Publish that this rank leaves before all blocks are claimed, so its number of batches stays unknown."""
         if not self._all_entered():
-            self.store.set(f"{self.prefix}/left", str(self.topology.rank))
+            self.store.set(f"{self.prefix}/left", json.dumps([self.topology.rank, differing_start]))
 
     def take(self) -> Iterator[tuple[int, int]]:
         """Claim one part after the other, each as it is asked for: places [start, stop) of what remains."""
@@ -202,8 +199,11 @@ class Claims:
         left = f"{self.prefix}/left"
         self._await(lambda: self.store.check([left]) or self._all_entered(), "the claims of every rank")
         if self.store.check([left]):
+            rank, start = json.loads(text_of(self.store.get(left)))
+            if start:
+                raise self._starts_elsewhere(text_of(self.store.get(f"{self.prefix}/start")), start)
             raise StreamError(
-                f"{self.topology}: rank {text_of(self.store.get(left))} left epoch {self.epoch} before its end, with"
+                f"{self.topology}: rank {rank} left epoch {self.epoch} before its end, with"
                 " blocks that only it has; end a pass on all ranks after the same number of batches, and resume all"
                 " from one state"
             )
@@ -229,6 +229,12 @@ class Claims:
         answers = [json.loads(text_of(self.store.get(key))) for key in keys]
         held = [(start, stop) for _, parts in answers for start, stop in parts]
         return left_of(remaining, self.borders, claimed=sum(claimed for claimed, _ in answers), not_received=held)
+
+    def _starts_elsewhere(self, start: str, other: str) -> StreamError:
+        return StreamError(
+            f"{self.topology}: this pass starts at {start}, another rank's at {other}; load the same state and set the"
+            " same epoch on every rank"
+        )
 
     def _all_entered(self) -> bool:
         return int(self.store.add(f"{self.prefix}/entered", 0)) == int(self.borders[-1])
