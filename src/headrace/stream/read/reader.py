@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
@@ -35,7 +36,7 @@ from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import Share
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.ahead import made_ahead
+from headrace.stream.read.ahead import end_threads, made_ahead, start_threads
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
@@ -58,6 +59,8 @@ class KeptSplit:
 
 
 _MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
+_WORTH_A_THREAD = 4096  # rows of a pool
+_POOLS_OF_MEMORY = 3  # that the loop has, that waits for it, and that is being gathered
 _MANY_TIMES = 8  # so many blocks for each that would be decoded twice to bring the first batch sooner
 
 
@@ -124,14 +127,43 @@ def _gathered(
     fetcher: Fetcher, planned: Generator[Pool, None, None], plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
     """Each pool's number of items and its columns."""
-    with closing(planned) as pools:
-        yield from _gathered_pools(fetcher, pools, plan, options)
+    with closing(planned) as pools, closing(_Gather()) as gathered:
+        yield from _gathered_pools(fetcher, pools, plan, options, gathered)
+
+
+class _Gather:
+    """Gathers pools in memory that comes back, half of the columns of a large one in a second thread.
+
+    At the ends of an epoch little or nothing is decoded beside it, and a core would have no work.
+    """
+
+    _end_threads = staticmethod(end_threads)  # still found when the interpreter has emptied this module
+
+    def __init__(self) -> None:
+        self._buffers = Buffers(), Buffers()
+        self._second = start_threads(1, name="headrace-read-gather")
+
+    def __call__(self, pieces: Sequence[Columns], index: I64 | None, rows: int) -> Columns:
+        names = list(pieces[0])
+        half = len(names) // 2 if rows >= _WORTH_A_THREAD else 0
+        if half:
+            others = [{name: each[name] for name in names[:half]} for each in pieces]
+            pieces = [{name: each[name] for name in names[half:]} for each in pieces]
+            second = self._second.submit(gather, others, index, self._buffers[1])
+        columns = gather(pieces, index, self._buffers[0])
+        if half:
+            columns = {**second.result(), **columns}
+        for each in self._buffers:
+            each.trim(_POOLS_OF_MEMORY * (len(names) - half))
+        return columns
+
+    def close(self) -> None:
+        self._end_threads(self._second)
 
 
 def _gathered_pools(
-    fetcher: Fetcher, pools: Iterator[Pool], plan: Plan, options: StreamOptions
+    fetcher: Fetcher, pools: Iterator[Pool], plan: Plan, options: StreamOptions, gathered: _Gather
 ) -> Iterator[tuple[int, Columns]]:
-    buffers = Buffers()
     ahead: deque[Pool] = deque()
     first = next(pools, None)
     if first is None:
@@ -139,7 +171,7 @@ def _gathered_pools(
     index, count = plan.index, len(first.blocks)
     few_of_all = options.threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
     if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
-        yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
+        yield first.items, gathered(fetcher.get_alone(first.pieces), first.index, first.rows)
         _announce(fetcher, pools, ahead)
     else:
         ahead.append(first)
@@ -149,8 +181,7 @@ def _gathered_pools(
         if pool is not first:  # threads decode for the next pool while this one is waited for and gathered
             _announce(fetcher, pools, ahead)
         pieces = fetcher.get(pool.pieces)
-        columns = gather(pieces, pool.index, buffers)
-        buffers.trim(len(columns))
+        columns = gathered(pieces, pool.index, pool.rows)
         if pool is first:  # the loop waits for it, so nothing else is begun before
             yield pool.items, columns
             _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
