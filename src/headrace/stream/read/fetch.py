@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Lock
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -36,6 +37,7 @@ Keep = Literal["copies", "copies of the rest", "views"]
 _PART_BYTES = 1 << 21
 _SHARED_BYTES = 1 << 26  # of blocks that wait for their second lane
 _SPARE_PARTS = 32  # memory of parts that is kept for the next ones
+_MOST_DONE = 16  # blocks
 
 
 class Part(NamedTuple):
@@ -79,6 +81,9 @@ class Fetcher:
         self._shared: dict[int, Future[list[Part]]] = {}  # whole blocks that no announced pool wants, of rows to come
         self._shared_bytes = 0
         self._sizes: dict[int, int] = {}  # of what is decoded
+        # Nobody wants these any more. Decoding takes memory for each new block, and lets go of one of these first: an
+        # allocator gives memory that stays free for a moment back to the system, and fresh memory is slow to touch.
+        self._done: deque[Future[list[Part]]] = deque(maxlen=_MOST_DONE)
         self._in_use: frozenset[int] = frozenset()  # by the pool that the reader has
         self._memory, self._memory_lock = Buffers(), Lock()
         self._threads = start_threads(threads, name="headrace-read")
@@ -92,6 +97,7 @@ class Fetcher:
         self._end_threads(self._threads)
         self._begun.clear()
         self._shared.clear()
+        self._done.clear()
         self._sizes.clear()
 
     @property
@@ -185,6 +191,8 @@ class Fetcher:
             self._shared_bytes += size
         else:
             del self._used[block]
+            if size <= _PART_BYTES:
+                self._done.append(self._begun[block])
 
     def _begin_ahead(self) -> None:
         ahead = [block for block in self._begun if block not in self._in_use]
@@ -204,6 +212,8 @@ class Fetcher:
 
     def _parts(self, block: int, floor: int) -> list[Part]:
         """The rows of a block."""
+        with suppress(IndexError):
+            self._done.popleft()
         columns = self._decode(block)
         rows = max(map(len, columns.values()), default=0)
         size = size_of(columns)
