@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
@@ -178,50 +178,41 @@ def encode(
 
     Raises `InputError` for a sequence that fits no bin where that is an error.
     """
-    with SpoolWriter(task.file(), files=files) as spool:
+    with SpoolWriter(files, task.file()) as spool:
         state = _Encoding(settings, task, encoder, blank, benchmarks, spool)
         for part, batch in task.batches():
             state.take(part, batch)
-        spool.finish()
-        files.write_arrow(task.file(".origins.arrow"), pa.table(vars(Origins.joined(state.origins))))
-        lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in state.rejected)
-        files.write(task.file(".rejected.jsonl"), "".join(lines).encode())
-
-    def ordered(counts: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(sorted(counts.items()))
-
+    files.write_arrow(task.file(".origins.arrow"), pa.table(vars(Origins.joined(state.origins))))
+    lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in state.rejected)
+    files.write(task.file(".rejected.jsonl"), "".join(lines).encode())
     return {
         **{name: state.count[name] for name in _COUNTED},
-        "rows_of": ordered(state.rows_of),
-        "dropped": ordered(state.dropped),
+        "rows_of": dict(state.rows_of),
+        "dropped": dict(state.dropped),
         "excluded": {} if benchmarks is None else {name: state.excluded[name] for name in benchmarks.digests},
-        "first": ordered(state.first),
-        "lost": {reason: ordered(lost) for reason, lost in state.lost.items()},
+        "first": state.first,
+        "lost": {reason: dict(lost) for reason, lost in state.lost.items()},
     }
 
 
+@dataclass
 class _Encoding:
-    """The running state of one task."""
+    """The running state of one task. excluded: rows by benchmark; rows_of: rows by file."""
 
-    def __init__(
-        self,
-        settings: PackedSequences,
-        task: EncodeTask,
-        encoder: ChatEncoder,
-        blank: int | None,
-        benchmarks: Benchmarks | None,
-        spool: SpoolWriter,
-    ) -> None:
-        self.settings, self.task, self.encoder, self.blank, self.spool = settings, task, encoder, blank, spool
-        self.benchmarks = benchmarks
-        self.excluded: Counter[str] = Counter()  # rows by benchmark
-        self.origins: list[Origins] = []
-        self.rejected: list[dict[str, Any]] = []
-        self.dropped: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
-        self.count: Counter[str] = Counter()
-        self.rows_of: Counter[str] = Counter()  # by file
-        self.lost: dict[str, Counter[str]] = {TOO_LONG: Counter(), TOO_SHORT: Counter()}
+    settings: PackedSequences
+    task: EncodeTask
+    encoder: ChatEncoder
+    blank: int | None
+    benchmarks: Benchmarks | None
+    spool: SpoolWriter
+    excluded: Counter[str] = field(default_factory=Counter)
+    origins: list[Origins] = field(default_factory=list)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    count: Counter[str] = field(default_factory=Counter)
+    rows_of: Counter[str] = field(default_factory=Counter)
+    lost: dict[str, Counter[str]] = field(default_factory=lambda: {TOO_LONG: Counter(), TOO_SHORT: Counter()})
 
     def take(self, part: Part, batch: RowBatch) -> None:
         """Encode the rows of a batch that are wanted and have a key, and keep what fits."""
