@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.messages import REASONING_KEYS, Message
+from headrace.packing.chats.layouts import REASONING_KEYS, Conversation, Message
 from headrace.packing.chats.words import RowRejected, shown
 
 Span = tuple[int, int]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.layouts import Conversation, Message, reasons
 from headrace.packing.chats.marks import (
     BEGIN,
     JSON_BEGIN,
@@ -44,7 +44,6 @@ from headrace.packing.chats.marks import (
     without_generated,
     without_marks,
 )
-from headrace.packing.chats.messages import Message, reasons
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.words import Reasoning, RowRejected, shown
 

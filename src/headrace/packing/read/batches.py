@@ -32,7 +32,6 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError, StreamError
-from headrace.packing.read.counts import count_rows, lengths_of
 from headrace.packing.read.packed_rows import (
     INPUT_IDS,
     LOSS_MASK,
@@ -41,6 +40,8 @@ from headrace.packing.read.packed_rows import (
     MaskAlignment,
     PackedBlocks,
     columns_of_other_types,
+    count_rows,
+    lengths_of,
     stored_alignment,
 )
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
