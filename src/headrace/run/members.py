@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from headrace.errors import RunBusy, SettingsError, StoreError
@@ -102,13 +101,11 @@ class Members:
         self._heart.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
     def leave(self) -> None:
-        """No sign of life any more: what this process still has claimed is free."""
+        """Stop the heartbeat and remove the file. What this process has claimed and not finished is then free."""
         if self._leaving.is_set():
             return
         self._leaving.set()

@@ -16,9 +16,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -63,24 +61,18 @@ class LegacyPickleWriter:
         self._closed = True
         target = Path(self.output_path)
         local.make_directory(target.parent)
-        temporary = local.temporary_for(target)
-        try:
+        with local.beside(target) as temporary:
             with local.storing(target), temporary.open("xb") as file:
                 data = np.empty(len(self.packed_data), object)
                 data[:] = self.packed_data
                 np.save(file, data, allow_pickle=True)
             local.replace(temporary, target)
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
         return {"format": "legacy_pickle", "num_bins": len(self.packed_data)}
 
     def __enter__(self) -> LegacyPickleWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finalize, unless that was done or there was an error."""
         if kind is None and not self._closed:
             self.finalize()
