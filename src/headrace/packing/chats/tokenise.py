@@ -213,7 +213,7 @@ class ChatEncoder:
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, Special]:
         """A conversation as it is given to the template, and how it holds the text of a special token."""
-        special, wanted = self._specials.first_in(chat), self.settings.special_text
+        special, wanted = self._specials.first_in((chat.messages, chat.tools, chat.values)), self.settings.special_text
         if special is None or wanted == "control":
             return chat, "control" if special else "none"
         if wanted == "drop" or not self._adds_up:
