@@ -43,7 +43,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
+        raise SettingsError(f"{path}: is not valid YAML ({error}); fix the file") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
     for wrong in (key for key in record if not isinstance(key, str)):
@@ -87,7 +87,7 @@ def one_setting(text: str) -> tuple[str, Any]:
 
 
 def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> None:
-    """Raise `SettingsError` naming everything that is no setting, each with the nearest one."""
+    """Raise `SettingsError` that lists every unknown setting with the nearest known one."""
     allowed = [*known, "recipe", *OF_THE_RUN]
     strange: list[str] = []
     for name in (each for each in names if each not in allowed):

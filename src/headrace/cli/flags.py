@@ -87,13 +87,7 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
             continue
         group = groups[name] = hints[name]
         own = get_type_hints(group, include_extras=True)
-        for field in fields(group):
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            flags.append(
-                inspect.Parameter(
-                    field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=own[field.name]
-                )
-            )
+        flags += (flag(field.name, own[field.name], field.default) for field in fields(group))
 
     @functools.wraps(command)
     def called(**values: Any) -> Any:
@@ -103,9 +97,20 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         return command(**values, **made)
 
-    called.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]  # what inspect looks for first
-    called.__annotations__ = {each.name: each.annotation for each in flags}
-    return called
+    return with_parameters(called, flags)
+
+
+def flag(name: str, annotation: Any, default: Any = MISSING) -> inspect.Parameter:
+    """Make a keyword parameter; one without a default is required."""
+    given = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
+
+
+def with_parameters(command: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:
+    """Give a command that takes any keywords the parameters that the command line sees."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for first
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +241,7 @@ def null_values_of(words: Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class OneEpoch:
-    """One epoch of one split, as so many ranks would read it: the flags that `plan` and `where` share."""
+    """Choose an epoch of a split and the ranks that read it: the flags that `plan` and `where` share."""
 
     ranks: Ranks
     batch_size: BatchSize

@@ -72,7 +72,7 @@ def check_when(when: str) -> None:
 def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
     """Write the page of a run that has just finished, or say how to get one; a reused run keeps the page it has.
 
-    The run is done whatever becomes of its page: what goes wrong here is told, not raised.
+    A page that cannot be drawn is a warning: the run itself is finished.
     """
     from headrace.report import REPORT
 

@@ -12,9 +12,9 @@ near if that is asked for, and where they have one entity. What is joined throug
 connected component. One that is in several datasets is in the split that the first of them gave it, and counts there.
 
 Weights are relative shares of TOKENS inside each split. Nothing is repeated: the mix is as large as it can be
-without any dataset giving more than it has, so the scarcest dataset is taken whole and of the others so many rows, in
-the order of a keyed hash, that their tokens come as near to their share as whole rows can. Equal weights ask for no
-mix: everything is taken. Weight 0 takes nothing.
+without any dataset giving more than it has. The scarcest dataset is taken whole. Of each other one, rows are taken in
+the order of a keyed hash until their tokens are as near to its share as whole rows can be. Equal weights take
+everything. Weight 0 takes nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Choice:
 
     left_out: per reason the rows, sequences, tokens and labels that are in no split.
     units: one record per independent draw: what was drawn, how many units each split got.
-    duplicates: what was found of rows with the same content; None: nobody looked.
+    duplicates: counts of rows with the same content; None: they were not looked for.
     """
 
     splits: Sequence[U8]

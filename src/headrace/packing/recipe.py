@@ -188,7 +188,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
 
 
 def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:
-    """Rows that nobody chose to leave out must be few."""
+    """Raise `InputError` if more rows are bad than `max_bad_share` allows."""
     read = sum(receipt.result["rows_read"] for receipt in encoded)
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""The sequences of a dataset in a split into bins, over the whole set, and into shards; and the tree beside the shards.
+"""Pack the sequences of a dataset in a split into bins, write the bins to shards, and write the tree beside them.
 
-A bin never mixes datasets or splits: shards are per dataset, so that a trainer can weigh datasets by their shards.
+A bin never mixes datasets or splits. Shards are per dataset, so a trainer can weigh datasets by their shards.
 
     runs/<run_id>/datasets/<name>/<hash>/shard_000000.parquet
     runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/...
@@ -8,8 +8,8 @@ A bin never mixes datasets or splits: shards are per dataset, so that a trainer 
     splits/<split> -> ../runs/<run_id>/splits/<split>
     blend.json -> runs/<run_id>/blend.json, and so on
 
-Links are made inside the run, before its manifest; what lies outside is one link per split, changed in one step. So
-a split's directory is never half old and half new, and an earlier run's links are never left in it.
+Links are made inside the run, before its manifest. Outside is one link per split, which is replaced in one step, so a
+split's directory never mixes two runs.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def links_of(shards: Sequence[Linked]) -> dict[str, str]:
 
 
 def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str]) -> None:
-    """Make the split directories hold these links and nothing else. Before the manifest nobody looks at them."""
+    """Make the split directories hold these links and nothing else. Readers see them only after the manifest."""
     with local.storing(run):
         for directory in directories:
             local.make_directory(run / directory)

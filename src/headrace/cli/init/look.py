@@ -76,7 +76,7 @@ def _is_text(table: pa.Table, name: str) -> bool:
 
 
 def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
-    """Look at so many files of a source and so many rows of each.
+    """Look at up to `files` files of a source and up to `rows` rows of each.
 
     Raises `InputError` where there are no files or one cannot be read.
     """

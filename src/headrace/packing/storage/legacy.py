@@ -5,10 +5,9 @@
 It takes about five times the bytes of Parquet, ten times the time, and all of it in memory at once, about 40 bytes a
 token. Written for trainers that read nothing else; read to convert it.
 
-A pickle is a program: it may import any name and call it. So every name that a file asks for is looked up in a short
-list, and what it gets is a stand-in of ours that notes its arguments; neither the real function nor numpy ever sees
-them. Arrays are then made from the noted shape, type and bytes, each checked. Any other name ends the reading. What
-stays open: a hostile file can make the reader use much memory.
+A pickle is a program: it may import any name and call it. So only a short list of names is allowed, and each gets a
+stand-in that records its arguments; the real function is never called. Arrays are then made from the recorded shape,
+type and bytes, each checked. Any other name ends the reading. A hostile file can still make the reader use much memory.
 """
 
 from __future__ import annotations
