@@ -224,33 +224,27 @@ class _Encoding:
             hashes, _ = self.task.hashes(self.settings.seed, "sample", part, numbers)
             taken = hashes <= np.uint64(self.task.sample_below)
             self.dropped[SAMPLED_OUT] += int((~taken).sum())
-        places, rows, keys = [], [], []
-        named: list[bytes | None] = []
+        chosen: list[tuple[int, Mapping[str, Any], str, bytes | None]] = []
         for place in np.flatnonzero(taken).tolist():
             row = batch.rows[place]
             if isinstance(row, BrokenRow):
                 self.reject(batch, place, row.reason, row.detail)
                 continue
-            if entity is not None:
-                key = row.get(entity)
-                if key in (None, ""):
-                    self.reject(batch, place, NO_SPLIT_KEY, f"{entity} is {key!r}")
-                    continue
-                keys.append(key if isinstance(key, str) else canonical_json(key).decode())
-            if not self.settings.content:
-                named.append(None)
-            else:
-                values = [row.get(name) for name in self.settings.content]
-                given = any(value not in (None, "") for value in values)
-                named.append(digest_of_texts([canonical_json(values).decode()]) if given else None)
-            places.append(place)
-            rows.append(row)
-        if self.benchmarks is not None and rows:
-            kept = self.not_in_benchmarks(self.benchmarks, rows, batch.where(places[0]))
-            keys = [keys[at] for at in kept] if entity is not None else keys
-            places, rows, named = [places[at] for at in kept], [rows[at] for at in kept], [named[at] for at in kept]
-        if not rows:
+            key = "" if entity is None else row.get(entity)
+            if entity is not None and key in (None, ""):
+                self.reject(batch, place, NO_SPLIT_KEY, f"{entity} is {key!r}")
+                continue
+            values = [row.get(name) for name in self.settings.content]
+            given = any(value not in (None, "") for value in values)
+            content = digest_of_texts([canonical_json(values).decode()]) if given else None
+            chosen.append((place, row, key if isinstance(key, str) else canonical_json(key).decode(), content))
+        if self.benchmarks is not None and chosen:
+            rows = [row for _, row, _, _ in chosen]
+            kept = self.not_in_benchmarks(self.benchmarks, rows, batch.where(chosen[0][0]))
+            chosen = [chosen[at] for at in kept]
+        if not chosen:
             return
+        places, rows, keys, named = (list(each) for each in zip(*chosen, strict=True))
         encoded = self.encoder.encode(rows, self.task.dataset.source)
         self.count["special_text_rows"] += encoded.special_text
         for each in encoded.rejected:
