@@ -35,8 +35,8 @@ def offers(*words: str) -> Callable[[str], list[str]]:
     return offered
 
 
-_unless_given = partial(typer.Option, show_default=False)
-_machines = partial(_unless_given, rich_help_panel="More than one machine")
+unless_given = partial(typer.Option, show_default=False)
+_machines = partial(unless_given, rich_help_panel="More than one machine")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Report = Annotated[
@@ -117,10 +117,10 @@ def with_parameters(command: Callable[..., Any], parameters: Sequence[inspect.Pa
 class RunOptions:
     """Options of a run that every preparing command has. None of them changes a byte of the output."""
 
-    workers: Annotated[int | None, _unless_given(help="Tasks at a time; default one per core.")] = None
+    workers: Annotated[int | None, unless_given(help="Tasks at a time; default one per core.")] = None
     fingerprint_by: Annotated[
         str | None,
-        _unless_given(
+        unless_given(
             help="What tells source files apart: stat (default): size and time; content: their bytes, read once more.",
             autocompletion=offers("stat", "content"),
         ),
@@ -177,16 +177,16 @@ class PlainShards:
 
     types: Annotated[
         list[str] | None,
-        _unless_given(
+        unless_given(
             metavar="NAME=TYPE",
             help="Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or use commas.",
         ),
     ] = None
     null_values: Annotated[
-        list[str] | None, _unless_given(help="Text that means missing in typed columns; repeatable.")
+        list[str] | None, unless_given(help="Text that means missing in typed columns; repeatable.")
     ] = None
     cache_dir: Annotated[
-        Path | None, _unless_given(help="Where the index of plain shards is kept; ~/.cache/headrace unless given.")
+        Path | None, unless_given(help="Where the index of plain shards is kept; ~/.cache/headrace unless given.")
     ] = None
 
     def options(self) -> dict[str, Any]:
