@@ -47,7 +47,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
     for wrong in (key for key in record if not isinstance(key, str)):
-        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
+        raise SettingsError(f"{path}: {shown(wrong)} is not the name of a setting; write names as text")
     return record
 
 
@@ -83,7 +83,7 @@ def one_setting(text: str) -> tuple[str, Any]:
     try:
         return name.strip(), load_yaml(value)
     except yaml.YAMLError as error:
-        raise SettingsError(f"--set {text!r}: the value is no YAML ({error}); quote it") from error
+        raise SettingsError(f"--set {text!r}: the value is not valid YAML ({error}); quote it") from error
 
 
 def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> No
     for name in (each for each in names if each not in allowed):
         hint = nearest(name, allowed, f"known: {', '.join(allowed)}")
         told = any(line.endswith(hint) for line in strange)  # all of them once is enough
-        strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
+        strange.append(f"{where}: {name!r} is not a setting" + ("" if told else f"; {hint}"))
     if strange:
         raise SettingsError(*strange)
 

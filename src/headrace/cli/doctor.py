@@ -226,7 +226,7 @@ def _threads(environ: Mapping[str, str], cores: int) -> Iterable[Finding]:
         count = _whole(text)
         advice = ""
         if count is None or count < 1:
-            yield Finding(name, repr(text), "problem", f"is no number of threads; unset {name}, or give 1 or more")
+            yield Finding(name, repr(text), "problem", f"is not a number of threads; unset {name}, or give 1 or more")
         elif count * local > 2 * cores:
             advice = f"{local} processes with {count} threads share {cores} cores; set {name}={max(1, cores // local)}"
         elif count == 1 and local == 1 and cores > 1:

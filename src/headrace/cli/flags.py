@@ -166,7 +166,7 @@ class RunOptions:
         if self.shard_of is not None:
             found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", str(self.shard_of))
             if found is None:
-                raise SettingsError(f"--shard-of: {self.shard_of!r} is no I/N; write e.g. 0/4 for the first of 4")
+                raise SettingsError(f"--shard-of: {self.shard_of!r} is not I/N; write e.g. 0/4 for the first of 4")
             options["shard_of"] = (int(found[1]), int(found[2]))
         return options
 

@@ -354,7 +354,7 @@ class LocalPlace:
 
     def read(self) -> bytes:
         if self.path.exists() and not self.path.is_file():
-            raise CorruptShard(f"{self.path}: is no regular file; delete it")
+            raise CorruptShard(f"{self.path}: is not a regular file; delete it")
         return self.path.read_bytes()
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -102,7 +102,7 @@ def known(name: str, among: Iterable[str], what: str) -> str:
     if name in names:
         return name
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    raise SettingsError(f"{what} {name!r} is no column of the source; {nearest(name, names, f'there are {some}')}")
+    raise SettingsError(f"{what} {name!r} is not a column of the source; {nearest(name, names, f'there are {some}')}")
 
 
 def named(name: str, words: Sequence[str]) -> int:

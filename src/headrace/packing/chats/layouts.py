@@ -387,7 +387,7 @@ def parsed(text: str, reason: str, what: str) -> Any:
             if not isinstance(value, str):
                 return value
     except (ValueError, RecursionError) as error:
-        raise RowRejected(reason, f"{what}: {shown(text)} is no JSON ({error})") from None
+        raise RowRejected(reason, f"{what}: {shown(text)} is not valid JSON ({error})") from None
     return value
 
 

@@ -187,7 +187,7 @@ class ChatEncoder:
                 _filter(row, filters)
                 sample = sample_of(row, form.layout, form.mapping, form.filters)
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
-                    raise SettingsError(f"rows with {', '.join(sorted(row))} are no tokens yet; give tokenizer=")
+                    raise SettingsError(f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer=")
                 contents[place] = content_of(sample)
                 if isinstance(sample, Conversation):
                     chats.append((place, *self._ready(sample)))

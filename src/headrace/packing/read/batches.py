@@ -106,7 +106,7 @@ class PackedBatches:
                 check_integer(f"packed: {name}", value, least=lowest)
         if self.pad_to is not None and self.pad_to % self.pad_to_multiple_of:
             raise SettingsError(
-                f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
+                f"packed: pad_to {self.pad_to} is not a multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
                 " give one of them, or numbers that fit"
             )
         if self.labels == "same" and self.last_token == "drop":

@@ -174,7 +174,7 @@ def _one_bin(record: Any) -> PackedRows:
         columns.append(as_type(values, np.dtype(field.type.value_type.to_pandas_dtype()), f": {field.name}"))
     ids, mask, starts = columns
     if len(ids) and ids.min() < 0:
-        raise ValueError(f": input_ids: {ids.min()} is no token")
+        raise ValueError(f": input_ids: {ids.min()} is not a token")
     if len(mask) and mask.max() > 1:
         raise ValueError(f": loss_mask: {mask.max()} is neither 0 nor 1")
     if len(mask) != len(ids):
@@ -197,7 +197,7 @@ def _flat(values: Any, what: str) -> npt.NDArray[Any]:
         if array.dtype == object:  # numpy numbers one by one, or too large for any integer type
             array = np.array([_value_of(value) for value in values])
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{what} are no flat list of integers ({error})") from error
+        raise ValueError(f"{what} are not a flat list of integers ({error})") from error
     if array.ndim != 1:
         raise ValueError(f"{what} have shape {array.shape}")
     return array
