@@ -37,6 +37,7 @@ from headrace.bins.rows import PackedRows
 from headrace.packing.storage.legacy import LegacyPickleWriter, read_legacy
 from headrace.packing.storage.packed_parquet import Declared, ParquetShardWriter, rows_of
 from headrace.packing.storage.spool import Spool, SpoolWriter, gather, materialise_bin_arrays
+from headrace.run.context import TaskFiles
 
 CAPACITY = 4096
 GROUP = 1000
@@ -83,9 +84,10 @@ class Made:
         kept, self.what = packing_data.tokens(root, data)
         if not (self.directory / "manifest.json").exists():
             fitting = np.flatnonzero(kept.lengths <= CAPACITY)
-            with SpoolWriter(self.directory) as writer:
+            files = TaskFiles(root, durable=False)
+            with SpoolWriter(files, "spool") as writer:
                 writer.add(*kept.take(fitting))
-                writer.finish()
+            files.publish(lambda event: None)
         self.spool = Spool.open(self.directory)
         kept_bins = root / f"bins-{bins}.npz"
         if not kept_bins.exists():  # packed in another process than is measured

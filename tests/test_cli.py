@@ -130,7 +130,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest_one(raw: Path, tmp_path
         (("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "2020-01-01"), "train has no rows"),
         (("verify", "raw"), "no finished run"),
         (("inspect", "nowhere"), "no such directory"),
-        (("gc", "raw"), "no dataset directory"),
+        (("gc", "raw"), "not a dataset directory"),
     ],
 )
 def test_wrong_data_exits_1_and_says_what_is_wrong(arguments: tuple[str, ...], says: str, raw: Path) -> None:

@@ -119,7 +119,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     for problem in error.errors():
         name = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{model.__name__}: {name!r} is no setting; {nearest(name, model.model_fields, told)}")
+            lines.append(f"{model.__name__}: {name!r} is not a setting; {nearest(name, model.model_fields, told)}")
             told = "nor is this" if lines[-1].endswith(told) else told
         elif problem["type"] == "missing":
             lines.append(f"{model.__name__}: {name} is required; give it")

@@ -133,7 +133,7 @@ def test_launchers_are_known_by_what_they_set(environ: dict[str, str], words: st
 @pytest.mark.parametrize(
     ("environ", "name", "verdict", "words"),
     [
-        ({"OMP_NUM_THREADS": "many"}, "OMP_NUM_THREADS", "problem", "no number of threads"),
+        ({"OMP_NUM_THREADS": "many"}, "OMP_NUM_THREADS", "problem", "not a number of threads"),
         ({"OMP_NUM_THREADS": "8", "LOCAL_WORLD_SIZE": "4"}, "OMP_NUM_THREADS", "note", "set OMP_NUM_THREADS=2"),
         ({"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS", "note", "8 cores are free"),
         ({"LOCAL_WORLD_SIZE": "4"}, "OMP_NUM_THREADS", "note", "takes all 8 cores"),

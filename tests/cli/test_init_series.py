@@ -156,14 +156,18 @@ def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_
     ("flags", "code", "says"),
     [
         ([], 2, "target is not given; add --target with the column to be predicted, one of rain, warm, q"),
-        (["--target", "qq"], 2, "target 'qq' is no column of the source; did you mean 'q'"),
+        (["--target", "qq"], 2, "target 'qq' is not a column of the source; did you mean 'q'"),
         (
             ["--target", "q", "--features", "rains"],
             2,
-            "feature 'rains' is no column of the source; did you mean 'rain'",
+            "feature 'rains' is not a column of the source; did you mean 'rain'",
         ),
-        (["--target", "q", "--time", "day"], 2, "time 'day' is no column of the source; there are date, rain, warm, q"),
-        (["--target", "q", "--entity", "gauge"], 2, "entity 'gauge' is no column"),
+        (
+            ["--target", "q", "--time", "day"],
+            2,
+            "time 'day' is not a column of the source; there are date, rain, warm, q",
+        ),
+        (["--target", "q", "--entity", "gauge"], 2, "entity 'gauge' is not a column"),
         (["--target", "q", "--static", "nothing.csv"], 1, "nothing.csv: no such file"),
     ],
 )

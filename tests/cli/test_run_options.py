@@ -36,7 +36,7 @@ def config(tmp_path: Path) -> Path:
 def test_a_setting_is_named_by_a_text(tmp_path: Path, key: str) -> None:
     (tmp_path / "config.yaml").write_text(f"source: raw\n{key}: dst_addr\n")
 
-    with pytest.raises(SettingsError, match=r"config.yaml: .* is no name of a setting; write names as text"):
+    with pytest.raises(SettingsError, match=r"config.yaml: .* is not the name of a setting; write names as text"):
         read_config(tmp_path / "config.yaml")
 
 
@@ -59,7 +59,7 @@ def test_set_replaces_and_nests() -> None:
     [
         ("seed", "give NAME=VALUE"),
         ("=3", "give NAME=VALUE"),
-        ("x=[", "is no YAML"),
+        ("x=[", "is not valid YAML"),
         ("seed.x=3", "set seed as a whole"),
     ],
 )
@@ -72,8 +72,8 @@ def test_unknown_names_are_answered_with_the_nearest_of_all() -> None:
     with pytest.raises(SettingsError) as caught:
         check_names("c.yaml", {"wrkers": 2, "sorce": "x", "seed": 1}, ["source", "seed"])
 
-    assert "c.yaml: 'wrkers' is no setting; did you mean 'workers'?" in str(caught.value)
-    assert "c.yaml: 'sorce' is no setting; did you mean 'source'?" in str(caught.value)
+    assert "c.yaml: 'wrkers' is not a setting; did you mean 'workers'?" in str(caught.value)
+    assert "c.yaml: 'sorce' is not a setting; did you mean 'source'?" in str(caught.value)
     assert "'seed'" not in str(caught.value)
 
 
@@ -116,7 +116,7 @@ def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
 
     assert (2, 2) == (recipe.returncode, name.returncode)
     assert "did you mean 'temporal_split'" in recipe.stderr
-    assert "'oput' is no setting; did you mean 'out'?" in name.stderr
+    assert "'oput' is not a setting; did you mean 'out'?" in name.stderr
 
 
 def test_a_directory_in_place_of_a_configuration_is_told_what_writes_one(tmp_path: Path) -> None:

@@ -80,5 +80,5 @@ def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_other_things_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(headrace.InputError, match="no dataset directory"):
+    with pytest.raises(headrace.InputError, match="not a dataset directory"):
         headrace.collect(tmp_path)

@@ -311,7 +311,7 @@ def test_paths_survive_pickling(root: Path) -> None:
 def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(CorruptShard, match="pipe: is no regular file"):
+    with pytest.raises(CorruptShard, match="pipe: is not a regular file"):
         place_of(tmp_path / "pipe").read()
 
 

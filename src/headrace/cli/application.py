@@ -34,7 +34,7 @@ _PANELS = {
 
 
 class Commands(TyperGroup):
-    """The commands of headrace. A wrong command line is told as JSON too; a shell is offered more than options."""
+    """The commands of headrace: usage errors are printed as JSON too, and a shell completes values."""
 
     def make_context(self, *given: Any, **options: Any) -> Any:
         if options.get("resilient_parsing"):  # a shell asks

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.config_file import about_the_run, check_names, read_config, with_settings
-from headrace.cli.flags import Json, RunOptions, WorkDir, with_groups
+from headrace.cli.flags import Json, RunOptions, WorkDir, unless_given, with_groups
 from headrace.cli.output import emit, printer, record_table, say, table
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
@@ -20,9 +20,7 @@ from headrace.printable import printable
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="A setting instead of the file's; may be repeated.", show_default=False
-    ),
+    unless_given("--set", metavar="NAME=VALUE", help="A setting instead of the file's; may be repeated."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Run = Annotated[str | None, typer.Option("--run", help="Another run than the newest.")]
@@ -226,11 +224,11 @@ def verify(
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
     certificate: Annotated[
         Path | None,
-        typer.Option(help="Write what was proved, and what was not, into this file.", show_default=False),
+        unless_given(help="Write what was proved, and what was not, into this file."),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(help="A file of --certificate: check that the run is still what it says.", show_default=False),
+        unless_given(help="A file of --certificate: check that the run is still what it says."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -43,11 +43,11 @@ def read_config(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
+        raise SettingsError(f"{path}: is not valid YAML ({error}); fix the file") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
     for wrong in (key for key in record if not isinstance(key, str)):
-        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
+        raise SettingsError(f"{path}: {shown(wrong)} is not the name of a setting; write names as text")
     return record
 
 
@@ -83,17 +83,17 @@ def one_setting(text: str) -> tuple[str, Any]:
     try:
         return name.strip(), load_yaml(value)
     except yaml.YAMLError as error:
-        raise SettingsError(f"--set {text!r}: the value is no YAML ({error}); quote it") from error
+        raise SettingsError(f"--set {text!r}: the value is not valid YAML ({error}); quote it") from error
 
 
 def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> None:
-    """Raise `SettingsError` naming everything that is no setting, each with the nearest one."""
+    """Raise `SettingsError` that lists every unknown setting with the nearest known one."""
     allowed = [*known, "recipe", *OF_THE_RUN]
     strange: list[str] = []
     for name in (each for each in names if each not in allowed):
         hint = nearest(name, allowed, f"known: {', '.join(allowed)}")
         told = any(line.endswith(hint) for line in strange)  # all of them once is enough
-        strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
+        strange.append(f"{where}: {name!r} is not a setting" + ("" if told else f"; {hint}"))
     if strange:
         raise SettingsError(*strange)
 

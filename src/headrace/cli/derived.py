@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from headrace.cli.commands import execute
-from headrace.cli.flags import RunOptions, null_values_of, offers, types_of, with_groups
+from headrace.cli.flags import RunOptions, flag, null_values_of, offers, types_of, with_groups, with_parameters
 from headrace.recipe import load, registration
 
 if TYPE_CHECKING:
@@ -121,29 +121,20 @@ def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
         for setting, field in fields.items():
             # A setting with an old name may come under either, so the model checks that it is there.
             required = field.is_required() and kind is Given and setting not in former.values()
-            default = inspect.Parameter.empty if required else None
-            annotation = _parameter(setting, field, "required" if required else "optional")
-            parameters.append(
-                inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            )
-        for old, name in former.items():
-            annotation = _parameter(old, fields[name], "optional", hidden=True)
-            parameters.append(
-                inspect.Parameter(old, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-            )
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for first
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_groups(called)
+            parameters.append(_parameter(setting, field, "required" if required else "optional"))
+        parameters += (_parameter(old, fields[name], "optional", hidden=True) for old, name in former.items())
+    return with_groups(with_parameters(called, parameters))
 
 
-def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"], *, hidden: bool = False) -> Any:
-    """The annotation of a parameter, for typer."""
+def _parameter(
+    name: str, field: FieldInfo, need: Literal["required", "optional"], *, hidden: bool = False
+) -> inspect.Parameter:
+    """Make the parameter of a setting, annotated for typer."""
     kind, words = kind_of(field)
+    default = MISSING if need == "required" else None
     if name == "source":
-        return Annotated[list[str], typer.Argument(help=described(field))]
-
+        return flag(name, Annotated[list[str], typer.Argument(help=described(field))], default)
     known = words or tuple(field.examples or ())
-
     metavars = {"names": "TEXT,...", "pairs": "NAME=TYPE", "yaml": "YAML"}
     option = typer.Option(
         f"--{name.replace('_', '-')}",
@@ -156,7 +147,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
     )
     of: Any = {"int": int, "float": float, "names": list[str], "pairs": list[str]}.get(kind, str)
     of = of if need == "required" else of | None
-    return Annotated[of, option]
+    return flag(name, Annotated[of, option], default)
 
 
 def described(field: FieldInfo) -> str:

@@ -44,7 +44,7 @@ _NO_LOCKS = "two runs into one output are not kept apart here; start one at a ti
 _SLOW_SYNC = "each shard is synced before it counts as done: give runs of many small shards a larger shard size"
 _MOUNTS = Path("/proc/self/mountinfo")
 
-# Who starts processes, by variables that only it sets; the first that fits is nearest to the process.
+# Launchers and the variables that only they set, the innermost launcher first.
 _LAUNCHERS = (
     ("torchrun", ("TORCHELASTIC_RUN_ID", "GROUP_RANK")),
     ("Ray", ("RAY_JOB_ID", "RAY_CLUSTER_ID")),
@@ -79,7 +79,7 @@ def doctor(
 ) -> None:
     """Print versions, extras, rank, limits, what places can do, and usual mistakes. Exit 1 if something is wrong.
 
-    A place is tried: small files are written and deleted again. What may only be read is no problem.
+    A place is tested: small files are written and deleted again. A place that may only be read is fine.
 
     Example:  headrace doctor out s3://bucket/raw
     """
@@ -226,7 +226,7 @@ def _threads(environ: Mapping[str, str], cores: int) -> Iterable[Finding]:
         count = _whole(text)
         advice = ""
         if count is None or count < 1:
-            yield Finding(name, repr(text), "problem", f"is no number of threads; unset {name}, or give 1 or more")
+            yield Finding(name, repr(text), "problem", f"is not a number of threads; unset {name}, or give 1 or more")
         elif count * local > 2 * cores:
             advice = f"{local} processes with {count} threads share {cores} cores; set {name}={max(1, cores // local)}"
         elif count == 1 and local == 1 and cores > 1:
@@ -406,7 +406,7 @@ def store(path: Path) -> list[Finding]:
 
 
 def within(patience_s: float, what: str, work: Callable[[], list[Finding]]) -> list[Finding]:
-    """Return what the work finds, or that there was no answer in so many seconds."""
+    """Return what the work finds, or a problem if there is no answer within `patience_s` seconds."""
     found: list[Finding] = []
     done = threading.Event()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.flags import Json, WorkDir
+from headrace.cli.flags import Json, WorkDir, unless_given
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
 
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # lines of a table; --json has all
 
-EntityFile = Annotated[
-    Path | None, typer.Option("--entities", help="A file of entities, one a line.", show_default=False)
-]
+EntityFile = Annotated[Path | None, unless_given("--entities", help="A file of entities, one a line.")]
 EntityColumn = Annotated[
     str | None,
-    typer.Option(help="Column whose values name entities; default: the run's.", show_default=False),
+    unless_given(help="Column whose values name entities; default: the run's."),
 ]
 
 
@@ -44,7 +42,7 @@ class EntityRows:
 class AskedEntities:
     """The entities that a question is about."""
 
-    entity: Annotated[list[str] | None, typer.Option(help="An entity; may be repeated.", show_default=False)] = None
+    entity: Annotated[list[str] | None, unless_given(help="An entity; may be repeated.")] = None
     entities: EntityFile = None
     entity_column: EntityColumn = None
 
@@ -171,9 +169,7 @@ def forget(
     delete_old: Annotated[
         bool, typer.Option("--delete-old", help="Delete the run that is read, once the new one is published.")
     ] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Tasks at a time; default one per core.", show_default=False)
-    ] = None,
+    workers: Annotated[int | None, unless_given(min=1, help="Tasks at a time; default one per core.")] = None,
     work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:

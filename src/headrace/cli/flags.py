@@ -35,8 +35,8 @@ def offers(*words: str) -> Callable[[str], list[str]]:
     return offered
 
 
-_unless_given = partial(typer.Option, show_default=False)
-_machines = partial(_unless_given, rich_help_panel="More than one machine")
+unless_given = partial(typer.Option, show_default=False)
+_machines = partial(unless_given, rich_help_panel="More than one machine")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Report = Annotated[
@@ -87,13 +87,7 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
             continue
         group = groups[name] = hints[name]
         own = get_type_hints(group, include_extras=True)
-        for field in fields(group):
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            flags.append(
-                inspect.Parameter(
-                    field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=own[field.name]
-                )
-            )
+        flags += (flag(field.name, own[field.name], field.default) for field in fields(group))
 
     @functools.wraps(command)
     def called(**values: Any) -> Any:
@@ -103,19 +97,30 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         return command(**values, **made)
 
-    called.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]  # what inspect looks for first
-    called.__annotations__ = {each.name: each.annotation for each in flags}
-    return called
+    return with_parameters(called, flags)
+
+
+def flag(name: str, annotation: Any, default: Any = MISSING) -> inspect.Parameter:
+    """Make a keyword parameter; one without a default is required."""
+    given = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
+
+
+def with_parameters(command: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:
+    """Give a command that takes any keywords the parameters that the command line sees."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for first
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Options of a run that every preparing command has. None of them changes a byte of the output."""
 
-    workers: Annotated[int | None, _unless_given(help="Tasks at a time; default one per core.")] = None
+    workers: Annotated[int | None, unless_given(help="Tasks at a time; default one per core.")] = None
     fingerprint_by: Annotated[
         str | None,
-        _unless_given(
+        unless_given(
             help="What tells source files apart: stat (default): size and time; content: their bytes, read once more.",
             autocompletion=offers("stat", "content"),
         ),
@@ -161,7 +166,7 @@ class RunOptions:
         if self.shard_of is not None:
             found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", str(self.shard_of))
             if found is None:
-                raise SettingsError(f"--shard-of: {self.shard_of!r} is no I/N; write e.g. 0/4 for the first of 4")
+                raise SettingsError(f"--shard-of: {self.shard_of!r} is not I/N; write e.g. 0/4 for the first of 4")
             options["shard_of"] = (int(found[1]), int(found[2]))
         return options
 
@@ -172,16 +177,16 @@ class PlainShards:
 
     types: Annotated[
         list[str] | None,
-        _unless_given(
+        unless_given(
             metavar="NAME=TYPE",
             help="Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or use commas.",
         ),
     ] = None
     null_values: Annotated[
-        list[str] | None, _unless_given(help="Text that means missing in typed columns; repeatable.")
+        list[str] | None, unless_given(help="Text that means missing in typed columns; repeatable.")
     ] = None
     cache_dir: Annotated[
-        Path | None, _unless_given(help="Where the index of plain shards is kept; ~/.cache/headrace unless given.")
+        Path | None, unless_given(help="Where the index of plain shards is kept; ~/.cache/headrace unless given.")
     ] = None
 
     def options(self) -> dict[str, Any]:
@@ -236,7 +241,7 @@ def null_values_of(words: Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class OneEpoch:
-    """One epoch of one split, as so many ranks would read it: the flags that `plan` and `where` share."""
+    """Choose an epoch of a split and the ranks that read it: the flags that `plan` and `where` share."""
 
     ranks: Ranks
     batch_size: BatchSize

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.flags import Json, PlainShards, Source, with_groups
+from headrace.cli.flags import Json, PlainShards, Source, unless_given, with_groups
 from headrace.cli.output import emit, printer, say, table
 from headrace.errors import HeadraceError
 from headrace.near import LEAST_NEAR
@@ -29,44 +29,30 @@ class LeakOptions:
 
     content: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A column to compare; may be repeated. Default: all but time, entity, label.", show_default=False
-        ),
+        unless_given(help="A column to compare; may be repeated. Default: all but time, entity, label."),
     ] = None
-    entity: Annotated[
-        str | None, typer.Option(help="Column whose values name entities; default: the run's.", show_default=False)
-    ] = None
-    label: Annotated[str | None, typer.Option(help="Column to predict; default: the run's.", show_default=False)] = None
-    time: Annotated[
-        str | None, typer.Option(help="Column of the time of a row; default: the run's.", show_default=False)
-    ] = None
+    entity: Annotated[str | None, unless_given(help="Column whose values name entities; default: the run's.")] = None
+    label: Annotated[str | None, unless_given(help="Column to predict; default: the run's.")] = None
+    time: Annotated[str | None, unless_given(help="Column of the time of a row; default: the run's.")] = None
     label_horizon: Annotated[
         str | None,
-        typer.Option(
-            help="How far behind its row a label looks, e.g. 30d: rows closer to the cutoff count.", show_default=False
-        ),
+        unless_given(help="How far behind its row a label looks, e.g. 30d: rows closer to the cutoff count."),
     ] = None
     against: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A file or directory of benchmark items that should not be in the data; may be repeated.",
-            show_default=False,
-        ),
+        unless_given(help="A file or directory of benchmark items that should not be in the data; may be repeated."),
     ] = None
     near: Annotated[
         float | None,
-        typer.Option(
+        unless_given(
             min=LEAST_NEAR,
             max=1,
             help="Look for near duplicates too: rows whose shingles of three words have this Jaccard index or more; "
             "of packed rows, sequences by shingles of five tokens. 0.8 is usual.",
-            show_default=False,
         ),
     ] = None
     ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13
-    html: Annotated[
-        Path | None, typer.Option(help="Draw what was found as a page in this file.", show_default=False)
-    ] = None
+    html: Annotated[Path | None, unless_given(help="Draw what was found as a page in this file.")] = None
     max_share: Annotated[
         float, typer.Option(min=0, max=1, help="Largest share of a split, or of a benchmark, that may be found.")
     ] = 0.001

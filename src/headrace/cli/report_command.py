@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.flags import Json
+from headrace.cli.flags import Json, unless_given
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
 
@@ -27,9 +27,7 @@ def report(
     compare: Annotated[
         bool, typer.Option("--compare", help="Say what differs between two: `--compare RUN1 RUN2`.")
     ] = False,
-    to: Annotated[
-        Path | None, typer.Option(help="Write the page there instead of into the run.", show_default=False)
-    ] = None,
+    to: Annotated[Path | None, unless_given(help="Write the page there instead of into the run.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -72,7 +70,7 @@ def check_when(when: str) -> None:
 def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
     """Write the page of a run that has just finished, or say how to get one; a reused run keeps the page it has.
 
-    The run is done whatever becomes of its page: what goes wrong here is told, not raised.
+    A page that cannot be drawn is a warning: the run itself is finished.
     """
     from headrace.report import REPORT
 

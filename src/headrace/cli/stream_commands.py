@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from headrace.cli.entities import AskedEntities, EntityColumn, answer, index_entities
-from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, with_groups
+from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, unless_given, with_groups
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.packing.mask_view import MaskOptions, show_masks
@@ -30,9 +30,8 @@ def index(
     entity_column: EntityColumn = None,
     place: Annotated[
         str | None,
-        typer.Option(
+        unless_given(
             help="beside (in PATH/.headrace) or cache; default: beside, or the cache where PATH cannot be written.",
-            show_default=False,
             autocompletion=offers("beside", "cache"),
         ),
     ] = None,
@@ -140,12 +139,8 @@ def plan(
     *,
     asked: OneEpoch,
     shards: PlainShards,
-    state: Annotated[
-        Path | None, typer.Option(help="Plan what this saved state leaves, not an epoch.", show_default=False)
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Draw the plan as a page, into this file.", show_default=False)
-    ] = None,
+    state: Annotated[Path | None, unless_given(help="Plan what this saved state leaves, not an epoch.")] = None,
+    html: Annotated[Path | None, unless_given(help="Draw the plan as a page, into this file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
@@ -284,7 +279,7 @@ def where(
     *,
     row: Annotated[
         str | None,
-        typer.Option(metavar="SHARD:ROW", help="A shard's path or name, and its row from 0.", show_default=False),
+        unless_given(metavar="SHARD:ROW", help="A shard's path or name, and its row from 0."),
     ] = None,
     whose: AskedEntities,
     asked: OneEpoch,
@@ -341,12 +336,8 @@ def seen(
     shards: PlainShards,
     *,
     whose: AskedEntities,
-    ranks: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="World size of the run, for steps.", show_default=False)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows in a batch of one rank of the run.", show_default=False)
-    ] = None,
+    ranks: Annotated[int | None, unless_given(min=1, max=1 << 20, help="World size of the run, for steps.")] = None,
+    batch_size: Annotated[int | None, unless_given(min=1, help="Rows in a batch of one rank of the run.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a checkpoint has seen of its epoch: rows and share, and rows of each shard, or of entities.

@@ -40,7 +40,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
             split,
             f"{totals.rows:,}",
             *([f"{gathered[split]:,}"] if gathered else []),
-            _share(gathered.get(split, totals.rows), read),
+            percent(gathered.get(split, totals.rows), read),
             f"{totals.shards:,}",
             f"{totals.bytes / 1e6:,.1f}",
         )
@@ -48,10 +48,10 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     for reason, rows in manifest.dropped.items():
         if rows or full:
             style = "yellow" if rows else "dim"
-            made.add_row(f"dropped: {reason}", *blank, f"{rows:,}", _share(rows, read), "", "", style=style)
+            made.add_row(f"dropped: {reason}", *blank, f"{rows:,}", percent(rows, read), "", "", style=style)
     made.add_section()
     files, size = f"{manifest.source['files']:,}", f"{manifest.source['bytes'] / 1e6:,.1f}"
-    made.add_row("read", *blank, f"{read:,}", _share(read, read), files, size)
+    made.add_row("read", *blank, f"{read:,}", percent(read, read), files, size)
     empty = manifest.source.get("empty_shards", [])
     if empty:
         made.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
@@ -96,7 +96,8 @@ def _moment(microseconds: int) -> str:
         return f"{microseconds:,} µs"
 
 
-def _share(rows: int, of: int) -> str:
+def percent(rows: int, of: int) -> str:
+    """Return a share in percent, or nothing where there is nothing to share."""
     return f"{100 * rows / of:.1f} %" if of else ""
 
 

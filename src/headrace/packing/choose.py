@@ -6,14 +6,15 @@ above zero gives at least one unit). Counts are exact; shards, workers and file 
 is split for itself. With an entity all datasets are split together, so that no value is in two splits. In a blend per
 split the split is given; there a value that is in a later split too (test, then valid) is left out of the earlier ones.
 
-Rows with the same content, or with near sequences, are one unit, with all that is joined to it (see `duplicates`),
-where the settings say so. A unit that is in several datasets is in the split that the first of them gave it, and counts
-there.
+Duplicates. Rows are joined to one unit where they ask the same (the same digest of user turns, or of named columns),
+where a sequence of one is a sequence of the other, token for token and label for label, where sequences of theirs are
+near if that is asked for, and where they have one entity. What is joined through others is joined too: a unit is a
+connected component. One that is in several datasets is in the split that the first of them gave it, and counts there.
 
 Weights are relative shares of TOKENS inside each split. Nothing is repeated: the mix is as large as it can be
-without any dataset giving more than it has, so the scarcest dataset is taken whole and of the others so many rows, in
-the order of a keyed hash, that their tokens come as near to their share as whole rows can. Equal weights ask for no
-mix: everything is taken. Weight 0 takes nothing.
+without any dataset giving more than it has. The scarcest dataset is taken whole. Of each other one, rows are taken in
+the order of a keyed hash until their tokens are as near to its share as whole rows can be. Equal weights take
+everything. Weight 0 takes nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U64, number_rows
+from headrace.arrays import I64, U8, U64, Bools, least_of_component, number_rows
 from headrace.digest import derive_key, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import SPLITS, Dataset, Split
-from headrace.packing.duplicates import find_repeats
 from headrace.packing.sequences import Origins
 from headrace.settings import Duplicates
 
@@ -54,7 +54,7 @@ class Choice:
 
     left_out: per reason the rows, sequences, tokens and labels that are in no split.
     units: one record per independent draw: what was drawn, how many units each split got.
-    duplicates: what was found of rows with the same content; None: nobody looked.
+    duplicates: counts of rows with the same content; None: they were not looked for.
     """
 
     splits: Sequence[U8]
@@ -78,7 +78,7 @@ class _Rows:
         """Repeat what is known of rows for each of their sequences."""
         return np.repeat(values, np.diff(self.first, append=len(self.origins)))
 
-    def leave_out(self, doomed: npt.NDArray[np.bool_], left_out: Counter[str]) -> None:
+    def leave_out(self, doomed: Bools, left_out: Counter[str]) -> None:
         """Put these rows nowhere, and count what they hold."""
         lost = self.per_sequence(doomed)
         left_out.update(rows=int(doomed.sum()), sequences=int(lost.sum()))
@@ -222,7 +222,7 @@ def split_units(
     return side, {split: int((split_of_unit == number).sum()) for number, split in enumerate(SPLITS)}
 
 
-def thinned(weights: Sequence[float], tokens: Sequence[I64], orders: Sequence[U64]) -> list[npt.NDArray[np.bool_]]:
+def thinned(weights: Sequence[float], tokens: Sequence[I64], orders: Sequence[U64]) -> list[Bools]:
     """Choose the rows of each dataset that a split takes, so that token shares are as the weights: a mask a dataset.
 
     tokens: of every row, per dataset; orders: the keyed hash that rows are taken by, parallel. See the module.
@@ -275,3 +275,60 @@ def _thin(weights: Sequence[float], data: Sequence[_Rows], number: int, seed: in
         doomed = np.zeros(len(data[place].side), np.bool_)
         doomed[rows[place][~mask]] = True
         data[place].leave_out(doomed, left_out)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Rows of all datasets end to end [R], compared with each other.
+
+    unit: the number of each row's component; unit_high, unit_low: what the component is drawn by, the least hash of
+    its rows, so that a row that repeats no other is drawn as it would be alone.
+    content: the number of what each row asks; is_copy: whether all of a row is in an earlier one.
+    """
+
+    unit: I64
+    unit_high: U64
+    unit_low: U64
+    content: I64
+    is_copy: Bools
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Count the rows, those that ask what an earlier one asks, the copies, and the rows of the largest unit."""
+        return {
+            "rows": len(self.unit),
+            "same_content": len(self.content) - int(self.content.max(initial=-1)) - 1,
+            "copies": int(self.is_copy.sum()),
+            "largest": int(np.bincount(self.unit).max(initial=0)),
+        }
+
+
+def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None = None) -> Repeats:
+    """Compare all rows of all datasets. least_tokens: shorter sequences join no rows.
+
+    near: numbers of all sequences, int64; those that are near have one.
+    """
+    every = Origins.joined(origins)
+    counts = np.concatenate([np.diff(each.first_of_row, append=len(each)) for each in origins])
+    first = np.cumsum(counts) - counts
+    row = np.repeat(np.arange(len(counts)), counts)
+    entity = number_rows(every.unit_high[first], every.unit_low[first])
+    content = number_rows(every.content_high[first], every.content_low[first])
+    long = every.lengths >= least_tokens
+    sequence = number_rows(every.prints[long])
+    groups = [(np.arange(len(counts)), entity), (np.arange(len(counts)), content), (row[long], sequence)]
+    least = least_of_component(len(counts), groups if near is None else [*groups, (row, near)])
+    numbers, unit = np.unique(least, return_inverse=True)
+
+    order = np.lexsort((every.unit_low[first], every.unit_high[first]))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    lowest = np.full(len(numbers), len(order))
+    np.minimum.at(lowest, unit, rank)
+    drawn = first[order[lowest[unit]]]
+
+    sums = np.add.reduceat(every.prints, first) if len(first) else every.prints
+    _, first_copy = np.unique(number_rows(content.astype(np.uint64), sums, counts.astype(np.uint64)), return_index=True)
+    is_copy = np.ones(len(counts), np.bool_)
+    is_copy[first_copy] = False
+    return Repeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)

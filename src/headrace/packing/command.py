@@ -179,32 +179,33 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
 
 
 def _numbers(groups: list[dict[str, Any]]) -> list[str]:
+    from headrace.cli.tables import percent
+
     rows, sequences, tokens, labels, bins = (
         sum(group[name] for group in groups) for name in ("rows", "sequences", "tokens", "labels", "bins")
     )
     used = sum(group["metrics"]["tokens"] for group in groups)
     room = sum(group["metrics"]["capacity"] * group["bins"] for group in groups)
     fill, each = (f"{100 * used / room:.2f}", f"{sequences / bins:.1f}") if bins else ("", "")
-    return [f"{rows:,}", f"{tokens:,}", _share(labels, tokens), f"{bins:,}", fill, each]
+    return [f"{rows:,}", f"{tokens:,}", percent(labels, tokens), f"{bins:,}", fill, each]
 
 
 def _print_left_out(console: Console, manifest: Manifest) -> None:
-    from rich.table import Table
+    from headrace.cli.output import table
+    from headrace.cli.tables import percent
 
     facts, read = manifest.facts, int(manifest.source["rows"])
-    table = Table(title="not in the bins", title_justify="left", header_style="bold")
-    table.add_column("reason")
-    for name in ("rows", "share", "sequences", "tokens", "trained"):
-        table.add_column(name, justify="right")
+    heads = ("reason", "rows", "share", "sequences", "tokens", "trained")
+    made = table("not in the bins", heads, numbers_from=1)
     notes, words = [], registration_of_run(manifest.recipe).reasons
     for reason in sorted({*manifest.dropped, *facts["lost"]}):
         rows, lost = manifest.dropped.get(reason, 0), facts["lost"].get(reason, {})
         if rows or any(lost.values()):
             numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
-            table.add_row(reason, f"{rows:,}", _share(rows, read), *numbers, style="yellow")
+            made.add_row(reason, f"{rows:,}", percent(rows, read), *numbers, style="yellow")
             notes.append(f"{reason}: {words.get(reason, reason)}")
     if notes:
-        console.print(table)
+        console.print(made)
         console.print("\n".join(notes), style="dim", highlight=False)
     done = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
     cut = ", ".join(f"{count:,} {done[name]}" for name, count in facts["too_long"].items() if count)
@@ -216,7 +217,3 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
         f"{read:,} rows read, {encoded:,} tokens = {in_bins:,} in bins + {encoded - in_bins:,} left out",
     ]
     console.print("\n".join(lines), highlight=False)
-
-
-def _share(part: int, of: int) -> str:
-    return f"{100 * part / of:.1f} %" if of else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -20,10 +20,6 @@ from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
-if TYPE_CHECKING:
-    from headrace.run.context import RunContext
-    from headrace.run.prepare import Outcome
-
 _rows = partial(Field, json_schema_extra=ROWS)
 _packing = partial(Field, json_schema_extra={"panel": "Packing"})
 _output = partial(Field, json_schema_extra={"panel": "Output"})
@@ -37,6 +33,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
     """
 
     recipe_name: ClassVar[str] = "packed_sequences"
+    executed_by: ClassVar[str] = "headrace.packing.recipe"
 
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
         description="What to prepare: a blend file, a path to data, or the same as values."
@@ -112,21 +109,17 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
         "its own.",
     )
-    duplicates: Duplicates | None = Field(
+    duplicates: Duplicates | None = _splits(
         None,
-        json_schema_extra={"panel": "Splits"},
         description="Rows with the same user turns (case and white space aside) or a same sequence; group: in one "
         "split; drop: in one split, and the later copies of a whole row go; count: reported; allow: not looked for. "
         "Unless given group, or count where the blend gives the splits.",
     )
-    content: Names = Field(
-        (), json_schema_extra={"panel": "Splits"}, description="Columns to compare in place of user turns."
-    )
-    near: float | None = Field(
+    content: Names = _splits((), description="Columns to compare in place of user turns.")
+    near: float | None = _splits(
         None,
         ge=LEAST_NEAR,
         le=1,
-        json_schema_extra={"panel": "Splits"},
         description="Rows are one too, for duplicates, if sequences of theirs are near: shingles of five tokens with "
         "this Jaccard index or more; 0.8 is usual. Not looked for unless given.",
     )
@@ -236,9 +229,3 @@ class PackedSequences(RecipeSettings, ChatSettings):
     def source_places(self) -> Sequence[str | Path]:
         """Files, directories and patterns of all datasets, as given."""
         return [place for _, sources in self.blend.groups() for each in sources for place in each.path]
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work in the run directory; see `headrace.prepare`."""
-        from headrace.packing.recipe import execute  # the recipe imports its settings
-
-        return execute(self, context, files)

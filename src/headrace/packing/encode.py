@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
@@ -178,50 +178,41 @@ def encode(
 
     Raises `InputError` for a sequence that fits no bin where that is an error.
     """
-    with SpoolWriter(task.file(), files=files) as spool:
+    with SpoolWriter(files, task.file()) as spool:
         state = _Encoding(settings, task, encoder, blank, benchmarks, spool)
         for part, batch in task.batches():
             state.take(part, batch)
-        spool.finish()
-        files.write_arrow(task.file(".origins.arrow"), pa.table(vars(Origins.joined(state.origins))))
-        lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in state.rejected)
-        files.write(task.file(".rejected.jsonl"), "".join(lines).encode())
-
-    def ordered(counts: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(sorted(counts.items()))
-
+    files.write_arrow(task.file(".origins.arrow"), pa.table(vars(Origins.joined(state.origins))))
+    lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in state.rejected)
+    files.write(task.file(".rejected.jsonl"), "".join(lines).encode())
     return {
         **{name: state.count[name] for name in _COUNTED},
-        "rows_of": ordered(state.rows_of),
-        "dropped": ordered(state.dropped),
+        "rows_of": dict(state.rows_of),
+        "dropped": dict(state.dropped),
         "excluded": {} if benchmarks is None else {name: state.excluded[name] for name in benchmarks.digests},
-        "first": ordered(state.first),
-        "lost": {reason: ordered(lost) for reason, lost in state.lost.items()},
+        "first": state.first,
+        "lost": {reason: dict(lost) for reason, lost in state.lost.items()},
     }
 
 
+@dataclass
 class _Encoding:
-    """The running state of one task."""
+    """The running state of one task. excluded: rows by benchmark; rows_of: rows by file."""
 
-    def __init__(
-        self,
-        settings: PackedSequences,
-        task: EncodeTask,
-        encoder: ChatEncoder,
-        blank: int | None,
-        benchmarks: Benchmarks | None,
-        spool: SpoolWriter,
-    ) -> None:
-        self.settings, self.task, self.encoder, self.blank, self.spool = settings, task, encoder, blank, spool
-        self.benchmarks = benchmarks
-        self.excluded: Counter[str] = Counter()  # rows by benchmark
-        self.origins: list[Origins] = []
-        self.rejected: list[dict[str, Any]] = []
-        self.dropped: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
-        self.count: Counter[str] = Counter()
-        self.rows_of: Counter[str] = Counter()  # by file
-        self.lost: dict[str, Counter[str]] = {TOO_LONG: Counter(), TOO_SHORT: Counter()}
+    settings: PackedSequences
+    task: EncodeTask
+    encoder: ChatEncoder
+    blank: int | None
+    benchmarks: Benchmarks | None
+    spool: SpoolWriter
+    excluded: Counter[str] = field(default_factory=Counter)
+    origins: list[Origins] = field(default_factory=list)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    count: Counter[str] = field(default_factory=Counter)
+    rows_of: Counter[str] = field(default_factory=Counter)
+    lost: dict[str, Counter[str]] = field(default_factory=lambda: {TOO_LONG: Counter(), TOO_SHORT: Counter()})
 
     def take(self, part: Part, batch: RowBatch) -> None:
         """Encode the rows of a batch that are wanted and have a key, and keep what fits."""
@@ -233,33 +224,27 @@ class _Encoding:
             hashes, _ = self.task.hashes(self.settings.seed, "sample", part, numbers)
             taken = hashes <= np.uint64(self.task.sample_below)
             self.dropped[SAMPLED_OUT] += int((~taken).sum())
-        places, rows, keys = [], [], []
-        named: list[bytes | None] = []
+        chosen: list[tuple[int, Mapping[str, Any], str, bytes | None]] = []
         for place in np.flatnonzero(taken).tolist():
             row = batch.rows[place]
             if isinstance(row, BrokenRow):
                 self.reject(batch, place, row.reason, row.detail)
                 continue
-            if entity is not None:
-                key = row.get(entity)
-                if key in (None, ""):
-                    self.reject(batch, place, NO_SPLIT_KEY, f"{entity} is {key!r}")
-                    continue
-                keys.append(key if isinstance(key, str) else canonical_json(key).decode())
-            if not self.settings.content:
-                named.append(None)
-            else:
-                values = [row.get(name) for name in self.settings.content]
-                given = any(value not in (None, "") for value in values)
-                named.append(digest_of_texts([canonical_json(values).decode()]) if given else None)
-            places.append(place)
-            rows.append(row)
-        if self.benchmarks is not None and rows:
-            kept = self.not_in_benchmarks(self.benchmarks, rows, batch.where(places[0]))
-            keys = [keys[at] for at in kept] if entity is not None else keys
-            places, rows, named = [places[at] for at in kept], [rows[at] for at in kept], [named[at] for at in kept]
-        if not rows:
+            key = "" if entity is None else row.get(entity)
+            if entity is not None and key in (None, ""):
+                self.reject(batch, place, NO_SPLIT_KEY, f"{entity} is {key!r}")
+                continue
+            values = [row.get(name) for name in self.settings.content]
+            given = any(value not in (None, "") for value in values)
+            content = digest_of_texts([canonical_json(values).decode()]) if given else None
+            chosen.append((place, row, key if isinstance(key, str) else canonical_json(key).decode(), content))
+        if self.benchmarks is not None and chosen:
+            rows = [row for _, row, _, _ in chosen]
+            kept = self.not_in_benchmarks(self.benchmarks, rows, batch.where(chosen[0][0]))
+            chosen = [chosen[at] for at in kept]
+        if not chosen:
             return
+        places, rows, keys, named = (list(each) for each in zip(*chosen, strict=True))
         encoded = self.encoder.encode(rows, self.task.dataset.source)
         self.count["special_text_rows"] += encoded.special_text
         for each in encoded.rejected:

@@ -18,8 +18,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
 from headrace.packing.blend import SPLITS, Source, Split, is_blend_file, plain
 from headrace.packing.chats import hub
-from headrace.packing.chats.layouts import Conversation, Sample, Tokens, layout_of, sample_of
-from headrace.packing.chats.messages import ROLES
+from headrace.packing.chats.layouts import ROLES, Conversation, Sample, Tokens, layout_of, sample_of
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import Layout, RowRejected, shown

@@ -90,20 +90,11 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         near=near,
     )
     groups = _groups(settings, datasets, choice, fingerprint)
-    packed = context.stage(
-        "pack",
-        [
-            Task(
-                f"{group.split}/{group.name}",
-                8 * len(sequences),
-                partial(
-                    pack_group, settings=settings, group=group, sequences=sequences, origins=origins[group.dataset]
-                ),
-            )
-            for group, sequences in groups.items()
-        ],
-        durable=False,
-    )
+    packing = []
+    for group, sequences in groups.items():
+        own = partial(pack_group, settings=settings, group=group, sequences=sequences, origins=origins[group.dataset])
+        packing.append(Task(f"{group.split}/{group.name}", 8 * len(sequences), own))
+    packed = context.stage("pack", packing, durable=False)
     shards = _shards(settings, list(groups), packed)
 
     def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
@@ -145,22 +136,18 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         }
         for group, receipt in zip(groups, packed, strict=True)
     ]
-    made = [
-        Linked(shard.group.split, shard.group.name, shard.target, receipt.result["stored_tokens"])
-        for shard, receipt in zip(shards, written, strict=True)
-    ]
-    index, totals = tally(
-        (
-            ShardRecord(
-                shard.group.split, receipt.files[0], receipt.result["blocks"], EXTENSIONS[settings.packed_storage]
-            )
-            for shard, receipt in zip(shards, written, strict=True)
-        ),
-        settings.asked_splits,
-    )
+    made, tallied = [], []
+    for shard, receipt in zip(shards, written, strict=True):
+        split, result, word = shard.group.split, receipt.result, EXTENSIONS[settings.packed_storage]
+        made.append(Linked(split, shard.group.name, shard.target, result["stored_tokens"]))
+        tallied.append(ShardRecord(split, receipt.files[0], result["blocks"], word))
+    index, totals = tally(tallied, settings.asked_splits)
     rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
     holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
+    excluded = {}
+    if benchmarks is not None:
+        excluded["benchmarks"] = benchmarks.facts(each.result["excluded"] for each in encoded)
     return Outcome(
         schema=schema_of(settings.parquet["declared"]),
         index=index,
@@ -186,11 +173,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
             },
             "duplicates": choice.duplicates,
-            **(
-                {}
-                if benchmarks is None
-                else {"benchmarks": benchmarks.facts(each.result["excluded"] for each in encoded)}
-            ),
+            **excluded,
             "units": [{"of": what, **units} for what, units in choice.units],
             "encoded": counts,
             "lost": lost,
@@ -205,7 +188,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
 
 
 def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:
-    """Rows that nobody chose to leave out must be few."""
+    """Raise `InputError` if more rows are bad than `max_bad_share` allows."""
     read = sum(receipt.result["rows_read"] for receipt in encoded)
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
@@ -265,45 +248,33 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
 
 
 def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_long: Mapping[str, int]) -> None:
+    """Say how rows were split, what repeats and what is lost, and warn of what a user would rather not have."""
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
     for split in settings.asked_splits:
         if not any((side == SPLITS.index(split)).any() for side in choice.splits):
-            context.on_event(Note("warning", f"{split} is empty: no row is left for it; see the dropped rows"))
-    if choice.duplicates is not None:
-        _tell_duplicates(settings, context, choice.duplicates)
+            context.warn([f"{split} is empty: no row is left for it; see the dropped rows"])
+    found = choice.duplicates
+    if found is not None:
+        again, rows, seen = found["same_content"], found["rows"], found["seen_in_earlier_splits"]
+        if again:
+            context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
+        if found.get("near_pairs"):
+            context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
+        if found.get("near_not_compared"):
+            most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
+            context.warn([f"near={settings.near:g}: {most}: they look like too many others"])
+        if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
+            what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
+            context.warn([f'{what}; choose duplicates="group" to keep them apart'])
+        elif found["largest"] > max(100, _LARGE_UNIT * rows):
+            what = f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one split"
+            cure = 'name the columns that tell them apart with content=, or choose duplicates="allow"'
+            context.warn([f"{what}; {cure}"])
     if too_long.get("tokens"):
         what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
-        context.on_event(Note("warning", f"too_long={settings.too_long!r} left out {what}"))
-
-
-def _tell_duplicates(settings: PackedSequences, context: RunContext, found: Mapping[str, Any]) -> None:
-    """Say what rows repeat, and warn where a split repeats what another trains, or one unit is large."""
-    again, rows, seen = found["same_content"], found["rows"], found["seen_in_earlier_splits"]
-    if again:
-        context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
-    if found.get("near_pairs"):
-        context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
-    if found.get("near_not_compared"):
-        most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
-        context.on_event(Note("warning", f"near={settings.near:g}: {most}: they look like too many others"))
-    if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
-        context.on_event(
-            Note(
-                "warning",
-                f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do; "
-                'choose duplicates="group" to keep them apart',
-            )
-        )
-    elif found["largest"] > max(100, _LARGE_UNIT * rows):
-        context.on_event(
-            Note(
-                "warning",
-                f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one split; name the "
-                'columns that tell them apart with content=, or choose duplicates="allow"',
-            )
-        )
+        context.warn([f"too_long={settings.too_long!r} left out {what}"])
 
 
 def _left_out(

@@ -1,6 +1,6 @@
-"""The sequences of a dataset in a split into bins, over the whole set, and into shards; and the tree beside the shards.
+"""Pack the sequences of a dataset in a split into bins, write the bins to shards, and write the tree beside them.
 
-A bin never mixes datasets or splits: shards are per dataset, so that a trainer can weigh datasets by their shards.
+A bin never mixes datasets or splits. Shards are per dataset, so a trainer can weigh datasets by their shards.
 
     runs/<run_id>/datasets/<name>/<hash>/shard_000000.parquet
     runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/...
@@ -8,14 +8,15 @@ A bin never mixes datasets or splits: shards are per dataset, so that a trainer 
     splits/<split> -> ../runs/<run_id>/splits/<split>
     blend.json -> runs/<run_id>/blend.json, and so on
 
-Links are made inside the run, before its manifest; what lies outside is one link per split, changed in one step. So
-a split's directory is never half old and half new, and an earlier run's links are never left in it.
+Links are made inside the run, before its manifest. Outside is one link per split, which is replaced in one step, so a
+split's directory never mixes two runs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -132,12 +133,6 @@ def pack_group(
     }
 
 
-def read_bins(path: Path) -> Bins:
-    """Read the bins of a group; their sequences are places in the joined spools of its dataset. Mapped, not read."""
-    lists = read_arrow(path)["sequences"].combine_chunks()
-    return Bins(lists.offsets.to_numpy(), lists.values.to_numpy())
-
-
 def shard_counts(bins: Mapping[Split, int], tokens: Mapping[Split, int], asked: int | None) -> dict[Split, int]:
     """Count the shards of each split of a dataset: in proportion to bins if `asked` says how many, else by tokens.
 
@@ -159,12 +154,13 @@ def even_cuts(count: int, shards: int) -> list[tuple[int, int]]:
 def write_shard(
     files: TaskFiles, settings: PackedSequences, shard: Shard, spools: JoinedSpool, pad_id: int, encoder: str
 ) -> dict[str, Any]:
-    """Write the shard's bins. What is written is counted here, from the gathered rows. O(row group) of memory.
+    """Write the shard's bins, and count what is written from the gathered rows. O(row group) of memory.
 
     encoder: its fingerprint, for the footer.
     """
-    counted = {"bins": 0, "sequences": 0, "stored_tokens": 0, "mask_sum": 0}
-    bins, step = read_bins(files.run / shard.group.bins_file), settings.parquet["row_group_size"]
+    counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
+    lists = read_arrow(files.run / shard.group.bins_file)["sequences"].combine_chunks()  # mapped, not read
+    bins, step = Bins(lists.offsets.to_numpy(), lists.values.to_numpy()), settings.parquet["row_group_size"]
 
     def gathered() -> Iterator[PackedRows]:
         for start in range(shard.start, shard.stop, step):
@@ -176,10 +172,8 @@ def write_shard(
                 pad_id=pad_id,
                 counted=settings.capacity,
             )
-            counted["bins"] += len(rows)
-            counted["sequences"] += len(rows.starts)
-            counted["stored_tokens"] += len(rows.ids)
-            counted["mask_sum"] += int(np.sum(rows.mask, dtype=np.int64))
+            counted.update(bins=len(rows), sequences=len(rows.starts), stored_tokens=len(rows.ids))
+            counted.update(mask_sum=int(np.sum(rows.mask, dtype=np.int64)))
             yield rows
 
     temporary = files.temporary(shard.target)
@@ -237,7 +231,7 @@ def links_of(shards: Sequence[Linked]) -> dict[str, str]:
 
 
 def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str]) -> None:
-    """Make the split directories hold these links and nothing else. Before the manifest nobody looks at them."""
+    """Make the split directories hold these links and nothing else. Readers see them only after the manifest."""
     with local.storing(run):
         for directory in directories:
             local.make_directory(run / directory)

@@ -64,147 +64,144 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     settings, groups = PackedSequences(**config), run.manifest.facts["groups"]
     names = [name for group in groups for name in group["shards"]]
     looks = [partial(_look_at, run, settings, name) for name in names]
-    seen = dict(zip(names, run_tasks(looks, workers or default_workers()), strict=True))
-    shards = [[seen[name] for name in group["shards"]] for group in groups]
+    workers = workers or default_workers()
+    packed = _Packed(run, settings, groups, dict(zip(names, run_tasks(looks, workers), strict=True)))
     return [
-        _bins_check(settings, groups, shards),
-        _sequences_check(run, settings, groups, shards),
-        _splits_check(groups),
-        _content_check(settings, groups, shards),
-        *_near_checks(run, settings, groups, seen, workers or default_workers()),
-        _links_check(run, groups, seen),
+        packed.check_bins(),
+        packed.check_sequences(),
+        packed.check_splits(),
+        packed.check_content(),
+        *packed.check_near(workers),
+        packed.check_links(),
         _files_check(run),
         _tokens_check(run),
         *_tokenizer_checks(run),
     ]
 
 
-def _bins_check(
-    settings: PackedSequences, groups: Sequence[Mapping[str, Any]], shards: Sequence[Sequence[_Seen]]
-) -> Check:
-    every = [shard for own in shards for shard in own]
-    bins, tokens = sum(shard.bins for shard in every), sum(shard.tokens for shard in every)
-    detail = f"{bins:,} bins of up to {settings.pack_size:,}, {tokens:,} tokens; starts, masks and ids are right"
-    for shard in every:
-        if shard.problem is not None:
-            return Check("bins", detail, shard.problem)
-    for group, own in zip(groups, shards, strict=True):
-        found = sum(shard.bins for shard in own)
-        if found != group["bins"]:
-            where = f"{group['split']}/{group['dataset']}"
-            return Check("bins", detail, f"{where}: {found:,} bins, the manifest says {group['bins']:,}")
-    return Check("bins", detail)
+@dataclass(frozen=True)
+class _Packed:
+    """A run, the datasets of its splits, and what its shards showed."""
 
+    run: FinishedRun
+    settings: PackedSequences
+    groups: Sequence[Mapping[str, Any]]
+    seen: Mapping[str, _Seen]
 
-def _sequences_check(
-    run: FinishedRun,
-    settings: PackedSequences,
-    groups: Sequence[Mapping[str, Any]],
-    shards: Sequence[Sequence[_Seen]],
-) -> Check:
-    every = sum(shard.sequences for own in shards for shard in own)
-    check = partial(Check, "every sequence once", f"{every:,} sequences are those that were packed, each once")
-    for group, own in zip(groups, shards, strict=True):
-        if any(shard.problem for shard in own):
-            return check("not compared: a shard could not be read as bins")
-        where = f"{run.root}: {group['dataset']} in {group['split']}"
-        count, total = sum(shard.sequences for shard in own), sum(shard.prints for shard in own) % (1 << 64)
-        if f"{count}:{total:016x}" != group["print"]:
-            expected = group["print"].partition(":")[0]
-            return check(
-                f"{where}: {count:,} sequences are not the {expected} that were packed, with their tokens and labels"
-            )
-        labels = sum(shard.labels for shard in own)
-        if settings.loss_mask_alignment == "shift_left" and labels != group["labels"]:
-            return check(f"{where}: {labels:,} labels, {group['labels']:,} were packed")
-    return check()
+    def shards(self, group: Mapping[str, Any]) -> list[_Seen]:
+        return [self.seen[name] for name in group["shards"]]
 
+    def check_bins(self) -> Check:
+        every = self.seen.values()
+        bins, tokens = sum(shard.bins for shard in every), sum(shard.tokens for shard in every)
+        size = self.settings.pack_size
+        check = partial(
+            Check, "bins", f"{bins:,} bins of up to {size:,}, {tokens:,} tokens; starts, masks and ids are right"
+        )
+        for shard in every:
+            if shard.problem is not None:
+                return check(shard.problem)
+        for group in self.groups:
+            found = sum(shard.bins for shard in self.shards(group))
+            if found != group["bins"]:
+                where = f"{group['split']}/{group['dataset']}"
+                return check(f"{where}: {found:,} bins, the manifest says {group['bins']:,}")
+        return check()
 
-def _splits_check(groups: Sequence[Mapping[str, Any]]) -> Check:
-    owner: dict[str, str] = {}
-    for group in groups:
-        for name in group["shards"]:
-            if owner.setdefault(name, group["split"]) != group["split"]:
-                return Check("splits apart", "", f"{name}: is in {owner[name]} and in {group['split']}")
-    return Check("splits apart", f"each of {len(owner):,} shards is in one split")
+    def check_sequences(self) -> Check:
+        every = sum(shard.sequences for shard in self.seen.values())
+        check = partial(Check, "every sequence once", f"{every:,} sequences are those that were packed, each once")
+        for group in self.groups:
+            own = self.shards(group)
+            if any(shard.problem for shard in own):
+                return check("not compared: a shard could not be read as bins")
+            where = f"{self.run.root}: {group['dataset']} in {group['split']}"
+            count, total = sum(shard.sequences for shard in own), sum(shard.prints for shard in own) % (1 << 64)
+            if f"{count}:{total:016x}" != group["print"]:
+                packed = group["print"].partition(":")[0]
+                return check(
+                    f"{where}: {count:,} sequences are not the {packed} that were packed, with their tokens and labels"
+                )
+            labels = sum(shard.labels for shard in own)
+            if self.settings.loss_mask_alignment == "shift_left" and labels != group["labels"]:
+                return check(f"{where}: {labels:,} labels, {group['labels']:,} were packed")
+        return check()
 
+    def check_splits(self) -> Check:
+        owner: dict[str, str] = {}
+        for group in self.groups:
+            for name in group["shards"]:
+                if owner.setdefault(name, group["split"]) != group["split"]:
+                    return Check("splits apart", "", f"{name}: is in {owner[name]} and in {group['split']}")
+        return Check("splits apart", f"each of {len(owner):,} shards is in one split")
 
-def _content_check(
-    settings: PackedSequences, groups: Sequence[Mapping[str, Any]], shards: Sequence[Sequence[_Seen]]
-) -> Check:
-    """Compare the sequences of each split with those of the others, token for token and label for label."""
-    prints: dict[str, U64] = {}
-    for split in SPLITS:
-        own = [each for group, each in zip(groups, shards, strict=True) if group["split"] == split]
-        found = [shard.compared for each in own for shard in each]
-        prints[split] = np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
-    again = {
-        f"{late} and {early}": len(np.intersect1d(prints[late], prints[early], assume_unique=True))
-        for early, late in combinations(SPLITS, 2)
-    }
-    which = "sequences of a whole bin" if settings.too_long == "split" else "sequences"
-    listed = "; ".join(f"{count:,} {which} are in {where}" for where, count in again.items() if count)
-    apart = f"no sequence of a split is in another ({which} compared)"
-    if settings.duplicates_are in ("group", "drop"):
-        return Check("content apart", apart, listed or None)
-    return Check("content apart", f"not asked for: {listed or apart}", kind="count")
+    def check_content(self) -> Check:
+        """Compare the sequences of each split with those of the others, token for token and label for label."""
+        prints: dict[str, U64] = {}
+        for split in SPLITS:
+            own = [shard for group in self.groups if group["split"] == split for shard in self.shards(group)]
+            prints[split] = np.unique(np.concatenate([np.empty(0, np.uint64), *(shard.compared for shard in own)]))
+        again = {
+            f"{late} and {early}": len(np.intersect1d(prints[late], prints[early], assume_unique=True))
+            for early, late in combinations(SPLITS, 2)
+        }
+        which = "sequences of a whole bin" if self.settings.too_long == "split" else "sequences"
+        listed = "; ".join(f"{count:,} {which} are in {where}" for where, count in again.items() if count)
+        apart = f"no sequence of a split is in another ({which} compared)"
+        if self.settings.duplicates_are in ("group", "drop"):
+            return Check("content apart", apart, listed or None)
+        return Check("content apart", f"not asked for: {listed or apart}", kind="count")
 
+    def check_near(self, workers: int) -> list[Check]:
+        """Look for near sequences in different splits, where the settings do."""
+        run, settings, seen = self.run, self.settings, self.seen
+        if settings.near is None:
+            return []
+        apart = f"no sequence of a split has a Jaccard index of {settings.near:g} or more with one of another"
+        if any(shard.problem for shard in seen.values()):
+            return [Check("near content apart", apart, "not compared: a shard could not be read as bins")]
+        blank = run.manifest.facts["encoder"]["pad_id"] if settings.pad_multiple > 1 else None
+        names = [(SPLITS.index(group["split"]), name) for group in self.groups for name in group["shards"]]
+        side = np.repeat([split for split, _ in names], [seen[name].sequences for _, name in names])
+        with TemporaryDirectory(prefix="headrace-near-") as folder:
+            context = RunContext(Path(folder), workers, lambda _: None)
+            found = find_near(context, [of_shard(settings, run.root / name, blank) for _, name in names], settings.near)
+        across = int((side[found.first] != side[found.second]).sum())
+        listed = f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or more"
+        if settings.duplicates_are not in ("group", "drop"):
+            return [Check("near content apart", f"not asked for: {listed if across else apart}", kind="count")]
+        unseen = run.manifest.facts["duplicates"]["near_not_compared"]  # of these the run says that it did not look
+        return [Check("near content apart", listed if across else apart, listed if across > unseen else None)]
 
-def _near_checks(
-    run: FinishedRun,
-    settings: PackedSequences,
-    groups: Sequence[Mapping[str, Any]],
-    seen: Mapping[str, _Seen],
-    workers: int,
-) -> list[Check]:
-    """Look for near sequences in different splits, where the settings do."""
-    if settings.near is None:
-        return []
-    apart = f"no sequence of a split has a Jaccard index of {settings.near:g} or more with one of another"
-    if any(shard.problem for shard in seen.values()):
-        return [Check("near content apart", apart, "not compared: a shard could not be read as bins")]
-    blank = run.manifest.facts["encoder"]["pad_id"] if settings.pad_multiple > 1 else None
-    names = [(SPLITS.index(group["split"]), name) for group in groups for name in group["shards"]]
-    side = np.repeat([split for split, _ in names], [seen[name].sequences for _, name in names])
-    with TemporaryDirectory(prefix="headrace-near-") as folder:
-        context = RunContext(Path(folder), workers, lambda _: None)
-        found = find_near(context, [of_shard(settings, run.root / name, blank) for _, name in names], settings.near)
-    across = int((side[found.first] != side[found.second]).sum())
-    listed = f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or more"
-    if settings.duplicates_are not in ("group", "drop"):
-        return [Check("near content apart", f"not asked for: {listed if across else apart}", kind="count")]
-    unseen = run.manifest.facts["duplicates"]["near_not_compared"]  # of these the run says that it did not look
-    return [Check("near content apart", listed if across else apart, listed if across > unseen else None)]
-
-
-def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
-    made = [
-        Linked(group["split"], group["dataset"], name, seen[name].tokens)
-        for group in groups
-        for name in group["shards"]
-    ]
-    splits = [split for split in SPLITS if split in run.manifest.splits]
-    expected: dict[str, str] = {}
-    found: dict[str, str] = {}
-    detail = "blend.json names the shards; an object store has no links"
-    if place_of(run.root).has_links:
-        expected = links_of(made)
-        detail = f"{len(expected):,} links lead to their shards; blend.json names them"
-        for directory in (run.root / split_directory(split) for split in splits):
-            if not directory.is_dir():
-                return Check("links", detail, f"{directory}: is missing")
-            for each in sorted(directory.iterdir()):
-                name = each.relative_to(run.root).as_posix()
-                found[name] = os.readlink(each) if each.is_symlink() else "a file"
-                if not each.exists():
-                    return Check("links", detail, f"{each}: leads nowhere ({found[name]})")
-    if found != expected:
-        wrong = sorted(set(found.items()) ^ set(expected.items()))[0]
-        return Check("links", detail, f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing")
-    blend = run.root / BLEND
-    if not blend.is_file() or blend.read_bytes() != blend_json(run.manifest.run_id, splits, made):
-        return Check("links", detail, f"{blend}: is not the blend of these shards")
-    return Check("links", detail)
+    def check_links(self) -> Check:
+        run = self.run
+        made = [
+            Linked(group["split"], group["dataset"], name, self.seen[name].tokens)
+            for group in self.groups
+            for name in group["shards"]
+        ]
+        splits = [split for split in SPLITS if split in run.manifest.splits]
+        expected: dict[str, str] = {}
+        found: dict[str, str] = {}
+        check = partial(Check, "links", "blend.json names the shards; an object store has no links")
+        if place_of(run.root).has_links:
+            expected = links_of(made)
+            check = partial(Check, "links", f"{len(expected):,} links lead to their shards; blend.json names them")
+            for directory in (run.root / split_directory(split) for split in splits):
+                if not directory.is_dir():
+                    return check(f"{directory}: is missing")
+                for each in sorted(directory.iterdir()):
+                    name = each.relative_to(run.root).as_posix()
+                    found[name] = os.readlink(each) if each.is_symlink() else "a file"
+                    if not each.exists():
+                        return check(f"{each}: leads nowhere ({found[name]})")
+        if found != expected:
+            wrong = sorted(set(found.items()) ^ set(expected.items()))[0]
+            return check(f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing")
+        blend = run.root / BLEND
+        if not blend.is_file() or blend.read_bytes() != blend_json(run.manifest.run_id, splits, made):
+            return check(f"{blend}: is not the blend of these shards")
+        return check()
 
 
 def _files_check(run: FinishedRun) -> Check:

@@ -186,14 +186,9 @@ def tables(facts: RunFacts) -> list[Table]:
     }
     return [
         Table(f"{many(len(columns), 'column')}", ["name", "type", "nulls"], columns),
-        Table("settings", ["setting", "value"], settings_rows(facts.config)),
+        Table("settings", ["setting", "value"], [[name, _text(value)] for name, value in sorted(facts.config.items())]),
         Table("how it was made", ["", ""], [[name.replace("_", " "), _text(value)] for name, value in made.items()]),
     ]
-
-
-def settings_rows(config: dict[str, Any]) -> list[list[str]]:
-    """Return a row for each setting, sorted."""
-    return [[name, _text(value)] for name, value in sorted(config.items())]
 
 
 def tiles(facts: RunFacts) -> list[tuple[str, str]]:

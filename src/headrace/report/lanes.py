@@ -29,7 +29,11 @@ _ROLES = {"plain": "a block", "context": "the next one", "shared": "decoded by s
 
 def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
     """Make the page of a plan of a whole epoch. record: what `headrace plan --json` says of it."""
-    ranks = many(plan.world_size, "rank")
+    ranks, mixed = many(plan.world_size, "rank"), []
+    if "256_rows" in record["mixing"]:  # all ranks have one order in common
+        found = record["mixing"]["256_rows"]
+        met = f"{found['classes']:.0f}, a permutation {found['permutation_classes']:.0f}"
+        mixed = [(f"of 100 sorted classes in {found['rows']:,} rows", met)]
     return Page(
         title=f"plan of {index.split}",
         subtitle=f"{ranks}, batches of {plan.batch_size:,}, remainder {plan.remainder}",
@@ -39,7 +43,7 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
             ("blocks in shards", f"{len(index.rows):,} in {len(index.shards):,}"),
             ("read amplification", f"at most {plan.read_amplification:.2f}"),
             ("memory of a reader", f"up to {size(record['peak_memory_bytes_per_rank'])}"),
-            *_mixing_tile(record["mixing"]),
+            *mixed,
         ],
         figures=[
             _lanes_figure(plan, index),
@@ -49,15 +53,6 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
             *_mixing_figure(record["mixing"]),
         ],
     )
-
-
-def _mixing_tile(mixing: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str]]:
-    """Describe mixing, where all ranks have one order in common."""
-    if "256_rows" not in mixing:
-        return []
-    found = mixing["256_rows"]
-    met = f"{found['classes']:.0f}, a permutation {found['permutation_classes']:.0f}"
-    return [(f"of 100 sorted classes in {found['rows']:,} rows", met)]
 
 
 def _mixing_figure(mixing: Mapping[str, Mapping[str, float]]) -> list[Figure]:
@@ -236,10 +231,20 @@ class Stretch:
 
 
 def stretches_of(plan: Plan, line: int) -> Iterator[Stretch]:
-    """The stretches of one line: of a reader where whole shards are dealt out, else of a lane."""
+    """Cut one line into stretches: a reader's where whole shards are dealt out, else a lane's or a group's."""
+    order, steps = plan.order, plan.steps_per_rank
+    if plan.regions is None and isinstance(order, EpochOrder):
+        return _lane_stretches(plan, order, line)
+    cuts = np.unique(np.linspace(0, steps, min(_MOST_STRETCHES, steps) + 1).astype(np.int64))
     if plan.regions is not None:
-        return _region_stretches(plan, line)
-    return _lane_stretches(plan, line) if isinstance(plan.order, EpochOrder) else _sliced_stretches(plan, line)
+        part = plan.share(line)
+        bounds = part.begin + np.minimum(cuts * plan.batch_size, part.rows)
+        return _joined(plan, f"rank {line}", cuts, bounds[:-1], bounds[1:] - 1)
+    groups = order.groups
+    bounds = np.minimum(cuts * plan.world_size * plan.batch_size, order.rows)
+    first = line + -(-(bounds[:-1] - line) // groups) * groups
+    last = line + (bounds[1:] - 1 - line) // groups * groups
+    return _joined(plan, _lane_name(plan, line), cuts, first, last)
 
 
 def lanes_by_reader(plan: Plan) -> I64:
@@ -255,10 +260,8 @@ def _lane_name(plan: Plan, lane: int) -> str:
     return f"{owner}, lane {lane}"
 
 
-def _lane_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
-    """The blocks on a lane of one whole epoch; those that reach into another lane are decoded there as well."""
-    order = plan.order
-    assert isinstance(order, EpochOrder)
+def _lane_stretches(plan: Plan, order: EpochOrder, lane: int) -> Iterator[Stretch]:
+    """Yield the blocks of a lane of a whole epoch. A block that reaches into another lane is decoded there as well."""
     begin = int(order.lane_starts[lane])
     end = begin + int(order.lane_rows[lane])
     name, per_step = _lane_name(plan, lane), plan.world_size * plan.batch_size
@@ -275,28 +278,6 @@ def _lane_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
         cut = int(order.line[first + low]) < begin or int(order.line[first + high]) > end
         role = "shared" if shared or cut else ("plain", "context")[turn % 2]
         yield Stretch(name, at, min(until, plan.steps_per_rank), blocks, role, (1.0, 0.65)[turn % 2 if shared else 0])
-
-
-def _region_stretches(plan: Plan, consumer: int) -> Iterator[Stretch]:
-    """The blocks of a reader's own shards, and how long it then waits for the others."""
-    part = plan.share(consumer)
-    cuts = _slices(plan)
-    bounds = part.begin + np.minimum(cuts * plan.batch_size, part.rows)
-    yield from _joined(plan, f"rank {consumer}", cuts, bounds[:-1], bounds[1:] - 1)
-
-
-def _sliced_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
-    """The blocks of a group of an order that is made of several."""
-    groups, cuts = plan.order.groups, _slices(plan)
-    bounds = np.minimum(cuts * plan.world_size * plan.batch_size, plan.order.rows)
-    first = lane + -(-(bounds[:-1] - lane) // groups) * groups
-    last = lane + (bounds[1:] - 1 - lane) // groups * groups
-    yield from _joined(plan, _lane_name(plan, lane), cuts, first, last)
-
-
-def _slices(plan: Plan) -> I64:
-    steps = plan.steps_per_rank
-    return np.unique(np.linspace(0, steps, min(_MOST_STRETCHES, steps) + 1).astype(np.int64))
 
 
 def _joined(plan: Plan, name: str, cuts: I64, first: I64, last: I64) -> Iterator[Stretch]:

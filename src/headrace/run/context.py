@@ -261,7 +261,7 @@ def _silently(task: Callable[[], Result], _: OnEvent) -> Result:
     return task()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Attempt:
     """A task that has no receipt yet. number: attempt at it, from 1; seconds: until it failed."""
 
@@ -283,15 +283,8 @@ def recorded(run: Path, stage: str, task: int, subject: str, input_bytes: int) -
     The record goes when the task has its receipt. One that cannot be written is left out: nothing needs it.
     """
     before = attempts_left(run, stage, [task])
-    attempt = Attempt(
-        stage=stage,
-        task=task,
-        subject=subject,
-        state="started",
-        number=before[0].number + 1 if before else 1,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        input_bytes=input_bytes,
-    )
+    number, at = before[0].number + 1 if before else 1, datetime.now(UTC).isoformat(timespec="seconds")
+    attempt = Attempt(stage, task, subject, "started", number, at, input_bytes)
     _keep(run, attempt)
     began = time.monotonic()
     try:
@@ -337,10 +330,6 @@ def _attempt_path(run: Path, stage: str, task: int) -> Path:
 def _keep(run: Path, attempt: Attempt) -> None:
     """Keep a record, if the directory is there: a task that outlives its run leaves nothing."""
     path = _attempt_path(run, attempt.stage, attempt.task)
-    temporary = local.temporary_for(path)
-    with suppress(OSError, StoreError):
-        try:
-            temporary.write_bytes(canonical_json(asdict(attempt)))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with suppress(OSError, StoreError), local.beside(path) as temporary:
+        temporary.write_bytes(canonical_json(asdict(attempt)))
+        temporary.replace(path)

@@ -195,8 +195,8 @@ class _Without:
 
     def identity_settings(self) -> dict[str, Any]:
         manifest = self.run.manifest
-        without = [manifest.run_id, manifest.index_digest, self.found.column, self.digests]
-        return {"run": without[0], "index": without[1], "entity_column": without[2], "without": without[3]}
+        old = {"run": manifest.run_id, "index": manifest.index_digest}
+        return {**old, "entity_column": self.found.column, "without": self.digests}
 
     def config(self) -> dict[str, Any]:
         settings: dict[str, Any] = json.loads((self.run.root / "config.json").read_bytes())

@@ -106,13 +106,9 @@ def _fetch(target: Path, run: Path, record: FileRecord) -> bool:
     if path.exists():
         return False
     local.make_directory(path.parent)
-    temporary = local.temporary_for(path)
-    try:
+    with local.beside(path) as temporary:
         place_of(target / record.path).fetch(temporary)
         local.publish(temporary, path, sync="none")
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
     return True
 
 

@@ -1,10 +1,10 @@
 """Members: the processes that work on a shared run, and signs that they are alive. No clocks are compared.
 
-A member has a file whose first 20 bytes count up every `beat_s` seconds. Whoever waits for it looks at the counter: one
-that has not changed for `dead_after_s` seconds of the observer's own clock is dead. A member that leaves removes its
-file. Members also hold a lock on their file; on one machine a lock that is free proves at once that its holder died,
-between machines locks are not asked. In an object store the file is an object that is put again with each beat, and
-there are no locks. Taking a live member for dead costs double work, never a wrong result.
+A member has a file whose first 20 bytes count up every `beat_s` seconds. A member whose counter has not changed for
+`dead_after_s` seconds of the observer's own clock is dead. A member that leaves removes its file. Members also hold a
+lock on their file: on one machine a free lock proves that its holder died; between machines locks are not used. In an
+object store the file is an object that is put again with each beat, and there are no locks. Taking a live member for
+dead costs double work, never a wrong result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from headrace.errors import RunBusy, SettingsError, StoreError
@@ -102,13 +101,11 @@ class Members:
         self._heart.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
     def leave(self) -> None:
-        """No sign of life any more: what this process still has claimed is free."""
+        """Stop the heartbeat and remove the file. What this process has claimed and not finished is then free."""
         if self._leaving.is_set():
             return
         self._leaving.set()

@@ -41,6 +41,7 @@ from headrace.near.likeness import jaccard
 from headrace.near.minhash import Bands, sign
 from headrace.near.shingles import Shingles
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
+from headrace.run.receipts import Receipt
 
 _PROPOSE_DOCUMENTS = 1 << 24  # of a task at a time: about 30 bytes each
 _COMPARE_SHINGLES = 1 << 23
@@ -88,71 +89,42 @@ def check_near(near: float) -> None:
 def find_near(context: RunContext, parts: Sequence[Part], near: float) -> Near:
     """Find the pairs of documents with a Jaccard index of `near` or more. Raises `InputError` for 2^32 documents."""
     bands, run = Bands.of(near), context.run
-    signed = context.stage(
-        "near_sign",
-        [
-            Task(part.subject, part.input_bytes, partial(_sign, part=part, number=number, bands=bands), part.reads)
+
+    def stage(name: str, work: Sequence[tuple[str, Callable[[TaskFiles], dict[str, Any]]]]) -> list[Receipt]:
+        return context.stage(name, [Task(subject, 0, own) for subject, own in work], durable=False)
+
+    def of_parts(name: str, work: Callable[..., dict[str, Any]]) -> list[Receipt]:
+        tasks = [
+            Task(part.subject, part.input_bytes, partial(work, part=part, number=number), part.reads)
             for number, part in enumerate(parts)
-        ],
-        durable=False,
-    )
+        ]
+        return context.stage(name, tasks, durable=False)
+
+    signed = of_parts("near_sign", partial(_sign, bands=bands))
     counts = [int(receipt.result["rows_read"]) for receipt in signed]
     documents, firsts = sum(counts), np.cumsum([0, *counts])
     if documents > MOST_DOCUMENTS:
         raise InputError(f"near: {documents:,} documents are too many to compare; split them, at {MOST_DOCUMENTS:,}")
-    context.stage("near_copies", [Task("copies", 0, partial(_find_copies, parts=len(parts)))], durable=False)
+    stage("near_copies", [("copies", partial(_find_copies, parts=len(parts)))])
     shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))
     asked = [(band, share) for band in range(bands.bands) for share in range(shares)]
     work = partial(_propose, parts=len(parts), bands=bands, shares=shares)
-    context.stage(
-        "near_propose",
-        [Task(f"band {band}", 0, partial(work, band=band, share=share)) for band, share in asked],
-        durable=False,
-    )
-    (gathered,) = context.stage(
-        "near_candidates", [Task("pairs", 0, partial(_gather, proposals=len(asked)))], durable=False
-    )
+    stage("near_propose", [(f"band {band}", partial(work, band=band, share=share)) for band, share in asked])
+    (gathered,) = stage("near_candidates", [("pairs", partial(_gather, proposals=len(asked)))])
     compared = int(gathered.result["pairs"])
-    kept = context.stage(
-        "near_shingles",
-        [
-            Task(
-                part.subject,
-                part.input_bytes,
-                partial(_keep_shingles, part=part, number=number, firsts=firsts),
-                part.reads,
-            )
-            for number, part in enumerate(parts)
-        ],
-        durable=False,
-    )
+    kept = of_parts("near_shingles", partial(_keep_shingles, firsts=firsts))
     shingles = sum(int(receipt.result["shingles"]) for receipt in kept)
     size = max(1, _COMPARE_SHINGLES * int(gathered.result["documents"]) // max(1, 2 * shingles))
     batches = range(0, compared, size)
-    context.stage(
-        "near_compare",
-        [
-            Task(f"pairs from {begin:,}", 0, partial(_compare, number=number, size=size, parts=len(parts), near=near))
-            for number, begin in enumerate(batches)
-        ],
-        durable=False,
-    )
+    compare = partial(_compare, size=size, parts=len(parts), near=near)
+    stage("near_compare", [(f"pairs from {begin:,}", partial(compare, number=at)) for at, begin in enumerate(batches)])
 
-    found = [read_arrow(run / _file("compared", number)) for number in range(len(batches))]
-    pairs: U64 = np.concatenate([np.empty(0, np.uint64), *(table["pair"].to_numpy() for table in found)])
-    first, second = documents_of(pairs)
+    first, second = documents_of(_column(run, "compared", "pair", len(batches), np.uint64))
+    jaccards = _column(run, "compared", "jaccard", len(batches), np.float64)
     group = components(documents, first, second)
     crowds = [read_arrow(run / _file("crowds", number)) for number in range(len(asked))]
-    return Near(
-        first=first,
-        second=second,
-        jaccard=np.concatenate([np.empty(0), *(table["jaccard"].to_numpy() for table in found)]),
-        group=group,
-        compared=compared,
-        not_compared=Crowds.joined(
-            [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds]
-        ).apart(group),
-    )
+    crowd = Crowds.joined([Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds])
+    return Near(first, second, jaccards, group, compared, crowd.apart(group))
 
 
 def _file(what: str, number: int) -> str:
@@ -168,20 +140,23 @@ def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, 
     return {"rows_read": len(digest)}
 
 
-def _column(run: Path, name: str, parts: int) -> Any:
-    """Read one column of the signatures of all documents."""
-    found = [read_arrow(run / _file("signed", number))[name].to_numpy() for number in range(parts)]
-    return np.concatenate([np.empty(0, np.uint64 if name == "digest" else np.uint32), *found])
+def _column(run: Path, what: str, name: str, files: int, kind: type[np.generic]) -> Any:
+    """Read one column of all files of a kind, end to end."""
+    found = [read_arrow(run / _file(what, number))[name].to_numpy() for number in range(files)]
+    return np.concatenate([np.empty(0, kind), *found])
 
 
 def _find_copies(files: TaskFiles, parts: int) -> dict[str, Any]:
-    files.write_arrow(_COPIES, pa.table({"first": first_copies(_column(files.run, "digest", parts))}))
+    digests = _column(files.run, "signed", "digest", parts, np.uint64)
+    files.write_arrow(_COPIES, pa.table({"first": first_copies(digests)}))
     return {}
 
 
 def _propose(files: TaskFiles, parts: int, bands: Bands, shares: int, band: int, share: int) -> dict[str, Any]:
     first = read_arrow(files.run / _COPIES)["first"].to_numpy()
-    own, following = (_column(files.run, str((band + turn) % bands.bands), parts) for turn in (0, 1))
+    own, following = (
+        _column(files.run, "signed", str((band + turn) % bands.bands), parts, np.uint32) for turn in (0, 1)
+    )
     taken = np.flatnonzero((first == np.arange(len(first))) & (own % shares == share))
     pairs, crowds = propose(taken, own[taken], following[taken])
     number = band * shares + share

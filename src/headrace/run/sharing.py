@@ -130,13 +130,6 @@ class Shared:
         if (self.run / MANIFEST).is_file():
             raise RunFinished
 
-    def check_receipt(self, name: str, number: int) -> Receipt | None:
-        """A receipt that holds to the last byte of its files; None, and it is gone, if it does not.
-
-        In an object store a receipt is put when its files are whole there.
-        """
-        return (read_receipt if self._has_links else peek_receipt)(self.run, name, number)
-
     def _claim(self, name: str, number: int, generation: int) -> Path:
         return self._claims / f"{name}-{number:05d}.{generation}"
 
@@ -198,10 +191,11 @@ class _Stage:
     def take_finished(self, begin: Callable[[int], None]) -> None:
         """Take the receipts that are there: those of the own share are checked to the last byte, the others briefly."""
         share, run = self.shared.share, self.shared.run
+        checks = place_of(run).has_links  # in an object store a receipt is put when its files are whole there
         found = []
         for number in sorted(receipts_of(run, self.name)):
-            own = number % share.count == share.index
-            receipt = self.shared.check_receipt(self.name, number) if own else peek_receipt(run, self.name, number)
+            own = checks and number % share.count == share.index
+            receipt = (read_receipt if own else peek_receipt)(run, self.name, number)
             if receipt is not None and number < len(self.subjects):
                 found.append(receipt)
         begin(len(found))

@@ -101,6 +101,17 @@ def temporary_for(target: Path) -> Path:
     return target.with_name(f"{TEMP_PREFIX}{target.name}-{secrets.token_hex(8)}")
 
 
+@contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """Give a temporary name beside `target`. A file that still has it afterwards is removed."""
+    temporary = temporary_for(target)
+    try:
+        yield temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
 def publish(
     temporary: Path,
     target: Path,
@@ -143,27 +154,19 @@ def publish(
 
 def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> Put:
     """Publish bytes under a name: see `publish`."""
-    temporary = temporary_for(target)
-    try:
+    with beside(target) as temporary:
         with storing(target):
             temporary.write_bytes(data)
         return publish(temporary, target, sync=sync)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def write_over(target: Path, data: bytes) -> None:
     """Write a file, whole or not at all; an older one of that name is replaced in one step."""
     make_directory(target.parent)
-    temporary = temporary_for(target)
-    try:
+    with beside(target) as temporary:
         with storing(target):
             temporary.write_bytes(data)
         replace(temporary, target)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def replace(temporary: Path, target: Path) -> None:
@@ -182,17 +185,13 @@ def alias(existing: Path, target: Path) -> None:
     with storing(target):
         if target.exists() and same_bytes(existing, target):
             return
-        temporary = temporary_for(target)
-        try:
+        with beside(target) as temporary:
             try:
                 os.link(existing, temporary)
             except OSError:
                 shutil.copyfile(existing, temporary)
                 _sync(temporary)
             os.replace(temporary, target)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
 
 
 def same_bytes(one: Path, other: Path) -> bool:
@@ -355,7 +354,7 @@ class LocalPlace:
 
     def read(self) -> bytes:
         if self.path.exists() and not self.path.is_file():
-            raise CorruptShard(f"{self.path}: is no regular file; delete it")
+            raise CorruptShard(f"{self.path}: is not a regular file; delete it")
         return self.path.read_bytes()
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -413,15 +412,7 @@ class LocalPlace:
         return how
 
     def replace(self, data: bytes) -> None:
-        make_directory(self.path.parent)
-        temporary = temporary_for(self.path)
-        try:
-            with storing(self.path):
-                temporary.write_bytes(data)
-            replace(temporary, self.path)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        write_over(self.path, data)
 
     def alias(self, target: Path) -> None:
         make_directory(target.parent)

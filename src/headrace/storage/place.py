@@ -39,16 +39,11 @@ class Place(Protocol):
     Verbs that need a file raise `FileNotFoundError` if there is none. Those that write raise `StoreError`.
     """
 
-    @property
-    def path(self) -> Path: ...
-    @property
-    def reads(self) -> Literal["calls", "requests"]: ...
-    @property
-    def parallel_reads(self) -> int: ...
-    @property
-    def writes(self) -> Literal["in place", "whole files"]: ...
-    @property
-    def has_links(self) -> bool: ...
+    path: Path
+    reads: Literal["calls", "requests"]
+    parallel_reads: int
+    writes: Literal["in place", "whole files"]
+    has_links: bool
 
     # Names
 

@@ -167,7 +167,7 @@ def test_a_name_that_nobody_knows_says_where_it_was_looked_for(cache):
     with pytest.raises(SettingsError) as raised:
         ChatSettings(tokenizer=f"{NAME}@v2")
 
-    assert f"tokenizer {NAME}@v2: is no path on this machine and not in the cache {cache}" in str(raised.value)
+    assert f"tokenizer {NAME}@v2: is not a path on this machine, is not in the cache {cache}" in str(raised.value)
     assert f"hf download {NAME} --revision v2 --exclude '*.safetensors'" in str(raised.value)
     assert "HF_HUB_OFFLINE" in str(raised.value)
 
@@ -335,7 +335,7 @@ def test_what_the_hub_does_not_have_is_said_on_the_command_line(served, tmp_path
     done = pack(name, cwd=tmp_path, endpoint=served[0])
 
     assert 2 == done.returncode
-    assert f"tokenizer {name}: is no path on this machine and not in the cache {tmp_path}/home/hub" in done.stderr
+    assert f"tokenizer {name}: is not a path on this machine, is not in the cache {tmp_path}/home/hub" in done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -1,6 +1,7 @@
 """A spool holds what was added, or is none."""
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,22 +14,32 @@ from headrace.packing.storage.spool import JoinedSpool, Spool, SpoolWriter
 from headrace.run.context import TaskFiles
 
 
+@contextmanager
+def writing(directory):
+    """A writer of a spool whose files are published as a run's task publishes them."""
+    files = TaskFiles(directory.parent, durable=False)
+    try:
+        with SpoolWriter(files, directory.name) as writer:
+            yield writer
+        files.publish(lambda event: None)
+    finally:
+        files.discard()
+
+
 def write(directory, lengths, pieces=1):
     spool = made_spool(lengths)
-    with SpoolWriter(directory) as writer:
+    with writing(directory) as writer:
         for part in np.array_split(np.arange(len(lengths)), pieces):
             ids, mask, sizes = spool.take(part)
             writer.add(ids, mask, sizes)
-        writer.finish()
     return spool
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("check", ["size", "digest"])
-def test_what_was_added_is_read(tmp_path, pieces, check):
+def test_what_was_added_is_read(tmp_path, pieces):
     lengths = np.array([3, 1, 7, 2, 2])
     made = write(tmp_path / "s", lengths, pieces)
-    spool = Spool.open(tmp_path / "s", check=check)
+    spool = Spool.open(tmp_path / "s")
 
     assert 5 == len(spool)
     for number in range(5):
@@ -51,11 +62,11 @@ def test_the_files_do_not_depend_on_how_sequences_were_added(tmp_path):
 def test_a_spool_without_sequences_is_a_spool(tmp_path):
     write(tmp_path / "s", np.empty(0, np.int64))
 
-    assert len(Spool.open(tmp_path / "s", check="digest")) == 0
+    assert len(Spool.open(tmp_path / "s")) == 0
 
 
 def test_an_error_leaves_nothing(tmp_path):
-    with pytest.raises(KeyError), SpoolWriter(tmp_path / "s") as writer:
+    with pytest.raises(KeyError), writing(tmp_path / "s") as writer:
         writer.add(np.arange(3), np.ones(3, int), [3])
         raise KeyError
 
@@ -64,31 +75,18 @@ def test_an_error_leaves_nothing(tmp_path):
         Spool.open(tmp_path / "s")
 
 
-def test_beginning_again_takes_the_old_spool_away_first(tmp_path):
-    write(tmp_path / "s", np.array([4, 4]))
-    with SpoolWriter(tmp_path / "s") as writer:
-        with pytest.raises(InputError):
-            Spool.open(tmp_path / "s")
-        writer.add(np.arange(3), np.ones(3, int), [3])
-        writer.finish()
-
-    assert [0, 1, 2] == Spool.open(tmp_path / "s", check="digest").tokens.tolist()
-
-
 @pytest.mark.parametrize("name", ["tokens.bin", "masks.bin", "offsets.bin", "lengths.bin"])
-@pytest.mark.parametrize("damage", ["cut", "longer", "gone", "flipped"])
+@pytest.mark.parametrize("damage", ["cut", "longer", "gone"])
 def test_a_damaged_file_is_found(tmp_path, name, damage):
     write(tmp_path / "s", np.array([3, 1, 7]))
     path = tmp_path / "s" / name
-    data = bytearray(path.read_bytes())
-    if damage == "flipped":
-        data[1 % len(data)] ^= 64
-    path.write_bytes({"cut": data[:-1], "longer": data + b"x", "gone": b"", "flipped": data}[damage])
+    data = path.read_bytes()
+    path.write_bytes({"cut": data[:-1], "longer": data + b"x", "gone": b""}[damage])
     if damage == "gone":
         path.unlink()
 
     with pytest.raises(CorruptShard, match=name):
-        Spool.open(tmp_path / "s", check="digest")
+        Spool.open(tmp_path / "s")
 
 
 @pytest.mark.parametrize("manifest", ["{", "[]", "{}", '{"version": "x", "files": {}, "sequences": 0, "tokens": 0}'])
@@ -112,11 +110,10 @@ def test_a_damaged_manifest_is_found(tmp_path, manifest):
     ],
 )
 def test_what_does_not_fit_is_refused_and_not_kept(tmp_path, tokens, mask, lengths, says):
-    with SpoolWriter(tmp_path / "s") as writer:
+    with writing(tmp_path / "s") as writer:
         with pytest.raises(ValueError, match=says):
             writer.add(np.array(tokens), np.array(mask), lengths)
         writer.add(np.array([7]), np.array([True]), [1])
-        writer.finish()
 
     spool = Spool.open(tmp_path / "s")
     assert ([7], [1]) == (spool.tokens.tolist(), spool.mask.tolist())
@@ -124,14 +121,13 @@ def test_what_does_not_fit_is_refused_and_not_kept(tmp_path, tokens, mask, lengt
 
 def test_a_runs_task_publishes_the_files(tmp_path):
     files = TaskFiles(tmp_path, durable=False)
-    with SpoolWriter("stage/spool/s", files=files) as writer:
+    with SpoolWriter(files, "stage/spool/s") as writer:
         writer.add(np.arange(3), np.ones(3, int), [2, 1])
-        writer.finish()
     assert not (tmp_path / "stage/spool/s/manifest.json").exists()
     records = files.publish(lambda event: None)
 
     assert "stage/spool/s/manifest.json" == records[-1].path
-    assert [0, 1, 2] == Spool.open(tmp_path / "stage/spool/s", check="digest").tokens.tolist()
+    assert [0, 1, 2] == Spool.open(tmp_path / "stage/spool/s").tokens.tolist()
 
 
 @pytest.mark.parametrize("number", [-1, 3])

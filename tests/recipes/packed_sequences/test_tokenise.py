@@ -255,7 +255,7 @@ def test_missing_parts_are_errors_only_when_they_are_needed(tmp_path):
 
 def test_a_damaged_tokenizer_is_an_input_error(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "No"}}')
-    with pytest.raises(InputError, match="is no tokenizer"):
+    with pytest.raises(InputError, match="is not a tokenizer"):
         encoder(tmp_path)
 
 

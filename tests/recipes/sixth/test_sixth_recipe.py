@@ -86,7 +86,7 @@ def test_init_writes_what_run_takes_after_a_dry_run(shell: Shell) -> None:
     assert nothing
     assert ("every_nth", made["run_id"], 3) == (dry["recipe"], dry["run_id"], dry["source_files"])
     assert 30 == made["splits"]["all"]["rows"]
-    assert "'stpe' is no setting; did you mean 'step'?" in wrong.stderr
+    assert "'stpe' is not a setting; did you mean 'step'?" in wrong.stderr
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_
         ({"label": "y", "types": {"y": "int8"}}, "types['y'] is 'int8', and a label becomes the int64 numbers"),
         ({"time": "id"}, "time and entity are both 'id'"),
         ({"types": {"x": "integer"}}, "type 'integer' is not known"),
-        ({"train_rato": 0.5}, "'train_rato' is no setting; did you mean 'train_ratio'"),
+        ({"train_rato": 0.5}, "'train_rato' is not a setting; did you mean 'train_ratio'"),
         ({"seed": -1}, "seed is -1"),
         ({"source": []}, "source is"),
         ({"entity": ""}, "entity is ''"),

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.flags import Json, with_groups
+from headrace.cli.flags import Json, unless_given, with_groups
 from headrace.cli.output import emit, say
 from headrace.errors import SettingsError
 from headrace.recipe import Init, load, registrations
@@ -23,13 +22,11 @@ from headrace.recipe import Init, load, registrations
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
 
-_unless_given = partial(typer.Option, show_default=False)
-
-Config = Annotated[Path, typer.Option("--config", help="The YAML file to write.", show_default=False)]
+Config = Annotated[Path, unless_given("--config", help="The YAML file to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
-Out = Annotated[str, _unless_given(help="Where the run will write.")]
-Entity = Annotated[str | None, _unless_given(help="Column of the entity, or file_name; found out unless given.")]
-Time = Annotated[str | None, _unless_given(help="Column of the time; found out unless given.")]
+Out = Annotated[str, unless_given(help="Where the run will write.")]
+Entity = Annotated[str | None, unless_given(help="Column of the entity, or file_name; found out unless given.")]
+Time = Annotated[str | None, unless_given(help="Column of the time; found out unless given.")]
 
 
 @dataclass(frozen=True)
@@ -41,11 +38,11 @@ class AskedSeries:
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of time series.")]
     out: Out
-    target: Annotated[str | None, _unless_given(help="Column to be predicted.")] = None
-    features: Annotated[str | None, _unless_given(help="Comma-separated; all columns of numbers unless given.")] = None
-    static: Annotated[list[str] | None, _unless_given(help="Files of static attributes; may be repeated.")] = None
+    target: Annotated[str | None, unless_given(help="Column to be predicted.")] = None
+    features: Annotated[str | None, unless_given(help="Comma-separated; all columns of numbers unless given.")] = None
+    static: Annotated[list[str] | None, unless_given(help="Files of static attributes; may be repeated.")] = None
     static_features: Annotated[
-        str | None, _unless_given(help="Comma-separated; all that every entity has unless given.")
+        str | None, unless_given(help="Comma-separated; all that every entity has unless given.")
     ] = None
     entity: Entity = None
     time: Time = None
@@ -71,9 +68,9 @@ class AskedSplit:
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
     out: Out
     time: Time = None
-    entity: Annotated[str | None, _unless_given(help="Column of the entity; found out unless given.")] = None
+    entity: Annotated[str | None, unless_given(help="Column of the entity; found out unless given.")] = None
     split_date: Annotated[
-        str | None, _unless_given(help="The cutoff; about a fifth of the rows tests unless given.")
+        str | None, unless_given(help="The cutoff; about a fifth of the rows tests unless given.")
     ] = None
 
 
@@ -88,8 +85,8 @@ class AskedHistories:
     out: Out
     entity: Entity = None
     time: Time = None
-    peer: Annotated[str | None, _unless_given(help="Column of the other end; found out unless given.")] = None
-    value: Annotated[str | None, _unless_given(help="Column of the latency; found out unless given.")] = None
+    peer: Annotated[str | None, unless_given(help="Column of the other end; found out unless given.")] = None
+    value: Annotated[str | None, unless_given(help="Column of the latency; found out unless given.")] = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class AskedPack:
     out: Out
     tokenizer: Annotated[
         str | None,
-        _unless_given(help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."),
+        unless_given(help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."),
     ] = None
 
 

@@ -76,7 +76,7 @@ def _is_text(table: pa.Table, name: str) -> bool:
 
 
 def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
-    """Look at so many files of a source and so many rows of each.
+    """Look at up to `files` files of a source and up to `rows` rows of each.
 
     Raises `InputError` where there are no files or one cannot be read.
     """
@@ -102,7 +102,7 @@ def known(name: str, among: Iterable[str], what: str) -> str:
     if name in names:
         return name
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    raise SettingsError(f"{what} {name!r} is no column of the source; {nearest(name, names, f'there are {some}')}")
+    raise SettingsError(f"{what} {name!r} is not a column of the source; {nearest(name, names, f'there are {some}')}")
 
 
 def named(name: str, words: Sequence[str]) -> int:

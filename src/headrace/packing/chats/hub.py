@@ -40,7 +40,7 @@ def parts_of(name: str) -> tuple[str, str]:
     """Return the repository and the revision of a name."""
     found = _NAME.fullmatch(name)
     if found is None:
-        raise SettingsError(f"tokenizer {name!r}: is no name on the hub; give ORG/NAME or ORG/NAME@REVISION")
+        raise SettingsError(f"tokenizer {name!r}: is not a name on the hub; give ORG/NAME or ORG/NAME@REVISION")
     return found[1], found[2] or "main"
 
 
@@ -75,8 +75,8 @@ def directory_of(name: str) -> Path:
         cause = error.__cause__ or error if isinstance(error, FileNotFoundError) else error  # of what is not cached
         why = printable(" ".join(str(cause).split()), 300)
         raise SettingsError(
-            f"tokenizer {name}: is no path on this machine and not in the cache {hub.constants.HF_HUB_CACHE}, and the "
-            f"hub did not give it ({type(cause).__name__}: {why}); check the name, "
+            f"tokenizer {name}: is not a path on this machine, is not in the cache {hub.constants.HF_HUB_CACHE}, and "
+            f"the hub did not give it ({type(cause).__name__}: {why}); check the name, "
             f"or fetch it where the hub is within reach, `hf download {repository} --revision {revision} --exclude "
             "'*.safetensors'`, and bring the cache here or give the directory"
         ) from error

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.messages import REASONING_KEYS, Message
+from headrace.packing.chats.layouts import REASONING_KEYS, Conversation, Message
 from headrace.packing.chats.words import RowRejected, shown
 
 Span = tuple[int, int]
@@ -279,10 +278,6 @@ class Specials:
         most = len(text) if until is None else until
         return [match.span() for match in self.pattern.finditer(text) if match.end() <= most]
 
-    def first_in(self, chat: Conversation) -> str | None:
-        """Find one that stands in the messages, the tools or the template's values; None if none does."""
-        return self._first(chat.messages) or self._first(chat.tools) or self._first(chat.values)
-
     def hidden(self, chat: Conversation) -> Conversation:
         """Put stand-ins into the conversation. Raises `RowRejected` if it holds their characters."""
         messages, tools, values = (self._hidden(each) for each in (chat.messages, chat.tools, chat.values))
@@ -310,17 +305,15 @@ class Specials:
 
         return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
 
-    def _first(self, value: Any) -> str | None:
+    def first_in(self, value: Any) -> str | None:
+        """Find the first special token that stands in a text, or in the texts of a collection; None if none does."""
         if type(value) is str:
             match = self.pattern.search(value)
             return None if match is None else match[0]
-        if isinstance(value, Mapping):
-            inner = (*value.keys(), *value.values())
-        elif isinstance(value, list | tuple):
-            inner = tuple(value)
-        else:
+        inner = (*value.keys(), *value.values()) if isinstance(value, Mapping) else value
+        if not isinstance(inner, list | tuple):
             return None
-        return next((found for each in inner if (found := self._first(each)) is not None), None)
+        return next((found for each in inner if (found := self.first_in(each)) is not None), None)
 
     def _hidden(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -111,7 +111,9 @@ def row_of_line(line: bytes) -> Row:
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        return BrokenRow("broken_utf8", f"byte {error.start} of the line is no UTF-8: {shown(line[error.start :][:8])}")
+        return BrokenRow(
+            "broken_utf8", f"byte {error.start} of the line is not UTF-8: {shown(line[error.start :][:8])}"
+        )
     try:
         return _row_of_value(loads(text))
     except RepeatedKey as error:
@@ -183,8 +185,8 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
             except (ValueError, RecursionError) as error:
                 if not more:
                     raise InputError(
-                        f"{path}: row {place + 1}: is no JSON ({error}); the rows behind it cannot be told apart, "
-                        "correct the file"
+                        f"{path}: row {place + 1}: is not valid JSON ({error}); the rows behind it cannot be told "
+                        "apart, correct the file"
                     ) from error
             else:
                 if end < len(text) or not more or isinstance(value, dict | BrokenRow):  # else a number that may go on

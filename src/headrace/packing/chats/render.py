@@ -1,20 +1,18 @@
-"""Conversations as text, with the spans that the model must produce.
+"""Render conversations as text with the spans that the model must produce.
 
-The template renders a whole conversation once. Where the turns are is told by `{% generation %}` blocks if the template
-has them, else by a skeleton of the conversation's shape if it predicts the text exactly, else it is learnt:
+The model is given everything up to the end of the generation prompt. It must produce everything from there through the
+token that ends its turn. White space behind that token and the header of the next turn belong to the template.
 
-With marks: the conversation is rendered with a mark at both ends of every text of it. If the rendering without the
-marks is the plain rendering, the marks say where every text went, and what stands between them is the template's. The
-header and the end-of-turn token of a turn are told by two shorter renderings, one that ends with the generation prompt
-before the turn and one that ends with the turn; what was found is remembered by the template's text around it. A
-skeleton is left for the next conversation of this shape.
+The template renders a whole conversation once. Turns are found by the first of these that is certain:
 
-By differences, where marks would change the rendering: a turn is where it changes if that message alone is changed.
+- `{% generation %}` blocks, if the template has them.
+- A skeleton of the conversation's shape, if it predicts the text exactly.
+- Marks at both ends of every text. If the rendering without them is the plain rendering, they show where every text
+  went. Two shorter renderings show the header and the end-of-turn token: one ends with the generation prompt before the
+  turn, the other with the turn. A skeleton is kept for the next conversation of this shape.
+- Differences, where marks change the rendering: a turn is what changes when that message alone is changed.
 
-Both are checked, and a conversation for which neither is certain raises `RowRejected`: no mask is guessed.
-
-The model is given everything up to the end of the generation prompt and must produce everything from there through the
-token that ends its turn. White space behind that token and the header of the next turn are the template's.
+Where none is certain, `RowRejected` is raised. No mask is guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.layouts import Conversation, Message, reasons
 from headrace.packing.chats.marks import (
     BEGIN,
     JSON_BEGIN,
@@ -44,7 +42,6 @@ from headrace.packing.chats.marks import (
     without_generated,
     without_marks,
 )
-from headrace.packing.chats.messages import Message, reasons
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.words import Reasoning, RowRejected, shown
 
@@ -208,7 +205,7 @@ class Turns:
 
 
 def _generated(chat: Conversation, text: str) -> Rendered:
-    """The blocks the template marks itself; told apart by message only where some are not to be trained."""
+    """Take the blocks that the template marks itself; match them with messages only if some are not trained."""
     _check_reserved(json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str))
     text, spans = without_generated(text)
     answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]

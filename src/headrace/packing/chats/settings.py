@@ -173,7 +173,7 @@ def _json_beside(main: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads(_text(path))
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON ({error}); fetch the file again") from error
+        raise InputError(f"{path}: is not valid JSON ({error}); fetch the file again") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: is a {type(found).__name__}; it must be a JSON object")
     return found
@@ -211,7 +211,7 @@ def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = 
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:
-        raise InputError(f"{files.path}: is no tokenizer ({error}); fetch the file again") from error
+        raise InputError(f"{files.path}: is not a tokenizer ({error}); fetch the file again") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = special == "text"

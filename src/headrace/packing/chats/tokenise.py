@@ -187,7 +187,7 @@ class ChatEncoder:
                 _filter(row, filters)
                 sample = sample_of(row, form.layout, form.mapping, form.filters)
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
-                    raise SettingsError(f"rows with {', '.join(sorted(row))} are no tokens yet; give tokenizer=")
+                    raise SettingsError(f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer=")
                 contents[place] = content_of(sample)
                 if isinstance(sample, Conversation):
                     chats.append((place, *self._ready(sample)))
@@ -213,7 +213,7 @@ class ChatEncoder:
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, Special]:
         """A conversation as it is given to the template, and how it holds the text of a special token."""
-        special, wanted = self._specials.first_in(chat), self.settings.special_text
+        special, wanted = self._specials.first_in((chat.messages, chat.tools, chat.values)), self.settings.special_text
         if special is None or wanted == "control":
             return chat, "control" if special else "none"
         if wanted == "drop" or not self._adds_up:

@@ -22,18 +22,18 @@ Reasoning = Literal["template", "every_user_turn"]
 """Who decides which reasoning is written: the template, or one sequence per user turn keeps it all."""
 
 REASONS = {
-    "broken_json": "the line, or a text that must be JSON, is no JSON",
+    "broken_json": "the line, or a text that must be JSON, is not valid JSON",
     "repeated_key": "an object holds a key twice, and readers take different values",
     "broken_utf8": "bytes that are no UTF-8, or half of a surrogate pair",
     "too_long_line": "the line is longer than the reader's limit",
-    "not_an_object": "the row is no JSON object",
+    "not_an_object": "the row is not a JSON object",
     "unknown_layout": "no known columns, or not those of the layout that was asked for",
     "preference_data": "a column judges or compares answers, and nothing says which of them are good",
     "no_messages": "the conversation is empty",
     "unknown_role": "a role that is none of system, developer, user, assistant, tool or their other names",
     "bad_content": "content that is neither text nor a list of known parts",
-    "bad_tools": "tools that are no list of JSON objects",
-    "bad_tool_call": "a tool call without a name, or whose arguments are no JSON object",
+    "bad_tools": "tools that are not a list of JSON objects",
+    "bad_tool_call": "a tool call without a name, or whose arguments are not a JSON object",
     "bad_weight": "a loss weight other than 0 and 1",
     "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
     "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which stands for marks inside headrace",
@@ -52,7 +52,7 @@ CHOSEN = frozenset(("filtered",))  # rows left out because somebody asked for it
 # What to do where a reason is usually one of all rows: the source, the tokenizer or a setting is not what it should be.
 CURES = {
     "unknown_layout": "say which column is which with mapping, e.g. user=question,assistant=answer",
-    "bad_content": "leave out images and other parts that are no text",
+    "bad_content": "leave out images and other parts that are not text",
     "not_rendered": "give a template that writes them with chat_template",
     "template_error": "make the rows what the template takes, or give another with chat_template",
 }

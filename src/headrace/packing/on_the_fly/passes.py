@@ -3,17 +3,15 @@
     loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of 4,096 tokens a batch
     for batch in loader: ...                                                        # as of rows packed before
 
-The rows of each rank are read a window of `buffer_rows` at a time, and a window is packed by itself: its
-bins depend on the order of the pass and on lengths alone, any rank can say what the others do, and a place in a pass is
-a number of batches. Cost: O(rows of the split) for the number of steps, once a pass; a window at a time for reading.
-Lengths are known before, so the number of batches is arithmetic: every rank has as many as the one with the most bins
-needs, and what a rank lacks is filled up with bins that train nothing, false in batch["valid"]. Every row with tokens
-is in one bin. A part of a window is laid end to end by one gather for each column.
+Each rank reads its rows in windows of `buffer_rows` and packs each window by itself. Bins depend on the order of the
+pass and on lengths alone, so any rank can compute the bins of the others. Lengths are counted once by reading one
+column, and kept beside the index. Every rank has as many batches as the rank with the most bins needs; filling bins,
+false in batch["valid"], train nothing. Every row with tokens is in one bin.
 
-A state is where the pass began and how many batches every rank has received. On as many ranks with the same batch size
-the window it stands in is read and packed again, and the next batch is the one that would have come. Elsewhere the rows
-that nobody has received are dealt out anew. Memory: a window of rows beside what a stream holds, and lengths, 4 bytes a
-row. Lengths are counted once by reading one column, and kept beside the index.
+A state is where the pass began and how many batches every rank has received. With the same ranks and batch size, the
+current window is read and packed again, and the next batch is the one that would have come. Otherwise the rows that no
+rank has received are dealt out again. Memory: a window of rows beside what a stream holds, and 4 bytes a row for
+lengths. Cost: O(rows of the split) once a pass for the number of steps.
 """
 
 from __future__ import annotations
@@ -224,7 +222,7 @@ class PackingPass:
         return np.minimum(lengths, self.passes.longest)
 
     def left_after(self, batches: int) -> Remaining:
-        """The rows that nobody has received after so many batches of each rank.
+        """Find the rows that no rank has received after this number of batches of each.
 
         Rows that take no part are left if their window is not delivered to its end.
         """

@@ -1,16 +1,16 @@
 """Make batches of bins for attention that keeps sequences apart.
 
-A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` as long, and in `seq_start_id` where
-each sequence begins.
+A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` of the same length, and in
+`seq_start_id` where each sequence begins.
 
     form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and max_seqlen
-    form="padded"   one row a bin, [bins, width], filled up; the same cu_seqlens over the flattened tokens
+    form="padded"   one row a bin, [bins, width], padded; the same cu_seqlens over the flattened tokens
 
-Both have position_ids that begin at 0 in each sequence, and labels that never reach into the next one. What fills a row
-up is a sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
+Both have position_ids that begin at 0 in each sequence, and labels that never reach into the next one. Padding is a
+sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
 
-Of a batch the bins are first laid end to end; where a sequence begins and ends is then one array, and labels, position
-ids, dropped last tokens and masks are one expression each over all tokens: a copy per bin, nothing per sequence.
+The bins of a batch are first laid end to end. Labels, position ids and masks are then one expression each over all
+tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError, StreamError
-from headrace.packing.read.counts import count_rows, lengths_of
 from headrace.packing.read.packed_rows import (
     INPUT_IDS,
     LOSS_MASK,
@@ -41,6 +40,8 @@ from headrace.packing.read.packed_rows import (
     MaskAlignment,
     PackedBlocks,
     columns_of_other_types,
+    count_rows,
+    lengths_of,
     stored_alignment,
 )
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
@@ -105,7 +106,7 @@ class PackedBatches:
                 check_integer(f"packed: {name}", value, least=lowest)
         if self.pad_to is not None and self.pad_to % self.pad_to_multiple_of:
             raise SettingsError(
-                f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
+                f"packed: pad_to {self.pad_to} is not a multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
                 " give one of them, or numbers that fit"
             )
         if self.labels == "same" and self.last_token == "drop":
@@ -297,12 +298,9 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
 
 
 def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:
-    """The lists end to end, of this type."""
-    if not len(rows):
-        return np.zeros(0, dtype)
-    ends = (rows.starts + rows.lengths).tolist()
-    parts = [rows.values[start:end] for start, end in zip(rows.starts.tolist(), ends, strict=True)]
-    return np.concatenate(parts, dtype=dtype, casting="unsafe")  # types were looked at when the stream was set up
+    """Lay the lists end to end, cast to this type. Types were checked when the stream was set up."""
+    lists = cast(Iterator[npt.NDArray[Any]], iter(rows))  # none is missing
+    return np.concatenate([np.zeros(0, dtype), *lists], dtype=dtype, casting="unsafe")
 
 
 def _width(tokens: I64, settings: PackedBatches) -> int:

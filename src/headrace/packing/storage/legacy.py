@@ -5,10 +5,9 @@
 It takes about five times the bytes of Parquet, ten times the time, and all of it in memory at once, about 40 bytes a
 token. Written for trainers that read nothing else; read to convert it.
 
-A pickle is a program: it may import any name and call it. So every name that a file asks for is looked up in a short
-list, and what it gets is a stand-in of ours that notes its arguments; neither the real function nor numpy ever sees
-them. Arrays are then made from the noted shape, type and bytes, each checked. Any other name ends the reading. What
-stays open: a hostile file can make the reader use much memory.
+A pickle is a program: it may import any name and call it. So only a short list of names is allowed, and each gets a
+stand-in that records its arguments; the real function is never called. Arrays are then made from the recorded shape,
+type and bytes, each checked. Any other name ends the reading. A hostile file can still make the reader use much memory.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -63,24 +60,18 @@ class LegacyPickleWriter:
         self._closed = True
         target = Path(self.output_path)
         local.make_directory(target.parent)
-        temporary = local.temporary_for(target)
-        try:
+        with local.beside(target) as temporary:
             with local.storing(target), temporary.open("xb") as file:
                 data = np.empty(len(self.packed_data), object)
                 data[:] = self.packed_data
                 np.save(file, data, allow_pickle=True)
             local.replace(temporary, target)
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
         return {"format": "legacy_pickle", "num_bins": len(self.packed_data)}
 
     def __enter__(self) -> LegacyPickleWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finalize, unless that was done or there was an error."""
         if kind is None and not self._closed:
             self.finalize()
@@ -183,7 +174,7 @@ def _one_bin(record: Any) -> PackedRows:
         columns.append(as_type(values, np.dtype(field.type.value_type.to_pandas_dtype()), f": {field.name}"))
     ids, mask, starts = columns
     if len(ids) and ids.min() < 0:
-        raise ValueError(f": input_ids: {ids.min()} is no token")
+        raise ValueError(f": input_ids: {ids.min()} is not a token")
     if len(mask) and mask.max() > 1:
         raise ValueError(f": loss_mask: {mask.max()} is neither 0 nor 1")
     if len(mask) != len(ids):
@@ -206,7 +197,7 @@ def _flat(values: Any, what: str) -> npt.NDArray[Any]:
         if array.dtype == object:  # numpy numbers one by one, or too large for any integer type
             array = np.array([_value_of(value) for value in values])
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{what} are no flat list of integers ({error})") from error
+        raise ValueError(f"{what} are not a flat list of integers ({error})") from error
     if array.ndim != 1:
         raise ValueError(f"{what} have shape {array.shape}")
     return array

@@ -17,7 +17,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -225,9 +224,7 @@ class ParquetShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finalize, unless that was done; abort on an error."""
         if kind is not None:
             self.abort()

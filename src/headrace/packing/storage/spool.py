@@ -6,9 +6,9 @@ A spool is flat arrays that are mapped, not read:
     masks.bin      uint8   1 where the token is to be learned
     offsets.bin    uint64  [n + 1] where sequences begin, in tokens
     lengths.bin    uint32  [n]
-    manifest.json  last: number of sequences and tokens, size and SHA-256 of each file
+    manifest.json  number of sequences and tokens, size and SHA-256 of each file
 
-A directory without manifest is no spool. All numbers are little-endian.
+A task of a run makes a spool among its files. Its receipt proves that they are whole. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +26,10 @@ import pyarrow as pa
 from headrace.arrays import I32, I64, U8
 from headrace.bins.bins import Bins, Counted, offsets_of, padded_lengths
 from headrace.bins.rows import Alignment, PackedRows, as_type, shift_left
-from headrace.digest import canonical_json, sha256_file
+from headrace.digest import canonical_json
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
 from headrace.run.context import TaskFiles
-from headrace.storage import local
 
 VERSION = "headrace-spool-1"
 MANIFEST = "manifest.json"
@@ -45,24 +43,15 @@ _FILES: dict[str, np.dtype[Any]] = {
 
 
 class SpoolWriter:
-    """Writes one spool; use as a context manager, and call `finish`. On an error nothing is left.
+    """Writes a spool among the files of a task, which publishes them. Use it as a context manager. O(1) memory.
 
-    directory: where the spool will be. files: of a run's task; the directory is then relative to the run, and the run
-    publishes the files. Without it `finish` publishes them, replacing what an interrupted attempt left. O(1) memory.
+    directory: of the spool, relative to the run.
     """
 
-    def __init__(self, directory: Path | str, *, files: TaskFiles | None = None) -> None:
-        self._directory = Path(directory)
-        self._publishes = files is None
-        root = self._directory.absolute()
-        self._files = files or TaskFiles(root.parent, durable=False)
-        self._below = root.name if files is None else self._directory.as_posix()
-        self.sequences = 0
-        self.tokens = 0
-        if self._publishes:
-            with local.storing(self._directory):
-                (self._directory / MANIFEST).unlink(missing_ok=True)
-        paths = {name: self._files.temporary(f"{self._below}/{name}") for name in _FILES}
+    def __init__(self, files: TaskFiles, directory: str) -> None:
+        self._files, self._directory = files, directory
+        self.sequences = self.tokens = 0
+        paths = {name: files.temporary(f"{directory}/{name}") for name in _FILES}
         self._open = {name: (path, HashingFile(path)) for name, path in paths.items()}
         self._open["offsets.bin"][1].write(np.zeros(1, "<u8"))
 
@@ -97,31 +86,21 @@ class SpoolWriter:
         self.sequences += len(sizes)
         self.tokens += len(tokens)
 
-    def finish(self) -> dict[str, Any]:
-        """Write the manifest and publish it last; returns it."""
-        records = {}
-        for name, (temporary, file) in self._open.items():
-            file.close()
-            written = file.holding(self.sequences)
-            self._files.finished(temporary, f"{self._below}/{name}", written)
-            records[name] = {"bytes": written.bytes, "sha256": written.digest}
-        manifest = {"version": VERSION, "sequences": self.sequences, "tokens": self.tokens, "files": records}
-        self._files.write(f"{self._below}/{MANIFEST}", canonical_json(manifest))
-        if self._publishes:
-            self._files.publish(lambda event: None)
-            local.sync_directory(self._directory)
-        return manifest
-
     def __enter__(self) -> SpoolWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for _, file in self._open.values():
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the files and, unless there was an error, write the manifest."""
+        records = {}
+        for name, (temporary, file) in self._open.items():
             file.close()
-        if self._publishes:
-            self._files.discard()
+            if kind is None:
+                written = file.holding(self.sequences)
+                self._files.finished(temporary, f"{self._directory}/{name}", written)
+                records[name] = {"bytes": written.bytes, "sha256": written.digest}
+        if kind is None:
+            manifest = {"version": VERSION, "sequences": self.sequences, "tokens": self.tokens, "files": records}
+            self._files.write(f"{self._directory}/{MANIFEST}", canonical_json(manifest))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,23 +118,13 @@ class Spool:
 
     @classmethod
     def of_arrays(cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike) -> Spool:
-        """Make a spool in memory. Raises `ValueError` if lengths do not add up to the tokens and the mask."""
-        flat, learned, sizes = np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), np.asarray(lengths, np.uint32)
-        offsets = offsets_of(sizes).astype(np.uint64)
-        if flat.shape != (int(offsets[-1]),) or learned.shape != flat.shape:
-            raise ValueError(
-                f"spool: lengths add up to {offsets[-1]}, tokens are {flat.shape}, the mask is {learned.shape}; "
-                f"they must agree"
-            )
-        return cls(flat, learned, offsets, sizes)
+        """Make a spool in memory of sequences end to end."""
+        offsets, sizes = offsets_of(lengths).astype(np.uint64), np.asarray(lengths, np.uint32)
+        return cls(np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), offsets, sizes)
 
     @classmethod
-    def open(cls, directory: Path | str, *, check: Literal["size", "digest"] = "size") -> Spool:
-        """Map a finished spool. check: what is believed; "digest" reads every byte once.
-
-        Raises `InputError` if it was never finished, `CorruptShard` if a file is not what was written.
-        """
-        root = Path(directory)
+    def open(cls, root: Path) -> Spool:
+        """Map a spool. Raises `InputError` if it was never finished, `CorruptShard` if a file has another size."""
         try:
             manifest = json.loads((root / MANIFEST).read_bytes())
             files, sequences, tokens = manifest["files"], int(manifest["sequences"]), int(manifest["tokens"])
@@ -175,8 +144,6 @@ class Spool:
                     f"{path}: has {'no' if size is None else size} bytes, the manifest says {record.get('bytes')} "
                     f"for {count} of {dtype.name}; write the spool again"
                 )
-            if check == "digest" and sha256_file(path) != record.get("sha256"):
-                raise CorruptShard(f"{path}: its bytes are not those that were written; write the spool again")
             mapped = np.memmap(path, dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)
             arrays.append(mapped.view(np.ndarray))
         spool = cls(*arrays)
