@@ -21,9 +21,8 @@ from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.decoding import decode_row
 from headrace.histories.codec.latency import FAILED, decode
-from headrace.histories.codec.rows import Encoded
+from headrace.histories.codec.rows import Encoded, decode_row
 from headrace.storage.local import failed, storing
 
 EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}

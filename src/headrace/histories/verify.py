@@ -28,12 +28,10 @@ from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, texts
-from headrace.histories.codec.decoding import Decoded, damaged, decode_together, first_broken
 from headrace.histories.codec.latency import is_canonical
-from headrace.histories.codec.rows import HEADER
+from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken
 from headrace.histories.config import Histories
-from headrace.histories.keyed import hash_entities, mixed_peers, multiset_sum
-from headrace.histories.piece import partition_of
+from headrace.histories.piece import hash_entities, mixed_peers, multiset_sum, partition_of
 from headrace.histories.recipe import is_worth_compiling
 from headrace.histories.shard_file import MOST, Blobs, Most, read_pieces
 from headrace.histories.write import ROWS
