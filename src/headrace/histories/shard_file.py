@@ -245,9 +245,9 @@ def decode_shard(path: Path) -> Iterator[Measurement]:
     for place, blob in enumerate(read_blobs(path)):
         row = decode_row(blob, f"{path}: row {place + 1}")
         entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
-        (name,) = render(entity, row.entity_kind)
+        (name,) = render(entity, row.entity_kind).to_pylist()
         peers: list[str | None] = [None]
-        peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind)
+        peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind).to_pylist()
         of_peer = [0] * row.n if row.peers is None else (row.peers.astype(np.int64) + 1).tolist()
         for time, code, micros, peer in zip(
             row.times.tolist(), row.codes.tolist(), decode(row.codes).tolist(), of_peer, strict=True

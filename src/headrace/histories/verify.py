@@ -27,7 +27,7 @@ from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
-from headrace.histories.codec.addresses import Addresses, texts
+from headrace.histories.codec.addresses import Addresses, render
 from headrace.histories.codec.latency import is_canonical
 from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken
 from headrace.histories.config import Histories
@@ -174,7 +174,7 @@ class _ShardCheck:
         entities = Addresses(head["entity_family"].copy(), np.ascontiguousarray(head["entity"]))
         kind, compiled = settings.entity_kind, self._partition.compiled
         hashes = hash_entities(entities, kind, settings.seed, compiled=compiled)
-        names = texts(entities, kind, compiled=compiled)
+        names = render(entities, kind)
         order, trains = hashes.order, hashes.train(settings.train_ratio)
 
         holds = {"part": part, "n_measurements": n, "first_time": first_time, "last_time": last_time}

@@ -25,7 +25,7 @@ from headrace.formats import arrow
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
 from headrace.formats.write import HashingFile, Written
-from headrace.histories.codec.addresses import texts
+from headrace.histories.codec.addresses import render
 from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Encoded, Measurements, blob_bytes, encode_rows
 from headrace.histories.config import Histories
 from headrace.histories.parse import piece_file
@@ -91,7 +91,7 @@ def write_partition(
         compiled=compiled,
     )
     trains = partition.entities.hashes.train(settings.train_ratio)
-    names = texts(partition.entities.addresses, settings.entity_kind, compiled=compiled)
+    names = render(partition.entities.addresses, settings.entity_kind)
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity in _rows(partition, settings):

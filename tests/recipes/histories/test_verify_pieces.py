@@ -100,7 +100,7 @@ def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict
         if place == len(facts):
             return place, "is not in rows.parquet"
         address = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
-        (name,) = render(address, partition.settings.entity_kind)
+        (name,) = render(address, partition.settings.entity_kind).to_pylist()
         hashes = hash_entities(address, partition.settings.entity_kind, partition.settings.seed)
         split = "train" if hashes.train(partition.settings.train_ratio)[0] else "test"
         told = tuple(facts[place][each] for each in FACTS)
@@ -244,7 +244,7 @@ def other_entity(rows: Rows, place: int, number: int, agrees: bool) -> None:
     head["entity"][0][number % size] ^= 1 + number % 255
     if agrees:
         address = Addresses(head["entity_family"].copy(), head["entity"].copy())
-        (rows.facts[place]["src_id"],) = render(address, "address")
+        (rows.facts[place]["src_id"],) = render(address, "address").to_pylist()
 
 
 def other_family(rows: Rows, place: int, number: int, agrees: bool) -> None:
