@@ -17,8 +17,7 @@ from prepared_histories import prepared
 from headrace.contexts import decode_context, open_contexts
 from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.histories.codec.decoding import decode_row
-from headrace.histories.codec.rows import encode_rows
+from headrace.histories.codec.rows import decode_row, encode_rows
 from headrace.histories.contexts.contexts import build
 from headrace.histories.contexts.reading import facts_of_blobs, open_rows
 from headrace.histories.shard_file import decode_shard

@@ -19,7 +19,7 @@ from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.sound import index_problem
 from headrace.digest import canonical_json, sha256_hex
-from headrace.histories.codec.decoding import decode_row
+from headrace.histories.codec.rows import decode_row
 from headrace.histories.config import Histories
 from headrace.histories.shard_file import read_blobs
 from headrace.packing.blend import SourceBlend, blend_of

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
-from headrace.histories.codec.decoding import decode_row, decode_rows
-from headrace.histories.codec.rows import RowColumns, encode_rows
+from headrace.histories.codec.rows import RowColumns, decode_row, decode_rows, encode_rows
 
 SIZES = st.builds(
     Sizes,

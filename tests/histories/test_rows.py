@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses
-from headrace.histories.codec.decoding import decode_row
 from headrace.histories.codec.rows import (
     HEADER_BYTES,
     LARGEST_SPAN,
     Measurements,
     blob_bytes,
+    decode_row,
     encode_rows,
 )
 

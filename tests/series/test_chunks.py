@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.series.windows.chunks import ChunkPlan
+from headrace.series.windows.loader import ChunkPlan
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(0, 5), st.integers(1, 8), st.booleans())

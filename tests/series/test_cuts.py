@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.series.arrays.cuts import cut, share_of
+from headrace.series.clean import cut, share_of
 
 SHARES = st.sampled_from([(0.6, 0.2), (0.5, 0.25), (0.7, 0.3), (1.0, 0.0), (0.0, 0.5), (0.1, 0.2), (1 / 3, 1 / 3)])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.series.arrays.encoders import Encoder, fit_encoder
-from headrace.series.pipelines.step_data import as_steps
+from headrace.series.pipelines.settings import as_steps
 from laws import examples
 
 TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N", "Zs")), min_size=1, max_size=4)

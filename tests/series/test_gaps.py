@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.series.arrays.gaps import fill, find, span
+from headrace.series.clean import fill_gaps, find_gaps, trimmed
 
 NAN = math.nan
 CELLS = st.sampled_from([NAN, NAN, 1.0, 2.0, 3.0])
@@ -32,7 +32,7 @@ def runs_by_hand(column: list[float]) -> list[tuple[int, int]]:
 
 @given(tables())
 def test_gaps_are_runs_between_values(table: np.ndarray) -> None:
-    gaps = find(np.isnan(table))
+    gaps = find_gaps(np.isnan(table))
 
     expected = [
         (c, start, length) for c in range(table.shape[1]) for start, length in runs_by_hand(table[:, c].tolist())
@@ -47,9 +47,9 @@ def test_gaps_are_runs_between_values(table: np.ndarray) -> None:
 @given(tables(), st.integers(0, 6))
 def test_a_gap_is_filled_whole_from_before_or_left_whole(table: np.ndarray, limit: int) -> None:
     filled_table = table.copy()
-    gaps = find(np.isnan(table))
+    gaps = find_gaps(np.isnan(table))
 
-    filled = fill(filled_table, gaps.take(gaps.length <= limit))
+    filled = fill_gaps(filled_table, gaps.take(gaps.length <= limit))
 
     expected = table.copy()
     for column in range(table.shape[1]):
@@ -62,7 +62,7 @@ def test_a_gap_is_filled_whole_from_before_or_left_whole(table: np.ndarray, limi
 
 @given(tables())
 def test_trimming_ends_where_every_column_has_begun_and_none_has_ended(table: np.ndarray) -> None:
-    start, stop = span(~np.isnan(table))
+    start, stop = trimmed(~np.isnan(table))
 
     steps = table.shape[0]
     begun = [row for row in range(steps) if (~np.isnan(table[: row + 1])).any(axis=0).all()]
@@ -73,15 +73,15 @@ def test_trimming_ends_where_every_column_has_begun_and_none_has_ended(table: np
 
 def test_trailing_missing_rows_go_and_leading_values_stay() -> None:
     """T2: a trailing trim that counts from the wrong side drops the first rows instead."""
-    assert (0, 3) == span(np.array([[True], [True], [True], [False], [False]]))
+    assert (0, 3) == trimmed(np.array([[True], [True], [True], [False], [False]]))
 
 
 def test_a_long_gap_keeps_all_its_missing_values() -> None:
     """T3: gaps of 8 and 2 with a limit of 5: eight missing values are left, not three."""
     series = np.array([1.0, *[NAN] * 8, 2.0, NAN, NAN, 3.0])[:, None]
-    gaps = find(np.isnan(series))
+    gaps = find_gaps(np.isnan(series))
 
-    filled = fill(series, gaps.take(gaps.length <= 5))
+    filled = fill_gaps(series, gaps.take(gaps.length <= 5))
 
     assert (8, 2) == (int(np.isnan(series).sum()), int(filled.sum()))
     assert [2.0, 2.0, 2.0, 3.0] == series[9:, 0].tolist()
@@ -92,15 +92,15 @@ def test_nothing_behind_a_cut_decides_what_is_filled_before_it(table: np.ndarray
     """The rows before the cut are filled as they are when the series ends there."""
     whole, known = table.copy(), table[:cut].copy()
     for made in (whole, known):
-        gaps = find(np.isnan(made))
-        fill(made, gaps.take((gaps.length <= limit) & gaps.inside([cut])))
+        gaps = find_gaps(np.isnan(made))
+        fill_gaps(made, gaps.take((gaps.length <= limit) & gaps.inside([cut])))
 
     np.testing.assert_array_equal(known, whole[:cut])
 
 
 def test_a_gap_that_a_cut_runs_through_is_not_inside() -> None:
     series = np.array([1.0, NAN, NAN, 2.0, NAN, 3.0])[:, None]
-    gaps = find(np.isnan(series))
+    gaps = find_gaps(np.isnan(series))
 
     inside = {cut: gaps.inside([cut]).tolist() for cut in range(1, 6)}
 

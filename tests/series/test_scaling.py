@@ -16,7 +16,7 @@ from sklearn.preprocessing import (
 from headrace.errors import InputError
 from headrace.series.arrays.scalers import fit_scalers
 from headrace.series.pipelines.objects import to_sklearn
-from headrace.series.pipelines.step_data import as_steps
+from headrace.series.pipelines.settings import as_steps
 
 COLUMNS = ("gamma", "constant", "large", "tiny", "whole")
 ENTITIES = ["m", "b", "z", "a"]

@@ -17,7 +17,7 @@ from window_rank_cases import train_on_rank
 import headrace.windows
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import seal
-from headrace.series.windows.chunks import Chunked
+from headrace.series.windows.loader import Chunked
 from headrace.stream.ranks.topology import Topology
 from laws import examples
 

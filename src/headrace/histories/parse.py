@@ -1,4 +1,6 @@
-"""Parse rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
+"""Read source shards as measurements and gather them in piece files, grouped by partition: pass 1.
+
+Entities and peers are coded, times become microseconds and latencies codes.
 
 A row that is no measurement has one reason, the first that fits, in the order of `REASONS`. Each is an error or dropped
 and counted, as the settings say. Text is parsed once per distinct value of a chunk. O(chunk) of memory.
@@ -6,6 +8,7 @@ and counted, as the settings say. Text is parsed once per distinct value of a ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -14,15 +17,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I8, I64, U16, Bools
+from headrace.arrays import F64, I8, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.schema import is_text
+from headrace.formats.detect import stem_of_name
+from headrace.formats.schema import few, hint, is_text
+from headrace.formats.shard import Shard
+from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.write import Written
 from headrace.histories.codec import addresses, latency
 from headrace.histories.codec.addresses import Addresses, Kind
 from headrace.histories.config import Histories
+from headrace.histories.piece import Parsed, PieceWriter, hash_entities, sampled
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.storage.local import created, storing
 
 _LATEST_US = 1 << 62
 _TELLING = 1 << 10  # so many addresses show whether they repeat
@@ -66,22 +76,6 @@ class Dropped:
 
     rows: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """The measurements of a chunk, in source order, [M].
-
-    micros int64: since 1970, UTC; codes uint16; entity, peer int64: places in entities and peers (None without peers).
-    """
-
-    micros: I64
-    codes: U16
-    entities: Addresses
-    entity: I64
-    peers: Addresses | None
-    peer: I64 | None
-    clamped: int
 
 
 def parse_chunk(
@@ -294,3 +288,90 @@ def _tell(table: pa.Table, row: int, rows: I64, place: Place, settings: Historie
     )
     shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
     return f"row {int(rows[row]) + 1}: {name} is {shown}, which {told}"
+
+
+_BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others
+
+
+def piece_file(number: int) -> str:
+    """Give the path of a source shard's piece, relative to the run."""
+    return f"{STAGE_DIRECTORY}/piece-{number:05d}.bin"
+
+
+def check_columns(settings: Histories, shard: Shard) -> None:
+    """Raise `InputError` if the shard lacks a column that is asked for."""
+    for name in settings.columns():
+        if name not in shard.schema.names:
+            raise InputError(
+                f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
+                f"entity=, time=, peer= and value={hint(shard.schema.names)}"
+            )
+
+
+def gather_shard(
+    files: TaskFiles, settings: Histories, shard: Shard, number: int, partitions: int, *, compiled: bool = False
+) -> dict[str, Any]:
+    """Write the piece of one source shard. Raises `InputError` for rows that are an error."""
+    place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
+    names = ("rows_read", "not_sampled", "measurements", "failed", "clamped", "backwards", "sum")
+    counts, dropped = dict.fromkeys(names, 0), Dropped()
+    latest: int | None = None
+    temporary = files.temporary(piece_file(number))
+    with created(temporary) as file:
+        writer = PieceWriter(file, partitions)
+        for first_row, table in _batches(shard, settings):
+            counts["rows_read"] += table.num_rows
+            rows = np.arange(first_row, first_row + table.num_rows)
+            if settings.sample_rate < 1:
+                mine = sampled(shard.name, first_row, len(rows), settings.sample_rate, settings.seed)
+                counts["not_sampled"] += int(len(rows) - mine.sum())
+                rows, table = rows[mine], table.filter(pa.array(mine))
+            if not len(rows):
+                continue
+            try:
+                parsed = parse_chunk(table, rows, place, settings, dropped, compiled=compiled)
+            except InputError as error:
+                if str(error).startswith(place.path):
+                    raise
+                raise InputError(f"{place.path}: {error}") from error
+            if not len(parsed.micros):
+                continue
+            hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=compiled, half="high")
+            with storing(temporary):  # the writes alone: what reading raises is about the source
+                total = writer.append(parsed, hashes.order, compiled=compiled)
+            micros = parsed.micros
+            counts["measurements"] += len(micros)
+            counts["failed"] += int(np.count_nonzero(parsed.codes == 0))
+            counts["clamped"] += parsed.clamped
+            counts["backwards"] += int(np.count_nonzero(micros[1:] < micros[:-1]))
+            counts["backwards"] += latest is not None and int(micros[0]) < latest
+            counts["sum"] = (counts["sum"] + total) % (1 << 64)
+            latest = int(micros[-1])
+        with storing(temporary):
+            checksum = writer.finish()
+            file.flush()
+    size = temporary.stat().st_size
+    files.finished(temporary, piece_file(number), Written(counts["measurements"], size, "", (), checksum))
+    not_sampled = counts.pop("not_sampled")
+    return {
+        **counts,
+        "dropped": dropped.rows | ({"not_sampled": not_sampled} if not_sampled else {}),
+        "first_dropped": dropped.first,
+    }
+
+
+def _batches(shard: Shard, settings: Histories) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the columns in pieces of about 131,072 rows or one row group, with the number of their first row."""
+    columns = settings.columns()
+    addresses = {settings.peer, settings.entity if settings.entity_from == "column" else None}
+    held: list[pa.Table] = []
+    first_row = rows = 0
+    for chunk in read_chunks(shard, columns, coded=[name for name in columns if name in addresses]):
+        table = chunk.table(columns)
+        held.append(table)
+        rows += table.num_rows
+        if rows >= _BATCH_ROWS:
+            yield first_row, pa.concat_tables(held)
+            first_row, rows, held = first_row + rows, 0, []
+    if rows:
+        yield first_row, pa.concat_tables(held)

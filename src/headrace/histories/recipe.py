@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.dataset.index import IndexRow
-from headrace.dataset.manifest import SplitTotals
 from headrace.formats.blocks import look
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.config import WORKING_BYTES, Histories
-from headrace.histories.gather import check_columns, gather_shard
-from headrace.histories.parse import REASONS
+from headrace.histories.parse import REASONS, check_columns, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import SPLITS, directory_of, shard_name, write_partition, write_rows
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
+from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 
 MAX_PARTITIONS = 1 << 12
@@ -126,10 +125,21 @@ def _outcome(
     def of_split(split: str, name: str) -> int:
         return sum(int(each.result["splits"][split][name]) for each in ordered if split in each.result["splits"])
 
-    def totals(split: str) -> SplitTotals:
-        own = [each for receipt in ordered for each in receipt.files if each.path.startswith(f"{directory_of(split)}/")]
-        return SplitTotals(rows=of_split(split, "rows"), shards=len(own), bytes=sum(each.bytes for each in own))
-
+    shards = []
+    for number, receipt in enumerate(ordered):
+        for split, result in receipt.result["splits"].items():
+            name = shard_name(split, number, settings.format)
+            (record,) = (each for each in receipt.files if each.path == name)
+            keys = {
+                f"key_{end}": int(result[f"{at}_time"]) * 1_000_000 for end, at in (("min", "first"), ("max", "last"))
+            }
+            begins = accumulate((block[0] for block in result["blocks"]), initial=0)
+            blocks = [
+                {"first_row": begin, "rows": rows, "offset": offset, "length": length, **keys}
+                for begin, (rows, offset, length) in zip(begins, result["blocks"], strict=False)
+            ]
+            shards.append(ShardRecord(split, record, blocks, settings.format))
+    index, totals = tally(shards, SPLITS)
     dropped = {
         word: sum(int(receipt.result["dropped"].get(word, 0)) for receipt in gathered)
         for word in (*REASONS, "not_sampled")
@@ -143,8 +153,8 @@ def _outcome(
         context.on_event(Note("warning", f"{lost:,} rows dropped: {told}"))
     return Outcome(
         schema=ROW_SCHEMA,
-        index=_index(settings, ordered),
-        splits={split: totals(split) for split in SPLITS},
+        index=index,
+        splits=totals,
         dropped=dropped,
         source={
             "files": len(files),
@@ -166,32 +176,3 @@ def _outcome(
             "rows_digest": listed.files[0].digest,
         },
     )
-
-
-def _index(settings: Histories, ordered: Sequence[Receipt]) -> list[IndexRow]:
-    rows = []
-    for number, receipt in enumerate(ordered):
-        for split, result in receipt.result["splits"].items():
-            name = shard_name(split, number, settings.format)
-            (record,) = (each for each in receipt.files if each.path == name)
-            first_row = 0
-            for block, (count, offset, length) in enumerate(result["blocks"]):
-                rows.append(
-                    IndexRow(
-                        split=split,
-                        shard=name,
-                        format=settings.format,
-                        block=block,
-                        first_row=first_row,
-                        rows=count,
-                        offset=offset,
-                        length=length,
-                        digest=record.digest,
-                        checksum=record.checksum,
-                        source_shard="",
-                        key_min=int(result["first_time"]) * 1_000_000,
-                        key_max=int(result["last_time"]) * 1_000_000,
-                    )
-                )
-                first_row += count
-    return sorted(rows, key=lambda row: (row.split, row.shard, row.block))

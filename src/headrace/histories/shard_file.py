@@ -21,9 +21,8 @@ from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.decoding import decode_row
 from headrace.histories.codec.latency import FAILED, decode
-from headrace.histories.codec.rows import Encoded
+from headrace.histories.codec.rows import Encoded, decode_row
 from headrace.storage.local import failed, storing
 
 EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}
@@ -246,9 +245,9 @@ def decode_shard(path: Path) -> Iterator[Measurement]:
     for place, blob in enumerate(read_blobs(path)):
         row = decode_row(blob, f"{path}: row {place + 1}")
         entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
-        (name,) = render(entity, row.entity_kind)
+        (name,) = render(entity, row.entity_kind).to_pylist()
         peers: list[str | None] = [None]
-        peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind)
+        peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind).to_pylist()
         of_peer = [0] * row.n if row.peers is None else (row.peers.astype(np.int64) + 1).tolist()
         for time, code, micros, peer in zip(
             row.times.tolist(), row.codes.tolist(), decode(row.codes).tolist(), of_peer, strict=True

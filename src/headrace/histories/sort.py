@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from headrace.arrays import I64, U16, U64, Ints
 from headrace.histories.codec.addresses import Addresses, of_words
-from headrace.histories.keyed import EntityHashes
-from headrace.histories.piece import ALONE, ENTITY, WITH_PEER, Records, Segment, read_entities, read_into
+from headrace.histories.piece import ALONE, ENTITY, WITH_PEER, EntityHashes, Records, Segment, read_entities, read_into
 from headrace.storage.local import storing
 
 RUN = np.dtype(

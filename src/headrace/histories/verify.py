@@ -27,13 +27,11 @@ from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
-from headrace.histories.codec.addresses import Addresses, texts
-from headrace.histories.codec.decoding import Decoded, damaged, decode_together, first_broken
+from headrace.histories.codec.addresses import Addresses, render
 from headrace.histories.codec.latency import is_canonical
-from headrace.histories.codec.rows import HEADER
+from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken
 from headrace.histories.config import Histories
-from headrace.histories.keyed import hash_entities, mixed_peers, multiset_sum
-from headrace.histories.piece import partition_of
+from headrace.histories.piece import hash_entities, mixed_peers, multiset_sum, partition_of
 from headrace.histories.recipe import is_worth_compiling
 from headrace.histories.shard_file import MOST, Blobs, Most, read_pieces
 from headrace.histories.write import ROWS
@@ -176,7 +174,7 @@ class _ShardCheck:
         entities = Addresses(head["entity_family"].copy(), np.ascontiguousarray(head["entity"]))
         kind, compiled = settings.entity_kind, self._partition.compiled
         hashes = hash_entities(entities, kind, settings.seed, compiled=compiled)
-        names = texts(entities, kind, compiled=compiled)
+        names = render(entities, kind)
         order, trains = hashes.order, hashes.train(settings.train_ratio)
 
         holds = {"part": part, "n_measurements": n, "first_time": first_time, "last_time": last_time}

@@ -25,12 +25,11 @@ from headrace.formats import arrow
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
 from headrace.formats.write import HashingFile, Written
-from headrace.histories.codec.addresses import texts
+from headrace.histories.codec.addresses import render
 from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Encoded, Measurements, blob_bytes, encode_rows
 from headrace.histories.config import Histories
-from headrace.histories.gather import piece_file
-from headrace.histories.keyed import hash_entities
-from headrace.histories.piece import ALONE, WITH_PEER, segments
+from headrace.histories.parse import piece_file
+from headrace.histories.piece import ALONE, WITH_PEER, hash_entities, segments
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
 from headrace.histories.sort import Partition, Slab, open_partition
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -92,7 +91,7 @@ def write_partition(
         compiled=compiled,
     )
     trains = partition.entities.hashes.train(settings.train_ratio)
-    names = texts(partition.entities.addresses, settings.entity_kind, compiled=compiled)
+    names = render(partition.entities.addresses, settings.entity_kind)
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity in _rows(partition, settings):

@@ -26,7 +26,7 @@ from headrace.arrays import F64, Bools
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.series.arrays.near_target import add, correlations, tally
+from headrace.series.arrays.statistics import add, correlations, tally
 from headrace.series.clean import Cleaned, LeftOut, clean, quality_report
 from headrace.series.config import SPLITS, Series
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge

@@ -1,28 +1,137 @@
-"""One entity cleaned: on its regular axis, trimmed, cut into splits, short gaps filled – or why it fails. Pure.
+"""Clean one entity: its axis, trimming, cut and short gaps, or the reason why it fails. Pure.
 
 Everything behind the axis, the trimming and the cut is decided for a row by rows before the next cut alone: gaps are
 judged as they are seen there, and a value behind a cut that a pipeline cannot take is made missing there, instead of
 failing the entity and so changing what trains.
+
+Of n observed targets the first floor(n × train) train and the next floor(n × val) validate; the rest tests. A part ends
+with its last target's row, so rows without a target stay where time has them and every part is one run of steps.
+
+A gap is a run of missing values between two observed values of a column; runs at the ends of a column are not gaps. A
+gap is filled whole or left whole, because filling the first steps of a long outage would invent a plateau. Before a cut
+nobody can know how long a gap through it will be, so such a gap is left. Values are only carried forward.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
-from headrace.series.arrays import gaps
 from headrace.series.arrays.axis import DAY_US, Axis, Placed, place
-from headrace.series.arrays.cuts import Cut, cut, cut_at
 from headrace.series.config import SPLITS, Series
 from headrace.series.pipelines.fitted import reasons, without_result
 from headrace.series.sources import Observed
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Runs of missing values between observed ones, [G], ordered by column and start."""
+
+    column: I64
+    start: I64
+    length: I64
+
+    def take(self, places: Bools) -> Gaps:
+        """Return some of them."""
+        return Gaps(self.column[places], self.start[places], self.length[places])
+
+    def inside(self, cuts: Sequence[int]) -> Bools:
+        """Find gaps that lie, with the value that ends them, on one side of every cut; cuts: ascending rows."""
+        sides = [np.searchsorted(cuts, rows, side="right") for rows in (self.start, self.start + self.length)]
+        return np.asarray(sides[0] == sides[1], np.bool_)
+
+    def per_column(self, columns: int) -> tuple[I64, I64, I64]:
+        """Return for each column how many gaps it has, how many values they miss, and the longest: int64 [C] each."""
+        count = np.bincount(self.column, minlength=columns).astype(np.int64)
+        values = np.zeros(columns, np.int64)
+        np.add.at(values, self.column, self.length)
+        longest = np.zeros(columns, np.int64)
+        np.maximum.at(longest, self.column, self.length)
+        return count, values, longest
+
+
+def trimmed(observed: Bools, *, least: int = 0) -> tuple[int, int]:
+    """Trim both ends: return the rows [start, stop) of observed [T, C] that are left.
+
+    They begin where every column has had a value, and end where one has had its last, but not before `least` rows.
+    start == stop if nothing is left, as where a column is never observed.
+    """
+    steps, columns = observed.shape
+    if not steps or not columns or not observed.any(axis=0).all():
+        return 0, 0
+    start = int(observed.argmax(axis=0).max())
+    stop = max(steps - int(observed[::-1].argmax(axis=0).max()), start + least)
+    return (start, stop) if start < stop else (0, 0)
+
+
+def find_gaps(missing: Bools) -> Gaps:
+    """Find the gaps of each column of missing [T, C]."""
+    steps, columns = missing.shape
+    wide = np.zeros((columns, steps + 2), np.int8)
+    wide[:, 1:-1] = missing.T
+    edges = np.flatnonzero(np.diff(wide.reshape(-1)))  # of the flattened columns: begins and ends take turns
+    starts, stops = edges[::2], edges[1::2]
+    column, start = np.divmod(starts, steps + 2)
+    length = stops - starts
+    inside = (start > 0) & (start + length < steps)
+    return Gaps(column[inside], start[inside], length[inside])
+
+
+def fill_gaps(values: F64, gaps: Gaps) -> Bools:
+    """Fill these gaps of `values` in place, each with the value before it; return which were filled: bool [T, C]."""
+    filled = np.zeros(values.shape, np.bool_)
+    begins = np.cumsum(gaps.length) - gaps.length
+    rows = np.arange(int(gaps.length.sum())) + np.repeat(gaps.start - begins, gaps.length)
+    columns = np.repeat(gaps.column, gaps.length)
+    values[rows, columns] = np.repeat(values[gaps.start - 1, gaps.column], gaps.length)
+    filled[rows, columns] = True
+    return filled
+
+
+_ROUNDING = 1e-9  # 10 × 0.7 is 7.000000000000001, 0.29 × 100 is 28.999999999999996
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows [0, val_row) train, [val_row, test_row) validate, the rest tests; and how many targets each part has."""
+
+    val_row: int
+    test_row: int
+    train_targets: int
+    val_targets: int
+    test_targets: int
+
+
+def cut(observed: npt.NDArray[np.bool_], train: float, val: float) -> Cut:
+    """Cut the rows of one entity. observed: whether each row's target was observed, bool [T]; shares of targets."""
+    rows = np.flatnonzero(observed)
+    n = len(rows)
+    train_targets = share_of(n, train)
+    val_targets = min(share_of(n, val), n - train_targets)
+    last = train_targets + val_targets
+    val_row = int(rows[train_targets - 1]) + 1 if train_targets else 0
+    test_row = int(rows[last - 1]) + 1 if last else 0
+    return Cut(val_row, max(test_row, val_row), train_targets, val_targets, n - last)
+
+
+def cut_at(observed: npt.NDArray[np.bool_], val_row: int, test_row: int) -> Cut:
+    """Return the cut whose parts begin at these rows. observed: as in `cut`."""
+    parts = np.split(observed, [val_row, test_row])
+    return Cut(val_row, test_row, *(int(part.sum()) for part in parts))
+
+
+def share_of(count: int, share: float) -> int:
+    """Return floor(count × share), where a product that is meant to be whole is whole."""
+    return int(np.floor(count * share + _ROUNDING))
+
 
 DROPPED = ("entity_failed", "bad_time", "off_grid", "duplicate_time", "trimmed")
 _MOST_CELLS = 1 << 29  # 4 GiB of one entity's axis
@@ -73,7 +182,7 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
     never = missing.all(axis=0)
     if never.any():
         raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
-    start, stop = gaps.span(~missing, least=0 if at is None else at[1])
+    start, stop = trimmed(~missing, least=0 if at is None else at[1])
     if start == stop:
         raise LeftOut("no time lies between the first and the last value of all columns")
     seen = ~missing[start:stop]
@@ -84,11 +193,11 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
             f"{parts.train_targets:,} observed targets would train (of {int(seen[:, 0].sum()):,}), {required:,} "
             f"are required by min_train_years {settings.min_train_years:g}"
         )
-    found = gaps.find(missing)
+    found = find_gaps(missing)
     may = np.isin(columns, settings.filled_columns())
     short = (found.length <= settings.max_imputation_gap_size) & may[found.column]
     whole = found.inside([start + parts.val_row, start + parts.test_row])
-    filled = gaps.fill(values, found.take(short & whole))[start:stop]
+    filled = fill_gaps(values, found.take(short & whole))[start:stop]
     kept = values[start:stop]
     why = reasons(pipelines, columns, kept[: parts.val_row])
     if why is not None:

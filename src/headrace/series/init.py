@@ -28,7 +28,7 @@ from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.series.arrays.axis import Frequency, infer
 from headrace.series.config import FILE_NAME, Series
-from headrace.series.sources import STATIC, files_of, parse
+from headrace.series.sources import FLOW, FORCING, STATIC, files_of, parse
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
@@ -99,7 +99,6 @@ def _pipelines(settings: dict[str, Any], encoded: list[str]) -> dict[str, Any]:
 
 
 def _camels(asked: AskedSeries, root: Path) -> _Draft:
-    from headrace.series.camels_us import FLOW, FORCING
 
     products = sorted(each.name for each in (root / "basin_mean_forcing").iterdir())
     features = [known(each, (*FLOW, *FORCING), "feature") for each in asked.feature_names or FORCING]

@@ -32,8 +32,8 @@ from headrace.run.events import silent
 from headrace.run.identity import fingerprint
 from headrace.series.arrays.axis import Axis, place
 from headrace.series.arrays.encoders import Encoder, fit_encoder
-from headrace.series.arrays.near_target import correlations, suspects, tally, warning
 from headrace.series.arrays.scalers import Scalers
+from headrace.series.arrays.statistics import correlations, suspects, tally, warning
 from headrace.series.clean import Cleaned, LeftOut, clean
 from headrace.series.config import Series
 from headrace.series.pipelines.fitted import Fitted, fit, join, to_bytes

@@ -35,9 +35,8 @@ from headrace.stream.order.remaining import resolve_remainder
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
 from headrace.tabular.distribution import distribution_info, left_after, verify_no_shard_overlap
-from headrace.tabular.fields import BadNumbers, DeclaredBlocks, Fields, NumberType
+from headrace.tabular.fields import BadNumbers, DeclaredBlocks, Fields, NumberType, of_frame, open_files
 from headrace.tabular.processors import Processor, as_processor, batch_of, processed, rows_of
-from headrace.tabular.sources import of_frame, open_files
 
 try:
     from torch.utils.data import get_worker_info

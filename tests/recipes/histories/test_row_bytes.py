@@ -7,7 +7,7 @@ import pytest
 from pings import dealt, histories, random_pings, write_pings
 
 from headrace.histories import recipe
-from headrace.histories.codec.decoding import decode_row
+from headrace.histories.codec.rows import decode_row
 from headrace.histories.shard_file import read_blobs
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.histories.codec.addresses import Addresses
 from headrace.histories.codec.rows import LARGEST_SPAN, blob_bytes
-from headrace.histories.keyed import EntityHashes, multiset_sum
-from headrace.histories.piece import ENTITY, partition_of
+from headrace.histories.piece import ENTITY, EntityHashes, multiset_sum, partition_of
 from headrace.histories.sort import distinct_entities, distinct_peers, measurement_order
 from headrace.histories.write import cut_rows
 

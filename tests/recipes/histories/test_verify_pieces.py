@@ -19,12 +19,10 @@ from pings import dealt, histories, random_pings, write_pings
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.decoding import decode_row
 from headrace.histories.codec.latency import is_canonical
-from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, encode_rows
+from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, decode_row, encode_rows
 from headrace.histories.config import Histories
-from headrace.histories.keyed import hash_entities
-from headrace.histories.piece import partition_of
+from headrace.histories.piece import hash_entities, partition_of
 from headrace.histories.shard_file import ROW_SCHEMA, Most, read_blobs, read_pieces
 from headrace.histories.verify import FACTS, Found, Partition, check_shard, verify_histories
 
@@ -102,7 +100,7 @@ def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict
         if place == len(facts):
             return place, "is not in rows.parquet"
         address = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
-        (name,) = render(address, partition.settings.entity_kind)
+        (name,) = render(address, partition.settings.entity_kind).to_pylist()
         hashes = hash_entities(address, partition.settings.entity_kind, partition.settings.seed)
         split = "train" if hashes.train(partition.settings.train_ratio)[0] else "test"
         told = tuple(facts[place][each] for each in FACTS)
@@ -246,7 +244,7 @@ def other_entity(rows: Rows, place: int, number: int, agrees: bool) -> None:
     head["entity"][0][number % size] ^= 1 + number % 255
     if agrees:
         address = Addresses(head["entity_family"].copy(), head["entity"].copy())
-        (rows.facts[place]["src_id"],) = render(address, "address")
+        (rows.facts[place]["src_id"],) = render(address, "address").to_pylist()
 
 
 def other_family(rows: Rows, place: int, number: int, agrees: bool) -> None:

@@ -11,7 +11,7 @@ from series_sources import frame_of, run_of, series, write_source
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.run.prepare import prepare
 from headrace.series import batches, statics
-from headrace.series.arrays.gaps import Gaps
+from headrace.series.clean import Gaps
 from headrace.series.leaks import leak_checks
 
 ENTITIES = ["a", "b", "c", "d", "e"]

@@ -27,8 +27,7 @@ from headrace import load_pipelines
 from headrace.errors import SettingsError
 from headrace.run.identity import run_id
 from headrace.series.pipelines.grouped import GroupedPipeline
-from headrace.series.pipelines.settings import Preprocessing, chosen_entities
-from headrace.series.pipelines.step_data import as_steps
+from headrace.series.pipelines.settings import Preprocessing, as_steps, chosen_entities
 from headrace.series.pipelines.unified import UnifiedPipeline
 
 SAME = [

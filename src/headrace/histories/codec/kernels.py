@@ -1,4 +1,4 @@
-"""Addresses and measurements as records, compiled by numba: the same as `keyed`, `piece` and `sort` do in numpy.
+"""Addresses and measurements as records, compiled by numba: the same as `piece` and `sort` do in numpy.
 
 Addresses are hashed and told apart, entities and measurements are grouped by partition. Extra `histories`.
 """
@@ -76,7 +76,7 @@ def grouped(
     partitions: int,
 ) -> tuple[U64, I64, int]:
     """Group measurements by partition, each partition's in their order: as records; how many each partition has; and
-    what `keyed.multiset_sum` says of them.
+    what `piece.multiset_sum` says of them.
 
     entities: of each its partition, its place there, and its hash [E]; entity, micros, codes [N]; peer: of each
     measurement the place among peers [N], of each peer its family [P] and bytes [P, 16]. A record is 2 words, or 4 with

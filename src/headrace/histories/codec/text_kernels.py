@@ -1,4 +1,4 @@
-"""Read and write addresses as texts, compiled by numba: the same as `addresses` without a call each. Extra `histories`.
+"""Read texts as addresses, compiled by numba: the same as `addresses.parse` without a call each. Extra `histories`.
 
 All bytes of a text are looked at together: which of them are separators is a number with a bit for each, and a group of
 digits is turned into its value as one word. `addresses.parse` decides on what is not plainly an address that way. The
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.arrays import U8, Ints
 from headrace.compiled import compiled, read_only
 from headrace.errors import MissingExtra
-from headrace.histories.codec.addresses import Addresses, parse
+from headrace.histories.codec.addresses import parse
 
 try:
     from llvmlite import ir
@@ -31,7 +31,6 @@ _LOWER_A, _LOWER_F, _UPPER_A, _UPPER_F = (ord(letter) for letter in "afAF")
 _UNSURE = 255  # not plainly an address, and not plainly none
 _GROUPS = 8  # of an IPv6 address, 16 bits each
 _LONGEST, _LONGEST_DOTTED, _LONGEST_COLONED = 45, 15, 39  # text of an address; of numbers; of groups alone
-_LETTER = ord("a") - 10
 _LOOKED_AT = 64  # bytes from the begin of a text on, whatever its length
 _1, _3, _4, _6, _8, _10, _16, _24, _32, _100 = (np.uint64(each) for each in (1, 3, 4, 6, 8, 10, 16, 24, 32, 100))
 _BYTE, _UPPER_BYTE, _HALF = (np.uint64(each) for each in (0xFF, 0xFF00, 0xFFFF))
@@ -59,14 +58,6 @@ def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
             read, place = parse(each_once.dictionary, "address"), each_once.indices.to_numpy()
             family[unsure], data[unsure] = read.family[place], read.bytes[place]
     return family, data
-
-
-def render_texts(addresses: Addresses) -> pa.StringArray:
-    """Write addresses in their usual form: [N], without nulls."""
-    n = len(addresses)
-    letters, ends = np.empty(_LONGEST_COLONED * n, np.uint8), np.zeros(n + 1, np.int32)
-    used = _render(read_only(addresses.family), read_only(addresses.bytes), letters, ends)
-    return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(letters[:used].copy()))
 
 
 def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
@@ -225,67 +216,3 @@ def _spread(builder: Any, vector: Any, value: Any) -> Any:
     for place in range(vector.count):
         made = builder.insert_element(made, value, ir.Constant(ir.IntType(32), place))
     return made
-
-
-@compiled
-def _render(family: Any, data: Any, letters: Any, ends: Any) -> Any:
-    at = 0
-    for row in range(len(family)):
-        at = _write_coloned(data[row], letters, at) if family[row] == 6 else _write_dotted(data[row], 0, letters, at)
-        ends[row + 1] = at
-    return at
-
-
-@compiled
-def _write_dotted(data: Any, first: Any, letters: Any, at: Any) -> Any:
-    """Four bytes as decimal numbers; returns where the text ends."""
-    for place in range(first, first + 4):
-        if place > first:
-            letters[at] = _DOT
-            at += 1
-        value = np.int64(data[place])
-        if value > 99:
-            letters[at] = _ZERO + value // 100
-            at += 1
-        if value > 9:
-            letters[at] = _ZERO + value // 10 % 10
-            at += 1
-        letters[at] = _ZERO + value % 10
-        at += 1
-    return at
-
-
-@compiled
-def _write_coloned(data: Any, letters: Any, at: Any) -> Any:
-    """Eight groups in hexadecimal, the first longest run of zeros as `::`; IPv4 inside dotted, as glibc does."""
-    gap, longest, begin = -1, 1, 0
-    for group in range(_GROUPS + 1):
-        if group == _GROUPS or data[2 * group] != 0 or data[2 * group + 1] != 0:
-            if group - begin > longest:
-                gap, longest = begin, group - begin
-            begin = group + 1
-    behind = gap + longest if gap >= 0 else -1
-    mapped = longest == 5 and data[10] == 0xFF and data[11] == 0xFF
-    inside = gap == 0 and (longest == 6 or mapped)
-    group = 0
-    while group < _GROUPS:
-        if group == gap:
-            letters[at] = letters[at + 1] = _COLON
-            at += 2
-            group = behind
-            continue
-        if group > 0 and group != behind:
-            letters[at] = _COLON
-            at += 1
-        if group == 6 and inside:
-            return _write_dotted(data, 12, letters, at)
-        value = (np.int64(data[2 * group]) << 8) | np.int64(data[2 * group + 1])
-        begun: Any = False
-        for shift in range(12, -1, -4):
-            digit = (value >> shift) & 15
-            begun |= digit > 0 or shift == 0
-            if begun:
-                letters[at] = digit + (_ZERO if digit < 10 else _LETTER)
-                at += 1
-        group += 1
-    return at

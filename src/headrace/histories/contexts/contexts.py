@@ -25,11 +25,10 @@ from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, MissingExtra
-from headrace.histories.contexts.index import ContextIndex
+from headrace.histories.contexts.index import ContextIndex, SmallFacts, may_be_small
 from headrace.histories.contexts.options import ContextOptions, Kernel, Keys, Shuffle, Weighting
 from headrace.histories.contexts.reading import HistoryRows, open_rows
 from headrace.histories.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
-from headrace.histories.contexts.small import SmallFacts, may_be_small
 from headrace.histories.contexts.tokens import Tokens, batch_of, tokens_in_python
 from headrace.histories.contexts.vocabulary import Vocabulary
 from headrace.stream.loader.dataset import stream_of

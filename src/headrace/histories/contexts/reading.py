@@ -25,8 +25,7 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
-from headrace.histories.codec.decoding import damaged, decode_blobs, decode_rows
-from headrace.histories.codec.rows import RowColumns
+from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
 from headrace.histories.shard_file import open_array_record, unreadable
 
 ROWS = "rows.parquet"

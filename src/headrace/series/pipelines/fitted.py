@@ -26,8 +26,7 @@ from headrace.errors import CorruptShard, SettingsError
 from headrace.series.arrays.scalers import Scalers, Values, fit_scalers
 from headrace.series.arrays.steps import FUNCTIONS
 from headrace.series.pipelines.objects import ObjectScalers, fit_objects, from_skops, to_skops
-from headrace.series.pipelines.settings import PipelineSettings, Strategy
-from headrace.series.pipelines.step_data import is_native
+from headrace.series.pipelines.settings import PipelineSettings, Strategy, is_native
 
 Part = Scalers | ObjectScalers
 

@@ -22,7 +22,7 @@ from headrace.arrays import F64, I64
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
 from headrace.series.arrays.scalers import Part, Scalers, Values
 from headrace.series.arrays.steps import NATIVE, FittedStep, StepData
-from headrace.series.pipelines.step_data import build, goes_back
+from headrace.series.pipelines.settings import build, goes_back
 
 _HARMLESS = ("numpy.dtype",)  # an imputer keeps the type of what it was fitted on; a name and a size, nothing to run
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)

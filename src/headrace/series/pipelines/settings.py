@@ -1,8 +1,16 @@
-"""Pipelines as settings: which steps, fitted for whom, over which columns. Checked before any work."""
+"""Pipelines as settings: which steps, fitted for whom, over which columns. Checked before any work.
+
+A step is data: `{"step": "StandardScaler", "with_mean": False}`, from YAML or scikit-learn objects. Everything that
+decides the result is in the data, so the run id tells two settings of a scaler apart. What cannot be written as data
+(functions of one's own, one's own classes) is refused, and so is a pipeline that is fitted already: its data do not
+hold what it learned, so a run would fit it anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence, Set
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,10 +18,219 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.digest import derive_key, hash_texts
-from headrace.errors import SettingsError
-from headrace.series.arrays.steps import ENCODERS, StepData, why_not_invertible
-from headrace.series.pipelines.step_data import as_steps, build, goes_back, is_native, refuse_fitted
+from headrace.errors import MissingExtra, SettingsError
+from headrace.series.arrays.steps import ENCODERS, FUNCTIONS, NATIVE, StepData, complete, why_not_invertible
 from headrace.settings import Names, Settings
+
+_NAN = "nan"  # JSON has no such number
+
+# Parameters that change no number, which are left out of the data; those of encoders, and what may only be left so.
+_NO_EFFECT = {"copy", "n_jobs", "verbose", "memory", "transform_input"}
+_NO_EFFECT_ENCODING = {"dtype", "sparse_output", "encoded_missing_value"}
+_LEFT_ENCODING = {"min_frequency": None, "max_categories": None, "feature_name_combiner": "concat"}
+_CONTAINERS = {
+    "ColumnTransformer": "give a list of pipelines, each with its columns",
+    "FeatureUnion": "give one pipeline of steps; a step must keep the columns as they are",
+}
+_ELSEWHERE = ("sklearn.preprocessing", "sklearn.impute")
+_FILES = (".joblib", ".skops", ".pkl", ".pickle", ".json")
+_NOT_LEARNED = {"n_features_in_", "feature_names_in_"}  # steps that learn nothing keep these of what they have seen
+
+
+def as_steps(value: Any) -> list[StepData]:
+    """Return the steps of what was given as a pipeline: a word, a mapping, a list of them, or scikit-learn objects.
+
+    Raises `SettingsError` for what cannot be written as data, `MissingExtra` for a step that needs scikit-learn.
+    """
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        return _one(value)
+    steps: list[StepData] = []
+    for each in value:
+        named = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)  # scikit-learn's (name, step)
+        steps += _one(each[1] if named else each)
+    return steps
+
+
+def refuse_fitted(value: Any) -> None:
+    """Raise `SettingsError` for a pipeline, or a step anywhere in it, that is fitted already, and for a file of one."""
+    if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
+        raise SettingsError(
+            f"pipeline {str(value)!r} is a file: what it holds is fitted already, and would be fitted anew on this "
+            f"run's train rows; give steps, e.g. [StandardScaler]"
+        )
+    if isinstance(value, list | tuple):
+        for each in value:
+            if not isinstance(each, str | Mapping):
+                refuse_fitted(each)
+        return
+    told = _fitted_word(value)
+    if told is not None:
+        raise SettingsError(
+            f"{told} is fitted already, and would be fitted anew on this run's train rows; give an unfitted one: "
+            f"sklearn.base.clone(…) of scikit-learn's, the .steps of one of headrace's"
+        )
+
+
+def _fitted_word(value: Any) -> str | None:
+    """The name of the fitted object that a pipeline is or holds; None if it holds none."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "headrace":
+        return kind.__name__ if getattr(value, "is_fitted", True) else None
+    if isinstance(value, type) or not hasattr(value, "get_params"):
+        return None
+    for each in (value, *value.get_params(deep=True).values()):
+        # what scikit-learn's check_is_fitted looks at, without what steps that learn nothing have too
+        if hasattr(each, "get_params") and not isinstance(each, type):
+            learned = {name for name in vars(each) if name.endswith("_") and not name.startswith("__")}
+            if learned - _NOT_LEARNED:
+                return type(each).__name__
+    return None
+
+
+def is_native(steps: Sequence[StepData]) -> bool:
+    """Return whether all steps are computed here, as arrays."""
+    return all(each["step"] in NATIVE for each in steps)
+
+
+def goes_back(step: StepData, made: Any) -> bool:
+    """Return whether scikit-learn's object of a step brings values back. An imputer does so for added columns only."""
+    return step["step"] != "SimpleImputer" and hasattr(made, "inverse_transform")
+
+
+def build(step: StepData) -> Any:
+    """Return the unfitted scikit-learn object of a step. Raises `MissingExtra`."""
+    word, params = step["step"], _without(step, {"step"})
+    for name, value in params.items():
+        if value == _NAN:
+            params[name] = float("nan")
+        elif name in ("feature_range", "quantile_range"):
+            params[name] = tuple(value)
+        elif word == "FunctionTransformer" and value is not None:
+            params[name] = FUNCTIONS[value].call
+    if word == "FunctionTransformer":
+        params["check_inverse"] = False  # it takes NaN for a failure
+    if word == "MaxAbsScaler" and not params["clip"]:
+        del params["clip"]  # older versions know none
+    return _class(word)(**params)
+
+
+def _one(value: Any) -> list[StepData]:
+    if value is None or value == "passthrough":
+        return []
+    if isinstance(value, str):
+        return _from_word(value, {})
+    if isinstance(value, Mapping):
+        return _from_mapping(value)
+    steps = getattr(value, "steps", None)
+    if isinstance(steps, list):  # a scikit-learn Pipeline
+        return [step for _, each in steps for step in _one(each)]
+    return [_from_object(value)]
+
+
+def _from_mapping(value: Mapping[str, Any]) -> list[StepData]:
+    if "step" in value:
+        return _from_word(str(value["step"]), _without(value, {"step"}))
+    if len(value) == 1:
+        ((word, params),) = value.items()
+        if params is None or isinstance(params, Mapping):
+            return _from_word(str(word), params or {})
+    raise SettingsError(
+        f"a step is {dict(value)!r}; write it as {{step: StandardScaler}}, with its parameters beside `step`"
+    )
+
+
+def _from_word(word: str, params: Mapping[str, Any]) -> list[StepData]:
+    if word == "passthrough":
+        return []
+    if word in ENCODERS:
+        left = {name for name, value in _LEFT_ENCODING.items() if name in params and params[name] == value}
+        return [complete(word, _without(params, left | _NO_EFFECT_ENCODING))]
+    if word not in NATIVE:
+        return [_checked(word, params)]
+    if word == "FunctionTransformer" and "inverse_func" not in params and params.get("func") in FUNCTIONS:
+        params = {**params, "inverse_func": FUNCTIONS[params["func"]].inverse}
+    return [complete(word, _without(params, _NO_EFFECT))]
+
+
+def _without(params: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name not in names}
+
+
+def _from_object(value: Any) -> StepData:
+    kind = type(value)
+    word = kind.__name__
+    if word in _CONTAINERS:
+        raise SettingsError(f"{word} is no step here; {_CONTAINERS[word]}")
+    if isinstance(value, type):
+        raise SettingsError(f"{value.__name__} is a class; give an object, {value.__name__}()")
+    if not hasattr(value, "get_params") or kind.__module__.partition(".")[0] != "sklearn":
+        raise SettingsError(
+            f"{kind.__module__}.{word} cannot be written as data, so no run id could tell its versions apart; give "
+            f"scikit-learn's transformers or the steps {', '.join(NATIVE)}, or make the column beforehand"
+        )
+    params = _without(value.get_params(deep=False), _NO_EFFECT)
+    if word == "FunctionTransformer":
+        return _from_word(word, _functions(params))[0]
+    if word in NATIVE or word in ENCODERS:
+        return _from_word(word, params)[0]
+    return _checked(word, params)
+
+
+def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
+    named: dict[str, str | None] = {}
+    for name in ("func", "inverse_func"):
+        given = params[name]
+        # a function of numpy's is the object itself; comparing anything else could call code of its own
+        named[name] = next((word for word, known in FUNCTIONS.items() if known.call is given), None)
+        if given is not None and named[name] is None:
+            raise SettingsError(
+                f"FunctionTransformer: {name} is {getattr(given, '__name__', given)!r}, which cannot be written as "
+                f"data; give one of numpy's, e.g. func=numpy.log1p, inverse_func=numpy.expm1, or make the column "
+                f"beforehand"
+            )
+    for name in ("kw_args", "inv_kw_args"):
+        if params.get(name):
+            raise SettingsError(f"FunctionTransformer: {name} is {params[name]!r}; arguments are not passed on")
+    return named
+
+
+def _checked(word: str, params: Mapping[str, Any]) -> StepData:
+    """A step that scikit-learn computes, with all its parameters."""
+    try:
+        made = _class(word)(**params)
+    except TypeError as error:
+        raise SettingsError(f"{word}: {error}; see its page in scikit-learn's documentation") from error
+    full = _without(made.get_params(deep=False), _NO_EFFECT)
+    if "random_state" in full and full["random_state"] is None:
+        full["random_state"] = 0  # the same bytes on every run
+    for name, value in full.items():
+        if isinstance(value, tuple):
+            full[name] = value = list(value)
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise SettingsError(
+                f"{word}: {name} is {value!r}, which cannot be written as data; give numbers, texts or lists"
+            ) from None
+        if isinstance(value, float) and value != value:
+            full[name] = _NAN
+    return {"step": word, **full}
+
+
+def _class(word: str) -> Any:
+    import importlib
+
+    try:
+        for name in _ELSEWHERE:
+            found = getattr(importlib.import_module(name), word, None)
+            if isinstance(found, type) and hasattr(found, "transform"):
+                return found
+    except ImportError:
+        raise MissingExtra("scikit-learn", "series") from None
+    raise SettingsError(
+        f"step is {word!r}; known: {', '.join(NATIVE)} and the transformers of {' and '.join(_ELSEWHERE)}"
+    )
+
 
 Strategy = Literal["per_group", "unified"]
 

@@ -36,13 +36,11 @@ from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
-from headrace.series.windows.chunks import check_chunks
-from headrace.series.windows.found import WindowCounts, check_some, count_windows
-from headrace.series.windows.loader import Shuffle, WindowLoader
+from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunks
 from headrace.series.windows.options import WindowOptions
 from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
-from headrace.series.windows.windows import Windows, windows_of
+from headrace.series.windows.windows import WindowCounts, Windows, check_some, count_windows, windows_of
 from headrace.settings import load_yaml
 from headrace.stream.loader.resumed import CountedLoader, ResumedModule
 from headrace.stream.order.remaining import Remainder

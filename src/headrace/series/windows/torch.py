@@ -18,9 +18,8 @@ from typing import Any, SupportsIndex, Unpack
 from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as arrays_of
-from headrace.series.windows.found import WindowCounts, check_some
 from headrace.series.windows.loader import WindowLoader, WindowStreamArguments, as_tensors
-from headrace.series.windows.windows import Windows, open_windows
+from headrace.series.windows.windows import WindowCounts, Windows, check_some, open_windows
 
 try:
     import torch
