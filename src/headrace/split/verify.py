@@ -22,6 +22,8 @@ from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobod
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import TemporalSplit
 from headrace.split.shards import SPLITS, on_utc
+from headrace.stream.audit.leaks import SplitRows
+from headrace.stream.audit.near import near_duplicates
 
 
 @dataclass
@@ -74,6 +76,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
         checks.append(Check("val and test are apart", "no entity validates and tests", problem))
     if repeats is not None:
         checks.append(_content_check(run, settings, repeats, {split: seen[split].content for split in SPLITS}))
+        checks += _near_checks(run, settings, repeats, workers or default_workers())
     return checks
 
 
@@ -99,6 +102,28 @@ def _content_check(
             f"own, which is not what the manifest counts; prepare the run again"
         )
     return Check(name, detail, problem, "count" if settings.duplicates == "count" else "law")
+
+
+def _near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], workers: int) -> list[Check]:
+    """Look for near rows again, where the settings do: in two splits, and with "drop" anywhere."""
+    if settings.near is None:
+        return []
+    splits = [SplitRows(run, split, workers) for split in SPLITS]
+    found = near_duplicates(splits, said["content"], settings.near, packed=False)
+    across, own = sum(each.rows for each in found.shared), sum(found.repeated.values())
+    parts = [f"{each.rows:,} {each.split} rows with one of {each.earlier}" for each in found.shared]
+    listed = f"{', '.join(parts)} have a Jaccard index of {settings.near:g} or more"
+    if settings.duplicates == "count":
+        return [Check("near content apart", f"not asked for: {listed}", kind="count")]
+    once = settings.duplicates == "drop"
+    detail = f"no row has a Jaccard index of {settings.near:g} or more with one of another split"
+    detail = f"no two rows have a Jaccard index of {settings.near:g} or more" if once else detail
+    problem = None
+    if across + (own if once else 0) > said["near"]["not_compared"]:  # of these the run says that it did not look
+        examples = [pair for each in found.shared for pair in each.examples][:1]
+        such = "".join(f", such as {late} and {early}" for early, late, _ in examples)
+        problem = f"{run.root}: {listed}{such}" if across else f"{run.root}: {own:,} rows are near one of their split"
+    return [Check("near content apart", listed if across else detail, problem)]
 
 
 def _first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from headrace.arrays import F64, I64, U64
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
@@ -186,7 +187,7 @@ def find_leaks(
     if against and not holds_texts(schema):
         raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
     workers = workers or default_workers()
-    splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
+    splits = [SplitRows(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
@@ -215,10 +216,10 @@ def find_leaks(
 
 
 @dataclass(frozen=True)
-class _Split:
+class SplitRows:
     """One split, to be read block by block."""
 
-    dataset: Dataset
+    dataset: IndexedDataset
     name: str
     workers: int
 
@@ -266,7 +267,7 @@ def _roles(dataset: Dataset) -> dict[str, Any]:
     return {**roles, **rest, "cutoff_us": dataset.manifest.facts.get("cutoff_us")}
 
 
-def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+def _dated(splits: Sequence[SplitRows], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
     """Read when each row of each split is, and of which entity."""
     columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
     read = partial(timed, columns, roles.get("time_format", "auto"), roles.get("null_values", ()))
@@ -285,7 +286,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
     return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
 
 
-def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: bool) -> Shared:
+def _shared(earlier: SplitRows, later: SplitRows, known: U64, found: U64, *, packed: bool) -> Shared:
     hit = np.flatnonzero(np.isin(found, known) & (found != NOTHING))
     examples = []
     if not packed:
@@ -302,7 +303,7 @@ def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: b
     )
 
 
-def _near_ids(splits: Sequence[_Split], entity: str) -> NearIds:
+def _near_ids(splits: Sequence[SplitRows], entity: str) -> NearIds:
     """Group entities by what is left of them without case, blanks around and between words, and Unicode forms."""
 
     def distinct(table: pa.Table) -> pl.DataFrame:
@@ -332,7 +333,7 @@ def _near_ids(splits: Sequence[_Split], entity: str) -> NearIds:
     return NearIds(entities=len(groups), apart=len(apart), examples=tuple(tuple(each) for each in examples))
 
 
-def _telling(splits: Sequence[_Split], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
+def _telling(splits: Sequence[SplitRows], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
     """Try each column alone on the label: the most frequent class of its value, or of its 256th of the values."""
     if len(splits) < 2:
         return ()
@@ -378,7 +379,7 @@ def _binned(values: pl.Series, edges: F64) -> pl.Series:
     return pl.Series(values.name, numbers)
 
 
-def _texts_of(splits: Sequence[_Split]) -> Iterator[tuple[str, str, int, Texts]]:
+def _texts_of(splits: Sequence[SplitRows]) -> Iterator[tuple[str, str, int, Texts]]:
     """Yield (split, shard, number of the first row in the shard, texts) of each block."""
     for each in splits:
         index = each.index
