@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, least_of_component
+from headrace.dataset.contents import names_told, repeats_told
 from headrace.errors import SettingsError
 from headrace.formats.content import NOTHING, Repeated, among, count_repeats, tagged
 from headrace.formats.shard import Shard
@@ -33,7 +34,6 @@ from headrace.split.shards import SPLITS, Classes, SplitPlan, classify, content_
 from headrace.stream.audit.overlap import holds_texts, texts_of
 
 _TEST = SPLITS.index("test")
-_SHARE = 0.001  # of a split's rows: repeats that are worth a warning
 _LARGE_UNIT, _LARGE_SHARE = 10, 0.01  # entities of a unit that is worth one
 _TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
 
@@ -209,7 +209,7 @@ def _alike_words(scanned: Scanned, classes: Classes, rows: I64) -> U64:
 def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> Iterator[str]:
     """Warn of splits that repeat what earlier ones have, and of entities that share too much to be split."""
     names, near = found["content"], found.get("near")
-    compared = ", ".join(names[:8]) + (f" and {len(names) - 8:,} more columns" if len(names) > 8 else "")
+    compared = names_told(names)
     cases = [("repeat the content of", found)]
     if near is not None:
         cases.append(("are near, or joined through near ones to, rows of", near))
@@ -217,15 +217,10 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
             most = f"at most {near['not_compared']:,} pairs of rows were not compared"
             yield f"near: {most}: they look like too many others"
     for verb, case in cases:
-        parts = [
-            f"{100 * count / rows[split]:.1f} % of the {split} rows ({count:,} of {rows[split]:,})"
-            for split, count in case["in_earlier_split"].items()
-            if count > _SHARE * rows[split]
-        ]
-        if parts:
+        if (told := repeats_told(case["in_earlier_split"], rows, verb=verb)) is not None:
             yield (
-                f"{' and '.join(parts)} {verb} an earlier split, compared by {compared}; set content= to the columns "
-                f'that count, or choose duplicates="group" or "drop"'
+                f"{told}, compared by {compared}; set content= to the columns that count, or choose "
+                f'duplicates="group" or "drop"'
             )
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):

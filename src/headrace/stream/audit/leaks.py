@@ -7,7 +7,6 @@ values of a row, which two different rows share once in 10^19 pairs. Of packed r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from headrace.arrays import F64, I64, U64
 from headrace.checks import check_integer
+from headrace.dataset.contents import roles_of
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
@@ -158,7 +158,7 @@ def find_leaks(
     if near is not None:
         check_near(near)
     names = dataset.schema.names
-    roles = _roles(dataset)
+    roles = roles_of(dataset)
     roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
     entity, label, time = roles.get("entity"), roles.get("label"), roles.get("time")
     for role, name in (("entity", entity), ("label", label), ("time", time), *(("content", each) for each in content)):
@@ -249,22 +249,6 @@ class SplitRows:
 
 def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -> Any:
     return work(read(number, None if columns is None else list(columns)))
-
-
-def _roles(dataset: Dataset) -> dict[str, Any]:
-    """Return the columns that play a role in a prepared run, what its times are read by, and its cutoff."""
-    path = dataset.root / "config.json"
-    if dataset.manifest is None or not path.is_file():
-        return {}
-    settings = json.loads(path.read_bytes())
-    named = ("time", "entity", "label", "time_format")
-    roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
-    if (own := registration_of_run(dataset.manifest.recipe).roles) is not None:
-        roles |= load(own)(settings)
-    # Settings name columns of the source; of packed rows those are gone.
-    roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
-    rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
-    return {**roles, **rest, "cutoff_us": dataset.manifest.facts.get("cutoff_us")}
 
 
 def _dated(splits: Sequence[SplitRows], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
