@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.arrays import I64, U64
 from headrace.dataset.indexed import IndexedDataset
+from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
@@ -58,7 +59,8 @@ def repeats_without(run: FinishedRun, gone: Mapping[str, I64], workers: int) -> 
     """Count the repeats of a run, as its manifest does, without some rows of each split. 8 bytes a row."""
     said = run.manifest.facts["duplicates"]
     content = {
-        split: np.delete(split_digests(run, split, workers, said["content"]), gone[split]) for split in said["repeated"]
+        split: np.delete(split_digests(run, split, workers, said["content"]), gone[split])
+        for split in in_usual_order(run.splits)
     }
     found = repeats_in(content)
     return {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}

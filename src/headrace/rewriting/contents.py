@@ -102,8 +102,11 @@ def _file(number: int) -> str:
     return f"{STAGE_DIRECTORY}/compare-{number:05d}.arrow"
 
 
-def decide(run: Path, rows: Sequence[int], *, drop: bool) -> list[Kept]:
-    """Decide which rows go, from what `compare` left of pieces with this many rows: of each content the first stays."""
+def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool) -> list[Kept]:
+    """Decide which rows go, from what `compare` left of pieces: of each content the first row stays, split by split.
+
+    rows, splits: of each piece its rows, and the place of its split.
+    """
     tables = [read_arrow(run / _file(number)) for number in range(len(rows))]
     holds = [
         table["holds"].to_numpy() if "holds" in table.column_names else np.zeros(count, np.bool_)
@@ -113,6 +116,7 @@ def decide(run: Path, rows: Sequence[int], *, drop: bool) -> list[Kept]:
     if drop:
         digests = np.concatenate([np.empty(0, np.uint64), *(table["content"].to_numpy() for table in tables)])
         held = np.flatnonzero((digests != NOTHING) & ~np.concatenate(holds))
+        held = held[np.argsort(np.repeat(splits, rows)[held], kind="stable")]
         copies[held] = True
         copies[held[np.unique(digests[held], return_index=True)[1]]] = False
     parts = np.split(copies, np.cumsum(rows)[:-1])

@@ -19,6 +19,7 @@ from headrace.arrays import U64
 from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
+from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
@@ -135,6 +136,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
             made.append(Task(piece.target, piece.bytes, partial(work, number, piece), reads))
         return made
 
+    order = in_usual_order(source.splits)
     compared = compared_columns(settings, source, settings.columns or names, bins=are_bins(settings.columns or names))
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
     if benchmarks is not None and are_bins(names):
@@ -153,7 +155,8 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         looked = context.stage("compare", tasks(look), durable=False)
         excluded = [each.result["excluded"] for each in looked]
         rows = [piece.rows for piece in pieces]
-        kept = decide(context.run, rows, drop=settings.duplicates == "drop")
+        places = [order.index(piece.split) for piece in pieces]
+        kept = decide(context.run, rows, places, drop=settings.duplicates == "drop")
         check_left(kept, rows)
 
     fields = [source.schema.field(name) for name in settings.columns or names]
@@ -174,7 +177,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         digests: list[U64] | None = [] if compared else None
         made = _write(files, settings, source, schema, piece, compared, digests, None if kept is None else kept[number])
         if digests is not None:
-            keep_digests(files, number, digests, source.splits.index(piece.split))
+            keep_digests(files, number, digests, order.index(piece.split))
         return made
 
     made = context.stage("rewrite", tasks(write))
@@ -188,7 +191,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     if benchmarks is not None:
         facts["benchmarks"] = benchmarks.facts(excluded)
     if compared:
-        repeats = counted(context.run, len(pieces), source.splits)
+        repeats = counted(context.run, len(pieces), order)
         context.warn(told(repeats, {split: each.rows for split, each in totals.items()}, compared))
         facts["duplicates"] = {
             "are": settings.duplicates,
