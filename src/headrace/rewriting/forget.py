@@ -1,5 +1,20 @@
 """How rewritten shards are written again without some of their rows."""
 
-from headrace.run.erase import Erasure
+from __future__ import annotations
 
-ERASURE = Erasure(encoding="fast")
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.arrays import I64
+from headrace.dataset.contents import repeats_without
+from headrace.dataset.open import FinishedRun
+from headrace.run.erase import Erased, Erasure
+
+
+def _facts(run: FinishedRun, erased: Erased, _counts: Mapping[str, I64], workers: int) -> dict[str, Any]:
+    """Count repeated content again."""
+    said = run.manifest.facts.get("duplicates")
+    return {} if said is None else {"duplicates": {**said, **repeats_without(run, erased.rows, workers)}}
+
+
+ERASURE = Erasure(facts=_facts, encoding="fast")

@@ -6,7 +6,7 @@ themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -15,23 +15,38 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import U64
 from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
+from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
+from headrace.formats.content import row_digests
 from headrace.formats.detect import Kind, stem_of_name
 from headrace.formats.open_parquet import key_values
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
+from headrace.rewriting.contents import (
+    REASONS,
+    Kept,
+    check_left,
+    compare,
+    compared_columns,
+    counted,
+    decide,
+    keep_digests,
+    told,
+)
 from headrace.rewriting.settings import Rewrite
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
+from headrace.stream.audit.exclude import IN_BENCHMARK, read_excluded
 
 PLAIN_DIRECTORY = "data"
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
@@ -112,39 +127,87 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         for piece in plan_pieces(source.split_index(split), directories[split], settings.shard_bytes)
     ]
 
-    def task(work: Callable[[Piece, TaskFiles], dict[str, Any]], piece: Piece) -> Task:
-        index = source.split_index(piece.split)
-        shards = np.unique(index.shard_of_block[piece.start : piece.stop])
-        return Task(piece.target, piece.bytes, partial(work, piece), [source.root / index.shards[at] for at in shards])
+    def tasks(work: Callable[[int, Piece, TaskFiles], dict[str, Any]]) -> list[Task]:
+        made = []
+        for number, piece in enumerate(pieces):
+            index = source.split_index(piece.split)
+            shards = np.unique(index.shard_of_block[piece.start : piece.stop])
+            reads = [source.root / index.shards[at] for at in shards]
+            made.append(Task(piece.target, piece.bytes, partial(work, number, piece), reads))
+        return made
+
+    order = in_usual_order(source.splits)
+    compared = compared_columns(settings, source, settings.columns or names, bins=are_bins(settings.columns or names))
+    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
+    if benchmarks is not None and are_bins(names):
+        raise SettingsError("exclude: packed bins hold tokens, not texts; give it to the run that packs the chats")
+    excluded: list[Mapping[str, int]] = []
+    kept: Sequence[Kept] | None = None
+    if settings.duplicates == "drop" or benchmarks is not None:  # rows are read once more to know which go
+        asked = compared if settings.duplicates == "drop" else ()
+        columns = None if benchmarks is not None else list(asked)  # an item may be in any column
+
+        def look(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
+            read = source.block_reader(piece.split)
+            tables = (read(block, columns) for block in range(piece.start, piece.stop))
+            return compare(files, number, tables, asked, benchmarks)
+
+        looked = context.stage("compare", tasks(look), durable=False)
+        excluded = [each.result["excluded"] for each in looked]
+        rows = [piece.rows for piece in pieces]
+        places = [order.index(piece.split) for piece in pieces]
+        kept = decide(context.run, rows, places, drop=settings.duplicates == "drop")
+        check_left(kept, rows)
 
     fields = [source.schema.field(name) for name in settings.columns or names]
     unknown = [field.name for field in fields if field.nullable]
     holding: set[str] = set()
     if unknown:  # columns that may hold nulls are read once to know
 
-        def find(piece: Piece, _: TaskFiles) -> dict[str, Any]:
+        def find(_number: int, piece: Piece, _files: TaskFiles) -> dict[str, Any]:
             return _find_nulls(source, unknown, piece)
 
-        found = context.stage("nulls", [task(find, piece) for piece in pieces], durable=False)
+        found = context.stage("nulls", tasks(find), durable=False)
         holding = {name for receipt in found for name in receipt.result["nulls"]}
     schema = pa.schema([field.with_nullable(field.name in holding) for field in fields])
     for directory in directories.values():
         local.make_directory(context.run / directory)
 
-    def write(piece: Piece, files: TaskFiles) -> dict[str, Any]:
-        return _write(files, settings, source, schema, piece)
+    def write(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
+        digests: list[U64] | None = [] if compared else None
+        made = _write(files, settings, source, schema, piece, compared, digests, None if kept is None else kept[number])
+        if digests is not None:
+            keep_digests(files, number, digests, order.index(piece.split))
+        return made
 
-    made = context.stage("rewrite", [task(write, piece) for piece in pieces])
+    made = context.stage("rewrite", tasks(write))
     shards = [
         ShardRecord(piece.split, receipt.files[0], receipt.result["blocks"], "parquet", piece.source_shard)
         for piece, receipt in zip(pieces, made, strict=True)
+        if receipt.result["blocks"]
     ]
     index, totals = tally(shards, source.splits)
+    facts["duplicates"] = None
+    if benchmarks is not None:
+        facts["benchmarks"] = benchmarks.facts(excluded)
+    if compared:
+        repeats = counted(context.run, len(pieces), order)
+        context.warn(told(repeats, {split: each.rows for split, each in totals.items()}, compared))
+        facts["duplicates"] = {
+            "are": settings.duplicates,
+            "content": list(compared),
+            "in_earlier_split": dict(repeats.earlier),
+            "repeated": dict(repeats.own),
+        }
+    dropped = {} if kept is None else dict.fromkeys(REASONS, 0)
+    for each in kept or ():
+        dropped["duplicate"] += len(each.copies)
+        dropped[IN_BENCHMARK] += len(each.in_benchmark)
     return Outcome(
         schema=schema,
         index=index,
         splits=totals,
-        dropped={},
+        dropped=dropped,
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
@@ -168,8 +231,19 @@ def _find_nulls(source: IndexedDataset, columns: Sequence[str], piece: Piece) ->
 
 
 def _write(
-    files: TaskFiles, settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: Piece
+    files: TaskFiles,
+    settings: Rewrite,
+    source: IndexedDataset,
+    schema: pa.Schema,
+    piece: Piece,
+    compared: Sequence[str],
+    digests: list[U64] | None,
+    kept: Kept | None,
 ) -> dict[str, Any]:
+    """Write the rows of a piece that stay; a piece of which none does gets no file. digests: where to put theirs."""
+    stays = np.ones(piece.rows, np.bool_) if kept is None else kept.mask(piece.rows)
+    if not stays.any():
+        return {"rows_read": piece.rows, "blocks": []}
     read = source.block_reader(piece.split)
     metadata = metadata_of_bins(source.root, source.split_index(piece.split), piece, schema)
     writer = ShardWriter(
@@ -182,16 +256,25 @@ def _write(
         block_rows=settings.rows_per_group,
     )
     with writer:
+        rows = 0
         for block in range(piece.start, piece.stop):
-            writer.append(read(block, schema.names))
+            table = read(block, schema.names)
+            own = stays[rows : rows + len(table)]
+            rows += len(table)
+            if not own.all():
+                table = table.filter(pa.array(own))
+            if digests is not None:
+                digests.append(row_digests(table.select(list(compared))))
+            if len(table):
+                writer.append(table)
         written = writer.finish()
-        if written.rows != piece.rows:
+        if rows != piece.rows:
             raise InputError(
-                f"{source.root / piece.source_shard}: has {written.rows} rows, the index says {piece.rows}; "
+                f"{source.root / piece.source_shard}: has {rows} rows, the index says {piece.rows}; "
                 f"it changed while it was read: run again once it is complete"
             )
         files.finished(writer.path, piece.target, written)
-    return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
+    return {"rows_read": rows, "blocks": [asdict(block) for block in written.blocks]}
 
 
 def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:

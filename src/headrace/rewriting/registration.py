@@ -18,13 +18,19 @@ REGISTRATION = Registration(
         sections="headrace.rewriting.init:rewrite_sections",
     ),
     stages={
+        "compare": ("compare rows", "shards"),
         "nulls": ("find nulls", "shards"),
         "rewrite": ("rewrite shards", "shards"),
         "forget": ("write shards again", "shards"),
     },
-    reasons={"forgotten": "its entity was erased"},
+    reasons={
+        "in_benchmark": "holds an item of a benchmark that is excluded",
+        "duplicate": "an earlier row has its content",
+        "forgotten": "its entity was erased",
+    },
     forget="headrace.rewriting.forget:ERASURE",
     shards="of one split",
     unproved=("The splits may share entities and times: they are those of the source, and were not compared again.",),
+    verify="headrace.rewriting.verify:verify_rewrite",
     figures="headrace.rewriting.figures:figures",
 )

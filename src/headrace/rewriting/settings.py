@@ -10,8 +10,9 @@ from pydantic import Field, field_validator
 
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Names
+from headrace.settings import Duplicates, Names
 from headrace.storage.settings import LocalPath, Places
+from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 if TYPE_CHECKING:
     from headrace.engine.engine import EngineName
@@ -49,6 +50,18 @@ class Rewrite(RecipeSettings):
         default_factory=dict, description="Types of columns of plain CSV or TSV shards, e.g. price=float32."
     )
     null_values: Names = Field((), description="Texts that mean missing in typed columns of plain text shards.")
+    duplicates: Duplicates = Field(
+        "count",
+        description="Rows with the same content; drop: the first stays, in the order of splits, shards and rows; "
+        "count: reported; allow: not looked for. Not group: splits stay as they are.",
+    )
+    content: Names = Field(
+        (),
+        description="Columns that make the content of a row; unless given those that the source's own run compares, "
+        "else all but time, entity, label and targets.",
+    )
+    exclude: Exclude = ()
+    exclude_ngram: ExcludeWords = 13
     cache_dir: LocalPath | None = Field(
         None, description="Where the index of plain shards is kept; ~/.cache/headrace unless given."
     )
@@ -60,12 +73,24 @@ class Rewrite(RecipeSettings):
             raise ValueError(f"columns are {list(value)}; name at least one, and each once")
         return value
 
+    @field_validator("duplicates")
+    @classmethod
+    def _no_groups(cls, value: str) -> str:
+        if value == "group":
+            raise ValueError(
+                "duplicates is 'group', and a rewrite moves no row to another split; choose 'drop', 'count' or "
+                "'allow', or group rows where the splits are made"
+            )
+        return value
+
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output, and which run the source is, if it is one."""
         from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
-        settings = self.model_dump(mode="json", exclude={"source", "cache_dir"})
-        return {**settings, **identity_of_source(self)}
+        settings = self.model_dump(mode="json", exclude={"source", "cache_dir", "exclude", "exclude_ngram"})
+        if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
+            del settings["duplicates"], settings["content"]
+        return {**settings, **exclusion_identity(self), **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's shards that hold rows, and their names relative to its root, sorted by name."""

@@ -41,8 +41,12 @@ class Content:
         if self.by == "fields":
             assert isinstance(chunk, DelimitedChunk)
             return chunk.digests(names)
-        own = fit(table.select([name for name in names if name in table.column_names]), self.schema)
-        return self.of_table(typed(own, self.types, self.null_values, where, chunk.first_row))
+        return self.of_table(self.table(table, where, chunk.first_row))
+
+    def table(self, table: pa.Table, where: str, first_row: int) -> pa.Table:
+        """Give the compared columns of rows their common and declared types. where: for errors."""
+        own = fit(table.select([name for name in self.schema.names if name in table.column_names]), self.schema)
+        return typed(own, self.types, self.null_values, where, first_row)
 
     def of_table(self, table: pa.Table) -> U64:
         """Digest rows whose columns are of their common and declared types."""

@@ -2,37 +2,55 @@
 
 Pass 1 leaves a digest of each row's content beside the scan, where rows go or entities are joined because of it. All
 digests are compared in memory, 16 bytes a row at most, and more only for rows whose content stands more than once.
+Where near rows count, all that are joined through them get one number, which then stands for their content. They are
+found among all rows of the source, those that go for another reason too; about 200 bytes a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.arrays import I64, U64, least_of_component
-from headrace.formats.content import NOTHING, Repeated, among, count_repeats
-from headrace.run.context import RunContext, read_arrow
+from headrace.dataset.contents import names_told, repeats_told
+from headrace.errors import SettingsError
+from headrace.formats.content import NOTHING, Repeated, among, count_repeats, tagged
+from headrace.formats.shard import Shard
+from headrace.formats.source import read_chunks
+from headrace.near.shingles import Shingles, shingles_of_texts
+from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
+from headrace.run.events import Note
+from headrace.run.near import Near, Part, find_near
 from headrace.split.allocate import allocate
-from headrace.split.content import Leave, row_numbers
-from headrace.split.scan import Scanned, read_scan
+from headrace.split.content import Content, Leave, row_numbers
+from headrace.split.scan import Scanned, alike_file, read_scan
 from headrace.split.shards import SPLITS, Classes, SplitPlan, classify, content_file, key_micros
+from headrace.stream.audit.overlap import holds_texts, texts_of
 
 _TEST = SPLITS.index("test")
-_SHARE = 0.001  # of a split's rows: repeats that are worth a warning
 _LARGE_UNIT, _LARGE_SHARE = 10, 0.01  # entities of a unit that is worth one
+_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
 
 # Values of the kept rows of a shard that have content, from the scan, the class of each row and which rows these are.
 _Work = Callable[[Scanned, Classes, I64], U64]
 
 
-def resolved(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
+def resolved(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
     """Decide what becomes of rows with the same content, where more is asked than to count them."""
-    asked = plan.settings.duplicates
+    asked, shards = plan.settings.duplicates, len(source)
+    if plan.settings.near is not None:
+        assert plan.content is not None
+        near = find_near(context, [_part(plan.content, shard) for shard in source], plan.settings.near)
+        pairs = int((near.jaccard < 1).sum())
+        plan = replace(plan, near={"pairs": pairs, "not_compared": near.not_compared})
+        context.on_event(Note("info", f"{pairs:,} pairs of rows are near"))
+        _number_alike(context, near, source)
     if asked == "group":
         plan = replace(
             plan, allocation=allocate(plan.allocation.known, plan.settings.train_ratio, _units(context, plan, shards))
@@ -41,6 +59,50 @@ def resolved(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
     if asked == "drop":
         return replace(plan, leave=_later_copies(context, plan, shards))
     return plan
+
+
+def check_near(content: Content) -> None:
+    """Raise `SettingsError` if no compared column holds texts."""
+    if not holds_texts(content.table(content.schema.empty_table(), "", 0).schema):
+        raise SettingsError(
+            f"near: none of the compared columns holds texts: {', '.join(content.schema.names)}; leave near out"
+        )
+
+
+def _part(content: Content, shard: Shard) -> Part:
+    """Give the rows of a shard as documents: all texts of a row in the compared columns, end to end."""
+
+    def shingles(wanted: I64 | None) -> Iterator[Shingles]:
+        for chunk in read_chunks(shard, content.columns(shard)):
+            table = content.table(chunk.table(content.columns(shard)), str(shard.path), chunk.first_row)
+            if wanted is not None:
+                first, stop = np.searchsorted(wanted, (chunk.first_row, chunk.first_row + len(table)))
+                table = table.take(pa.array(wanted[first:stop] - chunk.first_row))
+            step = max(1, min(_TEXT_ROWS, _TEXT_BYTES * len(table) // max(1, table.nbytes)))
+            for begin in range(0, len(table), step):
+                rows = table.slice(begin, step)
+                texts = texts_of(rows)
+                yield shingles_of_texts(texts.texts, texts.row, len(rows))
+
+    return Part(shard.name, shard.size, shingles, [shard.path])
+
+
+def _number_alike(context: RunContext, near: Near, source: Sequence[Shard]) -> None:
+    """Leave beside the scans one number for all rows that are the same or joined through near ones."""
+    scans = [read_scan(context.run, number) for number in range(len(source))]
+    digests = np.concatenate([np.empty(0, np.uint64), *(each.content for each in scans if each.content is not None)])
+    held = np.flatnonzero(digests != NOTHING)
+    same = np.unique(digests[held], return_inverse=True)[1]
+    least = least_of_component(len(digests), [(held, same), (np.arange(len(digests)), near.group)])
+    alike = (least.astype(np.uint64) + np.uint64(1)) << np.uint64(2)  # room for the number of a split
+    ends = np.cumsum([0, *(len(each.micros) for each in scans)])
+
+    def keep(number: int, files: TaskFiles) -> dict[str, Any]:
+        files.write_arrow(alike_file(number), pa.table({"alike": alike[ends[number] : ends[number + 1]]}))
+        return {}
+
+    tasks = [Task(shard.name, 0, partial(keep, number)) for number, shard in enumerate(source)]
+    context.stage("near_rows", tasks, durable=False)
 
 
 def _units(context: RunContext, plan: SplitPlan, shards: int) -> I64:
@@ -93,15 +155,15 @@ def _gathered(context: RunContext, plan: SplitPlan, shards: int, work: _Work) ->
 
 
 def _of_shard(run: Path, plan: SplitPlan, number: int, work: _Work) -> U64:
-    scanned = read_scan(run, number)
+    scanned = read_scan(run, number, alike=plan.near is not None)
     classes = classify(scanned, plan)
     assert scanned.content is not None
     return work(scanned, classes, np.flatnonzero((classes <= _TEST) & (scanned.content != NOTHING)))
 
 
 def _content(scanned: Scanned, rows: I64) -> U64:
-    assert scanned.content is not None
-    return scanned.content[rows]
+    assert scanned.compared is not None
+    return scanned.compared[rows]
 
 
 def _content_before(scanned: Scanned, classes: Classes, rows: I64) -> U64:
@@ -120,8 +182,13 @@ def counted(run: Path, shards: int) -> Repeated:
     return count_repeats(np.concatenate([np.empty(0, np.uint64), *parts]), SPLITS)
 
 
-def facts(plan: SplitPlan, found: Repeated) -> dict[str, Any]:
-    """Say what the manifest says of rows with the same content."""
+def facts(context: RunContext, plan: SplitPlan, shards: int) -> dict[str, Any]:
+    """Say what the manifest says of rows with the same content, and of near rows if they were looked for."""
+    found, near = counted(context.run, shards), {}
+    if plan.near is not None:
+        words = _gathered(context, plan, shards, _alike_words)
+        joined = count_repeats(words, SPLITS)
+        near = {"near": {"in_earlier_split": dict(joined.earlier), "repeated": dict(joined.own), **plan.near}}
     assert plan.content is not None
     asked = plan.settings.duplicates
     units = {"units": plan.allocation.units, "largest_unit": plan.allocation.largest_unit} if asked == "group" else {}
@@ -131,23 +198,30 @@ def facts(plan: SplitPlan, found: Repeated) -> dict[str, Any]:
         "in_earlier_split": dict(found.earlier),
         "repeated": dict(found.own),
         **units,
+        **near,
     }
+
+
+def _alike_words(scanned: Scanned, classes: Classes, rows: I64) -> U64:
+    return tagged(_content(scanned, rows), classes[rows])
 
 
 def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> Iterator[str]:
     """Warn of splits that repeat what earlier ones have, and of entities that share too much to be split."""
-    names = found["content"]
-    compared = ", ".join(names[:8]) + (f" and {len(names) - 8:,} more columns" if len(names) > 8 else "")
-    parts = [
-        f"{100 * count / rows[split]:.1f} % of the {split} rows ({count:,} of {rows[split]:,})"
-        for split, count in found["in_earlier_split"].items()
-        if count > _SHARE * rows[split]
-    ]
-    if parts:
-        yield (
-            f"{' and '.join(parts)} repeat the content of an earlier split, compared by {compared}; set content= "
-            f'to the columns that count, or choose duplicates="group" or "drop"'
-        )
+    names, near = found["content"], found.get("near")
+    compared = names_told(names)
+    cases = [("repeat the content of", found)]
+    if near is not None:
+        cases.append(("are near, or joined through near ones to, rows of", near))
+        if near["not_compared"]:
+            most = f"at most {near['not_compared']:,} pairs of rows were not compared"
+            yield f"near: {most}: they look like too many others"
+    for verb, case in cases:
+        if (told := repeats_told(case["in_earlier_split"], rows, verb=verb)) is not None:
+            yield (
+                f"{told}, compared by {compared}; set content= to the columns that count, or choose "
+                f'duplicates="group" or "drop"'
+            )
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):
         yield (

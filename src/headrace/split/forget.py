@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U64
-from headrace.dataset.indexed import ReadBlock
+from headrace.arrays import I64
+from headrace.dataset.contents import repeats_without
 from headrace.dataset.open import FinishedRun
-from headrace.engine.local import run_tasks
-from headrace.formats.content import count_repeats, row_digests, tagged
 from headrace.formats.dates import parse_dates
 from headrace.formats.text_columns import nulled
 from headrace.run.erase import Erased, Erasure
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import TemporalSplit
-from headrace.split.shards import SPLITS, on_utc
+from headrace.split.shards import on_utc
 
 
 def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
@@ -61,26 +58,13 @@ def _facts(run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers:
         kept = {name: rows for name, rows in like["entity"].items() if name not in names}
         changed["missing_like"] = {**like, "entity": kept}
     if facts.get("duplicates") is not None:
-        changed["duplicates"] = {**facts["duplicates"], **_repeats(run, erased, workers)}
+        repeats: dict[str, Any] = repeats_without(run, erased.rows, workers)
+        if "near" in facts["duplicates"]:  # near rows are not counted again
+            repeats["near"] = {"not_compared": facts["duplicates"]["near"]["not_compared"]}
+        changed["duplicates"] = {**facts["duplicates"], **repeats}
     train, val = set(erased.entities["train"]), set(erased.entities["val"])
     gone = {"train_entities": len(train), "val_entities": len(val), "entities_before_cutoff": len(train | val)}
     return {**changed, **{name: facts[name] - count for name, count in gone.items()}}
-
-
-def _repeats(run: FinishedRun, erased: Erased, workers: int) -> dict[str, dict[str, int]]:
-    """Count the rows that repeat the content of others, without those that are erased. 8 bytes a row."""
-    compared = list(run.manifest.facts["duplicates"]["content"])
-    words = [np.empty(0, np.uint64)]
-    for number, split in enumerate(SPLITS):
-        read, blocks = run.block_reader(split), range(len(run.split_index(split).rows))
-
-        def look(block: int, read: ReadBlock = read) -> U64:
-            return row_digests(read(block, compared))
-
-        digests = [np.empty(0, np.uint64), *run_tasks([partial(look, block) for block in blocks], workers)]
-        words.append(tagged(np.delete(np.concatenate(digests), erased.rows[split]), number))
-    found = count_repeats(np.concatenate(words), SPLITS)
-    return {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}
 
 
 ERASURE = Erasure(keys=_keys, count=_count, facts=_facts)

@@ -102,7 +102,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     context.warn(few_rows(settings, rows, dropped, scans))
     repeats = None
     if content is not None:
-        repeats = duplicates.facts(plan, duplicates.counted(context.run, len(parts)))
+        repeats = duplicates.facts(context, plan, len(parts))
         context.warn(duplicates.told(repeats, rows, len(plan.allocation.known)))
     if settings.layout == "sharded":
         shards = [
@@ -235,24 +235,28 @@ def _content(output: Output, source: Source) -> Content | None:
     if settings.duplicates == "allow":
         return None
     if not names:
-        if settings.duplicates == "count":
+        if settings.duplicates == "count" and settings.near is None:
             return None
+        told = "" if settings.near is None else f" and near {settings.near:g}"
         raise SettingsError(
-            f"duplicates is {settings.duplicates!r}, and all columns are time, entity, label or targets; name those to "
-            f'compare with content=, or leave it at "count"'
+            f"duplicates is {settings.duplicates!r}{told}, and all columns are time, entity, label or targets; name "
+            f'those to compare with content=, or leave it at "count"'
         )
     types = {name: kind for name, kind in output.types.items() if name in names}
     shards = with_content(source.shards)
-    fields = settings.duplicates == "count" and not types and output.kind.format in SEPARATOR
+    fields = settings.duplicates == "count" and settings.near is None and not types and output.kind.format in SEPARATOR
     fields = fields and all(copies_bytes(output, shard) for shard in shards)
     fields = fields and len({shard.dialect.separator for shard in shards if shard.dialect is not None}) == 1
     schema = pa.schema([source.schema.field(name) for name in names])
-    return Content(schema=schema, types=types, null_values=settings.null_values, by="fields" if fields else "values")
+    content = Content(schema=schema, types=types, null_values=settings.null_values, by="fields" if fields else "values")
+    if settings.near is not None:
+        duplicates.check_near(content)
+    return content
 
 
 def _looks_early(output: Output, content: Content | None, shard: Shard) -> bool:
     """Return True if pass 1 digests the rows of a shard: to decide by it, or as pass 2 does not parse them anyway."""
-    if content is None or output.settings.duplicates != "count":
+    if content is None or output.settings.duplicates != "count" or output.settings.near is not None:
         return content is not None
     return copies_bytes(output, shard) and (content.by == "fields" or shard.kind.format == "jsonl")
 
@@ -288,7 +292,7 @@ def _plan(
         classes=classes,
         content=content,
     )
-    plan = duplicates.resolved(context, replace(draft, schema=_output_schema(draft)), len(scans))
+    plan = duplicates.resolved(context, replace(draft, schema=_output_schema(draft)), source.shards)
     known = plan.allocation
     size = BYTES_PER_ENTITY * len(known.known) / 1e6
     context.on_event(

@@ -1,5 +1,6 @@
 """Register the temporal split."""
 
+from headrace.near import STAGES
 from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
@@ -11,6 +12,8 @@ REGISTRATION = Registration(
     ),
     stages={
         "scan": ("find entities and dates", "shards"),
+        **STAGES,
+        "near_rows": ("join near rows", "shards"),
         "split": ("write splits", "shards"),
         "join": ("join files", "splits"),
         "forget": ("write shards again", "shards"),

@@ -46,7 +46,8 @@ class Scanned:
     """One shard as pass 1 left it. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
 
     sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes. number: of the shard.
-    content uint64 [N]: digests of what rows are compared by, or None where pass 1 does not look.
+    content uint64 [N]: digests of what rows are compared by, or None where pass 1 does not look. alike uint64 [N]: one
+    number for rows that have the same content or are joined through near ones; None where these are not looked for.
     """
 
     number: int
@@ -58,6 +59,12 @@ class Scanned:
     content: U64 | None
     hashes: Hashes
     before: npt.NDArray[np.bool_]
+    alike: U64 | None = None
+
+    @property
+    def compared(self) -> U64 | None:
+        """What says which rows are the same."""
+        return self.content if self.alike is None else self.alike
 
 
 def rows_file(number: int) -> str:
@@ -68,6 +75,11 @@ def rows_file(number: int) -> str:
 def entities_file(number: int) -> str:
     """Path of the per-entity file of a shard, relative to the run."""
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
+
+
+def alike_file(number: int) -> str:
+    """Path of what is alike in a shard, relative to the run."""
+    return f"{STAGE_DIRECTORY}/near-alike-{number:05d}.arrow"
 
 
 def scan_shard(
@@ -91,8 +103,8 @@ def scan_shard(
     return result
 
 
-def read_scan(run: Path, number: int) -> Scanned:
-    """Read what `scan_shard` left; arrays are views of mapped files."""
+def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
+    """Read what `scan_shard` left; arrays are views of mapped files. alike: near rows were looked for since."""
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
     found = {name: rows[name].to_numpy() for name in rows.column_names}
@@ -105,6 +117,7 @@ def read_scan(run: Path, number: int) -> Scanned:
         content=found.get("content"),
         hashes=hashes,
         before=before,
+        alike=_read(run / alike_file(number))["alike"].to_numpy() if alike else None,
     )
 
 

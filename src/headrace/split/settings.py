@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from headrace.errors import InputError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
+from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
 from headrace.storage.settings import LocalPath, Places
@@ -120,6 +121,14 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra=_COLUMNS,
         description="Columns that make the content of a row; unless given all but time, entity, label and targets.",
     )
+    near: float | None = Field(
+        None,
+        ge=LEAST_NEAR,
+        le=1,
+        json_schema_extra=_ROWS,
+        description="Rows have the same content too, for duplicates, if their texts are near: shingles of three words "
+        "with this Jaccard index or more; 0.8 is usual. Not looked for unless given.",
+    )
     schema_drift: Literal["error", "widen"] = Field(
         "error",
         json_schema_extra=_ROWS,
@@ -196,6 +205,10 @@ class TemporalSplit(RecipeSettings):
                     f"label is {name!r}, which is also the {role} and would be overwritten by classes; copy that column"
                     f" under another name to learn it"
                 )
+        if self.near is not None and self.duplicates == "allow":
+            raise ValueError(
+                f"near is {self.near:g} and duplicates is 'allow', which looks for none; give group, drop or count"
+            )
         made = next((name for name in self.content if name in (self.label, self.main_target)), None)
         if made is not None:
             role = "label" if made == self.label else "main target"
@@ -251,6 +264,8 @@ class TemporalSplit(RecipeSettings):
         settings["split_date"] = str(self.cutoff().instant_us)
         if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
             del settings["duplicates"], settings["content"]
+        if self.near is None:
+            del settings["near"]
         return settings
 
     def compared(self, columns: Sequence[str]) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ class SplitPlan(Output):
 
     schema: of the output. clock: that the dates are told by; where some are told by each, key ranges are in UTC. bins:
     stretches of time in which the rows of each split are counted. content: what rows are compared by, if they are;
-    leave: which rows go because of it.
+    leave: which rows go because of it. near: what was found of near rows, if they are looked for.
     """
 
     schema: pa.Schema
@@ -92,6 +92,7 @@ class SplitPlan(Output):
     bins: DateBins
     content: Content | None = None
     leave: Leave | None = None
+    near: Mapping[str, int] | None = None
 
 
 def clock_of(forms: Collection[str]) -> Clock:
@@ -150,10 +151,10 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
         result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
-    if plan.leave is not None and scanned.content is not None:
+    if plan.leave is not None and scanned.compared is not None:
         once = plan.leave.first is not None
         kept = result <= _CLASS["test"] if once else result == _CLASS["test"]
-        doomed = plan.leave.doomed(scanned.content, scanned.number, kept)
+        doomed = plan.leave.doomed(scanned.compared, scanned.number, kept)
         result[doomed] = _CLASS["duplicate" if once else "content_before_cutoff"]
     return result
 
@@ -162,7 +163,7 @@ def split_shard(
     files: TaskFiles, plan: SplitPlan, shard: Shard, number: int, targets: Mapping[str, str]
 ) -> dict[str, Any]:
     """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
-    scanned = read_scan(files.run, number)
+    scanned = read_scan(files.run, number, alike=plan.near is not None)
     classes, keys = classify(scanned, plan), key_micros(scanned, plan)
     sizes = scanned.sizes if copies_bytes(plan, shard) else None
     dialect = output_dialect(plan, shard)
@@ -353,7 +354,7 @@ def _join_parquet(
     with writer:
         for part in parts:
             for record in records_of(part, split):
-                scanned = read_scan(files.run, part.number)
+                scanned = read_scan(files.run, part.number, alike=plan.near is not None)
                 micros = key_micros(scanned, plan)[classify(scanned, plan) == SPLITS.index(split)]
                 row = 0
                 with open_file(files.run / record.path, Kind("parquet", "none")) as source:

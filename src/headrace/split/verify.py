@@ -12,16 +12,19 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
+from headrace.dataset.contents import content_check, place_of_row
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
-from headrace.formats.content import NOTHING, among, count_repeats, row_digests, tagged
+from headrace.formats.content import row_digests
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import TemporalSplit
 from headrace.split.shards import SPLITS, on_utc
+from headrace.stream.audit.leaks import SplitRows
+from headrace.stream.audit.near import near_duplicates
 
 
 @dataclass
@@ -73,60 +76,33 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
         problem = _first_row_of(run, settings, "test", seen["test"].shared_with(seen["val"].entities))
         checks.append(Check("val and test are apart", "no entity validates and tests", problem))
     if repeats is not None:
-        checks.append(_content_check(run, settings, repeats, {split: seen[split].content for split in SPLITS}))
+        checks.append(
+            content_check(run, settings.duplicates, repeats, {split: seen[split].content for split in SPLITS})
+        )
+        checks += _near_checks(run, settings, repeats, workers or default_workers())
     return checks
 
 
-def _content_check(
-    run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], content: Mapping[str, U64]
-) -> Check:
-    """Count again which rows repeat others; with "group" no content is in two splits, with "drop" none stands twice."""
-    found = count_repeats(
-        np.concatenate([tagged(digests, number) for number, digests in enumerate(content.values())]), list(content)
-    )
-    earlier, own = sum(found.earlier.values()), sum(found.own.values())
-    problem = None
+def _near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], workers: int) -> list[Check]:
+    """Look for near rows again, where the settings do: in two splits, and with "drop" anywhere."""
+    if settings.near is None:
+        return []
+    splits = [SplitRows(run, split, workers) for split in SPLITS]
+    found = near_duplicates(splits, said["content"], settings.near, packed=False)
+    across, own = sum(each.rows for each in found.shared), sum(found.repeated.values())
+    parts = [f"{each.rows:,} {each.split} rows with one of {each.earlier}" for each in found.shared]
+    listed = f"{', '.join(parts)} have a Jaccard index of {settings.near:g} or more"
     if settings.duplicates == "count":
-        name, detail = "content counted", f"{earlier:,} rows have the content of an earlier split"
-    else:
-        name, detail = "content apart", "no content is in two splits"
-        detail = "no content stands twice" if settings.duplicates == "drop" else detail
-        if earlier or (own and settings.duplicates == "drop"):
-            problem = _first_repeat(run, content, once=settings.duplicates == "drop")
-    if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
-        problem = (
-            f"{run.root}: {earlier:,} rows have the content of an earlier split and {own:,} of an earlier row of their "
-            f"own, which is not what the manifest counts; prepare the run again"
-        )
-    return Check(name, detail, problem, "count" if settings.duplicates == "count" else "law")
-
-
-def _first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
-    """Name the first row whose content an earlier split has, or with `once` any earlier row."""
-    known = np.empty(0, np.uint64)
-    for split, digests in content.items():
-        repeats = (digests != NOTHING) & among(digests, known)
-        if once:
-            later = np.ones(len(digests), np.bool_)
-            later[np.unique(digests, return_index=True)[1]] = False
-            repeats |= later & (digests != NOTHING)
-        if repeats.any():
-            row = int(np.flatnonzero(repeats)[0])
-            where = next(
-                _row(run, other, int(np.flatnonzero(own == digests[row])[0]))
-                for other, own in content.items()
-                if (own == digests[row]).any()
-            )
-            return f"{_row(run, split, row)}: its content is that of {where}"
-        known = np.unique(np.concatenate([known, digests]))
-    raise AssertionError("repeats were counted")
-
-
-def _row(run: FinishedRun, split: str, row: int) -> str:
-    """Name a row of a split by its shard and number."""
-    starts = np.cumsum(run.split_index(split).rows) - run.split_index(split).rows
-    number = int(np.searchsorted(starts, row, side="right")) - 1
-    return _place(run, split, number, row - int(starts[number]))
+        return [Check("near content apart", f"not asked for: {listed}", kind="count")]
+    once = settings.duplicates == "drop"
+    detail = f"no row has a Jaccard index of {settings.near:g} or more with one of another split"
+    detail = f"no two rows have a Jaccard index of {settings.near:g} or more" if once else detail
+    problem = None
+    if across + (own if once else 0) > said["near"]["not_compared"]:  # of these the run says that it did not look
+        examples = [pair for each in found.shared for pair in each.examples][:1]
+        such = "".join(f", such as {late} and {early}" for early, late, _ in examples)
+        problem = f"{run.root}: {listed}{such}" if across else f"{run.root}: {own:,} rows are near one of their split"
+    return [Check("near content apart", listed if across else detail, problem)]
 
 
 def _read(
@@ -156,10 +132,10 @@ def _read(
         wrong = (micros == MISSING) | ((micros >= at) if split != "test" else (micros < at))
         problem = None
         if wrong.any():
-            where = _place(run, split, number, int(np.flatnonzero(wrong)[0]))
+            where = place_of_row(run, split, int(index.first_row[number]) + int(np.flatnonzero(wrong)[0]))
             problem = f"{where}: its date is on the wrong side of {settings.split_date}, or is none"
         if len(micros) != (expected := int(index.rows[number])):
-            where = _place(run, split, number, 0)
+            where = place_of_row(run, split, int(index.first_row[number]))
             problem = f"{where}: the block has {len(micros):,} rows, the index says {expected:,}"
         if mixed:
             micros = on_utc(micros, ~dates.instant, settings.timezone)
@@ -194,12 +170,6 @@ def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked:
             hit |= pc.is_null(texts).to_numpy()
         if hit.any():
             row = int(np.flatnonzero(hit)[0])
-            return f"{_place(run, split, number, row)}: its entity {texts[row].as_py()!r} is in another split too"
+            where = place_of_row(run, split, int(run.split_index(split).first_row[number]) + row)
+            return f"{where}: its entity {texts[row].as_py()!r} is in another split too"
     return f"{run.root}: {split} shares {len(leaked):,} entities with another split"
-
-
-def _place(run: FinishedRun, split: str, number: int, row: int) -> str:
-    index = run.split_index(split)
-    shard = int(index.shard_of_block[number])
-    same = np.flatnonzero((index.shard_of_block == shard) & (index.block < index.block[number]))
-    return f"{run.root / index.shards[shard]}: row {int(index.rows[same].sum()) + row + 1}"

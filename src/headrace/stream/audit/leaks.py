@@ -7,7 +7,6 @@ values of a row, which two different rows share once in 10^19 pairs. Of packed r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,7 +20,9 @@ import pyarrow as pa
 
 from headrace.arrays import F64, I64, U64
 from headrace.checks import check_integer
+from headrace.dataset.contents import roles_of
 from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
@@ -157,7 +158,7 @@ def find_leaks(
     if near is not None:
         check_near(near)
     names = dataset.schema.names
-    roles = _roles(dataset)
+    roles = roles_of(dataset)
     roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
     entity, label, time = roles.get("entity"), roles.get("label"), roles.get("time")
     for role, name in (("entity", entity), ("label", label), ("time", time), *(("content", each) for each in content)):
@@ -186,7 +187,7 @@ def find_leaks(
     if against and not holds_texts(schema):
         raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
     workers = workers or default_workers()
-    splits = [_Split(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
+    splits = [SplitRows(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
@@ -215,10 +216,10 @@ def find_leaks(
 
 
 @dataclass(frozen=True)
-class _Split:
+class SplitRows:
     """One split, to be read block by block."""
 
-    dataset: Dataset
+    dataset: IndexedDataset
     name: str
     workers: int
 
@@ -250,23 +251,7 @@ def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -
     return work(read(number, None if columns is None else list(columns)))
 
 
-def _roles(dataset: Dataset) -> dict[str, Any]:
-    """Return the columns that play a role in a prepared run, what its times are read by, and its cutoff."""
-    path = dataset.root / "config.json"
-    if dataset.manifest is None or not path.is_file():
-        return {}
-    settings = json.loads(path.read_bytes())
-    named = ("time", "entity", "label", "time_format")
-    roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
-    if (own := registration_of_run(dataset.manifest.recipe).roles) is not None:
-        roles |= load(own)(settings)
-    # Settings name columns of the source; of packed rows those are gone.
-    roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
-    rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
-    return {**roles, **rest, "cutoff_us": dataset.manifest.facts.get("cutoff_us")}
-
-
-def _dated(splits: Sequence[_Split], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+def _dated(splits: Sequence[SplitRows], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
     """Read when each row of each split is, and of which entity."""
     columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
     read = partial(timed, columns, roles.get("time_format", "auto"), roles.get("null_values", ()))
@@ -285,7 +270,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
     return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
 
 
-def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: bool) -> Shared:
+def _shared(earlier: SplitRows, later: SplitRows, known: U64, found: U64, *, packed: bool) -> Shared:
     hit = np.flatnonzero(np.isin(found, known) & (found != NOTHING))
     examples = []
     if not packed:
@@ -302,7 +287,7 @@ def _shared(earlier: _Split, later: _Split, known: U64, found: U64, *, packed: b
     )
 
 
-def _near_ids(splits: Sequence[_Split], entity: str) -> NearIds:
+def _near_ids(splits: Sequence[SplitRows], entity: str) -> NearIds:
     """Group entities by what is left of them without case, blanks around and between words, and Unicode forms."""
 
     def distinct(table: pa.Table) -> pl.DataFrame:
@@ -332,7 +317,7 @@ def _near_ids(splits: Sequence[_Split], entity: str) -> NearIds:
     return NearIds(entities=len(groups), apart=len(apart), examples=tuple(tuple(each) for each in examples))
 
 
-def _telling(splits: Sequence[_Split], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
+def _telling(splits: Sequence[SplitRows], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
     """Try each column alone on the label: the most frequent class of its value, or of its 256th of the values."""
     if len(splits) < 2:
         return ()
@@ -378,7 +363,7 @@ def _binned(values: pl.Series, edges: F64) -> pl.Series:
     return pl.Series(values.name, numbers)
 
 
-def _texts_of(splits: Sequence[_Split]) -> Iterator[tuple[str, str, int, Texts]]:
+def _texts_of(splits: Sequence[SplitRows]) -> Iterator[tuple[str, str, int, Texts]]:
     """Yield (split, shard, number of the first row in the shard, texts) of each block."""
     for each in splits:
         index = each.index

@@ -1,0 +1,136 @@
+"""Compare the rows of a dataset's splits by their content: which columns count, what repeats, what is said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from headrace.arrays import I64, U64
+from headrace.dataset.indexed import IndexedDataset
+from headrace.dataset.manifest import in_usual_order
+from headrace.dataset.open import FinishedRun
+from headrace.dataset.verify import Check
+from headrace.engine.local import run_tasks
+from headrace.formats.content import NOTHING, Repeated, among, count_repeats, row_digests, tagged
+from headrace.recipe import load, registration_of_run
+from headrace.settings import Duplicates
+
+_SHARE = 0.001  # of a split: repeats that are worth a warning
+
+
+def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
+    """Return the columns that play a role in a prepared run, what its times are read by, and its cutoff."""
+    path, manifest = dataset.root / "config.json", getattr(dataset, "manifest", None)
+    if manifest is None or not path.is_file():
+        return {}
+    settings = json.loads(path.read_bytes())
+    named = ("time", "entity", "label", "time_format")
+    roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
+    if (own := registration_of_run(manifest.recipe).roles) is not None:
+        roles |= load(own)(settings)
+    # Settings name columns of the source; of packed rows those are gone.
+    roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
+    rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
+    return {**roles, **rest, "cutoff_us": manifest.facts.get("cutoff_us")}
+
+
+def split_digests(run: IndexedDataset, split: str, workers: int, compared: Sequence[str]) -> U64:
+    """Digest all rows of a split, in the order of the index. compared: the columns to read."""
+    read = run.block_reader(split)
+
+    def look(block: int) -> U64:
+        return row_digests(read(block, list(compared)))
+
+    blocks = range(len(run.split_index(split).rows))
+    return np.concatenate([np.empty(0, np.uint64), *run_tasks([partial(look, block) for block in blocks], workers)])
+
+
+def repeats_in(content: Mapping[str, U64]) -> Repeated:
+    """Count the repeats in the digests of each split."""
+    words = [tagged(digests, number) for number, digests in enumerate(content.values())]
+    return count_repeats(np.concatenate([np.empty(0, np.uint64), *words]), list(content))
+
+
+def repeats_without(run: FinishedRun, gone: Mapping[str, I64], workers: int) -> dict[str, dict[str, int]]:
+    """Count the repeats of a run, as its manifest does, without some rows of each split. 8 bytes a row."""
+    said = run.manifest.facts["duplicates"]
+    content = {
+        split: np.delete(split_digests(run, split, workers, said["content"]), gone[split])
+        for split in in_usual_order(run.splits)
+    }
+    found = repeats_in(content)
+    return {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}
+
+
+def repeats_told(
+    found: Mapping[str, int], rows: Mapping[str, int], unit: str = "rows", verb: str = "repeat the content of"
+) -> str | None:
+    """Say which splits repeat what earlier ones have, if it is worth a warning. found: such units of each split."""
+    parts = [
+        f"{100 * count / rows[split]:.1f} % of the {split} {unit} ({count:,} of {rows[split]:,})"
+        for split, count in found.items()
+        if count > _SHARE * rows[split]
+    ]
+    return f"{' and '.join(parts)} {verb} an earlier split" if parts else None
+
+
+def names_told(names: Sequence[str]) -> str:
+    """List the compared columns for a message."""
+    return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more columns" if len(names) > 8 else "")
+
+
+def content_check(run: FinishedRun, asked: Duplicates, said: Mapping[str, Any], content: Mapping[str, U64]) -> Check:
+    """Count again which rows repeat others; with "group" no content is in two splits, with "drop" none stands twice.
+
+    said: what the manifest counts. content: digests of the rows of each split, in the order of the index.
+    """
+    found = repeats_in(content)
+    earlier, own = sum(found.earlier.values()), sum(found.own.values())
+    problem = None
+    if asked == "count":
+        name, detail = "content counted", f"{earlier:,} rows have the content of an earlier split"
+    else:
+        name, detail = "content apart", "no content is in two splits"
+        detail = "no content stands twice" if asked == "drop" else detail
+        if earlier or (own and asked == "drop"):
+            problem = _first_repeat(run, content, once=asked == "drop")
+    if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
+        problem = (
+            f"{run.root}: {earlier:,} rows have the content of an earlier split and {own:,} of an earlier row of their "
+            f"own, which is not what the manifest counts; prepare the run again"
+        )
+    return Check(name, detail, problem, "count" if asked == "count" else "law")
+
+
+def _first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
+    """Name the first row whose content an earlier split has, or with `once` any earlier row."""
+    known = np.empty(0, np.uint64)
+    for split, digests in content.items():
+        repeats = (digests != NOTHING) & among(digests, known)
+        if once:
+            later = np.ones(len(digests), np.bool_)
+            later[np.unique(digests, return_index=True)[1]] = False
+            repeats |= later & (digests != NOTHING)
+        if repeats.any():
+            row = int(np.flatnonzero(repeats)[0])
+            where = next(
+                place_of_row(run, other, int(np.flatnonzero(own == digests[row])[0]))
+                for other, own in content.items()
+                if (own == digests[row]).any()
+            )
+            return f"{place_of_row(run, split, row)}: its content is that of {where}"
+        known = np.unique(np.concatenate([known, digests]))
+    raise AssertionError("repeats were counted")
+
+
+def place_of_row(run: FinishedRun, split: str, row: int) -> str:
+    """Name a row of a split by its shard and its number there, from 1."""
+    index = run.split_index(split)
+    block = int(np.searchsorted(index.first_row, row, side="right")) - 1
+    shard = int(index.shard_of_block[block])
+    first = int(index.first_row[np.argmax(index.shard_of_block == shard)])
+    return f"{run.root / index.shards[shard]}: row {row - first + 1}"

@@ -1,0 +1,172 @@
+"""Rows whose texts are nearly equal go where `duplicates` says if `near` is given, and the output alone proves it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.dataset.open import FinishedRun
+from headrace.errors import SettingsError
+from headrace.run.events import Event, Note, TaskDone
+from headrace.split.settings import TemporalSplit
+from headrace.split.verify import verify_split
+from tables import digests, small_source, split, split_rows, write_rows
+
+SPLITS = ("train", "val", "test")
+NAMES = ("id", "date", "row", "text")
+NEAR = 0.8
+BIRDS = Path(__file__).parents[3].parent / "shared" / "data" / "job2-faa-bird-remarks" / "birds.csv.gz"
+Row = tuple[str, ...]
+
+
+def reviews(directory: Path, seed: int, extension: str = ".csv", shards: int = 3) -> Path:
+    """Texts of 40 words, with versions in which one or two words at an end are others; some are equal."""
+    draw = random.Random(seed)
+    rows: list[Row] = []
+    for _ in range(120):
+        words = [f"w{draw.randrange(800)}" for _ in range(40)]
+        for _ in range(draw.choice([1, 1, 2, 4])):
+            day = draw.choice(["2024-06-01", "2024-11-30", "2025-01-01", "2025-03-01"])
+            own = [*words[draw.randrange(2) :], *(["again"] * draw.randrange(2))]
+            rows.append((f"e{draw.randrange(200)}", day, str(len(rows)), " ".join(own)))
+    for shard in range(shards):
+        write_rows(directory / f"part-{shard}{extension}", NAMES, rows[shard::shards])
+    return directory
+
+
+def shingles(text: str) -> set[tuple[str, ...]]:
+    words = text.split()
+    return {tuple(words[at : at + 3]) for at in range(len(words) - 2)}
+
+
+def near_groups(rows: list[Row]) -> dict[str, int]:
+    """The group of each row, by its number: merged until nothing changes."""
+    sets = [shingles(row[3]) for row in rows]
+    group = list(range(len(rows)))
+    for one in range(len(rows)):
+        for other in range(one):
+            if group[one] != group[other] and len(sets[one] & sets[other]) >= NEAR * len(sets[one] | sets[other]):
+                old, new = group[one], group[other]
+                group = [new if each == old else each for each in group]
+    return {row[2]: own for row, own in zip(rows, group, strict=True)}
+
+
+def rows_by_split(run: Any) -> dict[str, list[Row]]:
+    return {name: [tuple(map(str, row)) for row in split_rows(run, name)] for name in SPLITS}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_rows_go_where_a_plain_implementation_sends_them(tmp_path: Path, seed: int) -> None:
+    source = reviews(tmp_path / "in", seed)
+    made = {
+        word: split(source, tmp_path / word, duplicates=word, content="text", near=NEAR, train_ratio=0.5)
+        for word in ("count", "group", "drop")
+    }
+    found = {word: rows_by_split(each.run) for word, each in made.items()}
+    plain = rows_by_split(split(source, tmp_path / "plain", content="text", train_ratio=0.5).run)
+    trained_later = made["count"].manifest.dropped["train_entity_after_cutoff"]
+    every = [line for path in sorted(source.iterdir()) for line in path.read_text().splitlines()[1:]]
+    group = near_groups([tuple(line.split(",")) for line in every])
+
+    assert plain == found["count"]
+    facts = made["count"].manifest.facts["duplicates"]["near"]
+    seen: set[int] = set()
+    for name in SPLITS:
+        assert facts["in_earlier_split"].get(name, 0) == sum(group[row[2]] in seen for row in plain[name])
+        seen |= {group[row[2]] for row in plain[name]}
+    assert facts["in_earlier_split"]["test"] > 5 < facts["pairs"]
+
+    sides = {name: {group[row[2]] for row in found["group"][name]} for name in SPLITS}
+    assert not sides["train"] & sides["val"] | sides["train"] & sides["test"] | sides["val"] & sides["test"]
+    assert {row[0] for row in found["group"]["train"]}.isdisjoint(row[0] for row in found["group"]["val"])
+    before = Counter(row for name in ("train", "val") for row in plain[name])
+    assert before == Counter(row for name in ("train", "val") for row in found["group"][name])
+
+    ordered = sorted((row[1], row[2], name) for name in SPLITS for row in plain[name])
+    place = {line.split(",")[2]: at for at, line in enumerate(every)}
+    ordered.sort(key=lambda each: (each[0], place[each[1]]))
+    first: dict[int, str] = {}
+    for _, number, _ in ordered:
+        first.setdefault(group[number], number)
+    assert set(first.values()) == {row[2] for name in SPLITS for row in found["drop"][name]}
+    assert made["drop"].manifest.dropped["duplicate"] == len(ordered) - len(first)
+    assert made["drop"].manifest.dropped["train_entity_after_cutoff"] == trained_later
+
+    for word in ("group", "drop"):
+        verdict = headrace.verify(tmp_path / word)
+        assert verdict.problems == []
+        assert [each.kind for each in verdict.checks if each.name == "near content apart"] == ["law"]
+        assert headrace.find_leaks(headrace.open(tmp_path / word), content=["text"], near=NEAR).worst == 0
+    assert headrace.find_leaks(headrace.open(tmp_path / "count"), content=["text"], near=NEAR).worst > 0
+
+
+@pytest.mark.parametrize("word", ["group", "drop", "count"])
+def test_workers_formats_and_attempts_change_no_row(tmp_path: Path, word: str) -> None:
+    asked = {"duplicates": word, "content": "text", "near": NEAR, "train_ratio": 0.5}
+    source = reviews(tmp_path / "in", 4)
+    runs = [split(source, tmp_path / f"out{workers}", workers=workers, **asked).run for workers in (1, 2, 8)]
+    other = split(reviews(tmp_path / "parquet", 4, ".parquet"), tmp_path / "other", **asked).run
+
+    def stop(event: Event) -> None:
+        if isinstance(event, TaskDone) and event.stage == "near_rows":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        split(source, tmp_path / "twice", on_event=stop, workers=1, **asked)
+    again = split(source, tmp_path / "twice", workers=1, **asked).run
+
+    assert digests(runs[0]) == digests(runs[1]) == digests(runs[2]) == digests(again)
+    assert rows_by_split(runs[0]) == rows_by_split(other)
+
+
+def test_verify_finds_near_rows_that_should_not_be_there(tmp_path: Path) -> None:
+    made = split(reviews(tmp_path / "in", 5), tmp_path / "out", content="text", near=NEAR, train_ratio=0.5)
+    path = made.run / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"duplicates": "group"}))
+    problems = {each.name: each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem}
+
+    assert "have a Jaccard index of 0.8 or more, such as" in problems["near content apart"]
+
+
+def test_counted_near_rows_are_told(tmp_path: Path) -> None:
+    notes: list[Event] = []
+    source = reviews(tmp_path / "in", 6)
+    split(source, tmp_path / "out", content="text", near=NEAR, train_ratio=0.5, on_event=notes.append)
+    told = [each.text for each in notes if isinstance(each, Note)]
+
+    assert any("pairs of rows are near" in each for each in told)
+    assert any("are near, or joined through near ones to, rows of an earlier split" in each for each in told)
+
+
+def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    source = small_source(tmp_path / "in", extension=".parquet")
+    with pytest.raises(SettingsError, match="near is 0.8 and duplicates is 'allow'"):
+        split(source, tmp_path / "out", near=NEAR, duplicates="allow")
+    with pytest.raises(SettingsError, match="near"):
+        split(source, tmp_path / "out", near=0.2)
+    write_rows(tmp_path / "numbers" / "part-0.csv", NAMES[:3], [(f"e{n}", "2024-01-01", str(n)) for n in range(9)])
+    with pytest.raises(SettingsError, match="near: none of the compared columns holds texts: row; leave near out"):
+        split(tmp_path / "numbers", tmp_path / "out", near=NEAR, types={"row": "int64"})
+
+
+def test_without_near_a_run_keeps_its_name(tmp_path: Path) -> None:
+    source = small_source(tmp_path / "in")
+    settings = TemporalSplit(source=[source], time="date", entity="id", split_date="2025-01-01")
+
+    assert "near" not in settings.identity_settings()
+    assert settings.model_copy(update={"near": 0.9}).identity_settings()["near"] == 0.9
+
+
+@pytest.mark.skipif(not BIRDS.is_file(), reason=f"{BIRDS} is not there: the data set is not in the repository")
+def test_remarks_of_pilots_that_are_nearly_the_same_are_in_one_split(tmp_path: Path) -> None:
+    asked = {"time": "date", "entity": "opid", "split_date": "1997-01-01", "time_format": "%m/%d/%Y %H:%M:%S"}
+    made = split(BIRDS, tmp_path / "out", duplicates="drop", content="remarks", near=NEAR, train_ratio=0.9, **asked)
+
+    assert made.manifest.facts["duplicates"]["near"]["pairs"] > 40
+    assert headrace.verify(tmp_path / "out").problems == []
