@@ -123,13 +123,13 @@ def counted(run: Path, shards: int) -> Repeated:
 def facts(plan: SplitPlan, found: Repeated) -> dict[str, Any]:
     """Say what the manifest says of rows with the same content."""
     assert plan.content is not None
-    asked = plan.settings.duplicates
+    asked, splits = plan.settings.duplicates, plan.settings.splits
     units = {"units": plan.allocation.units, "largest_unit": plan.allocation.largest_unit} if asked == "group" else {}
     return {
         "are": asked,
         "content": list(plan.content.schema.names),
-        "in_earlier_split": dict(found.earlier),
-        "repeated": dict(found.own),
+        "in_earlier_split": {split: rows for split, rows in found.earlier.items() if split in splits},
+        "repeated": {split: rows for split, rows in found.own.items() if split in splits},
         **units,
     }
 

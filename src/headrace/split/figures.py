@@ -40,7 +40,9 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
     if late or early:
         answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
     else:
-        answer = f"Yes: train and val end before {moment(cutoff)}, test begins there."
+        early_splits = " and ".join(split for split in facts.splits if split != "test")
+        ends = "end" if " and " in early_splits else "ends"
+        answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
     answer = "\n".join([answer, f"{'; '.join(lines)}."])
     counted_dates = facts.manifest.facts.get("dates")
     if counted_dates is None:
@@ -56,6 +58,8 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
 def entity_figures(facts: RunFacts) -> list[Figure]:
     """Draw how many entities there are and how many rows each has, and say whether one is on both sides."""
     known = facts.manifest.facts
+    if "entity" in known and known["entity"] is None:
+        return []
     train, val = int(known.get("train_entities") or 0), int(known.get("val_entities") or 0)
     question = "How large are the entities?"
     sizes = _entity_rows(facts)
