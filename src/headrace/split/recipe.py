@@ -22,7 +22,7 @@ from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.split import duplicates
+from headrace.split import duplicates, guidance
 from headrace.split.allocate import BYTES_PER_ENTITY, EntitySet, Hashes, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
@@ -100,6 +100,9 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in reasons_of(settings)}
     _refuse_empty(rows, plan)
     context.warn(few_rows(settings, rows, dropped, scans))
+    advice = guidance.guidance(context, plan, scans, rows, dropped)
+    for text in () if advice is None else guidance.told(advice):
+        context.on_event(Note("info", text))
     repeats = None
     if content is not None:
         repeats = duplicates.facts(plan, duplicates.counted(context.run, len(parts)))
@@ -132,6 +135,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         facts={
             **_facts(settings, plan, scans, parts),
             "duplicates": repeats,
+            **({} if advice is None else {"guidance": advice}),
             **(
                 {}
                 if benchmarks is None

@@ -129,6 +129,14 @@ def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
     return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
 
 
+def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
+    """Return the cutoff on the clock of the rows; of mixed dates one for each row [N]."""
+    edge = np.int64(cutoff_us(plan.settings, plan.clock))
+    if plan.clock != "mixed":
+        return edge
+    return np.where((scanned.flags & INSTANT) == 0, plan.settings.cutoff().wall_us, edge)
+
+
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
 
@@ -139,9 +147,7 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     side_of_entity = plan.allocation.side_of(scanned.hashes)
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
-    edge: np.int64 | I64 = np.int64(cutoff_us(settings, plan.clock))
-    if plan.clock == "mixed":
-        edge = np.where((scanned.flags & INSTANT) == 0, settings.cutoff().wall_us, edge)
+    edge = edge_of(scanned, plan)
     before = scanned.micros < edge
 
     result = np.full(len(side), _CLASS["test"], np.uint8)
