@@ -95,7 +95,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
     [
         (("split",), "no source"),
         (("split", "raw"), "--out"),
-        (("split", "raw", "--out", "out"), "--time, --entity, --split-date"),
+        (("split", "raw", "--out", "out"), "--time, --split-date"),
         (("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "soon"), "split_date is 'soon'"),
         (("split", "raw", "--out", "out", *NEEDED, "--train-ratio", "1.5"), "train_ratio"),
         (("split", "raw", "--out", "out", *NEEDED, "--layout", "flat"), "layout"),

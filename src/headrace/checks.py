@@ -6,9 +6,13 @@ name: what the message calls the value; where several options have a name alike,
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import SettingsError
+
+_DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)")
+_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 
 
 def check_word(name: str, value: object, words: Sequence[str]) -> None:
@@ -31,6 +35,14 @@ def check_boolean(name: str, value: object) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise SettingsError(f"{name} is {value!r}; expected True or False")
+
+
+def duration_us(name: str, value: str) -> int:
+    """Return a stretch of time such as 30d in microseconds. Raises `SettingsError` for a text that is none."""
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise SettingsError(f"{name} is {value!r}; give a number and s, m, h, d or w, such as 30d")
+    return int(found[1]) * _UNIT_US[found[2]]
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:

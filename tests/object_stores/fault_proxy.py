@@ -86,12 +86,18 @@ class FaultProxy:
 
             def _pass(self) -> None:
                 fault = proxy._decide(self.command, self.path, self.headers.get("Range") or "")
-                seen, delay_s = proxy.seen, proxy.faults.delay_s
+                self._open: Seen | None = proxy.seen
                 try:
-                    self._do(fault, delay_s)
+                    self._do(fault, proxy.faults.delay_s)
                 finally:
+                    self._over()
+
+            def _over(self) -> None:
+                """Count this request as over, before its client has the last byte and may ask again."""
+                if self._open is not None:
                     with proxy._lock:
-                        seen.at_once -= 1
+                        self._open.at_once -= 1
+                    self._open = None
 
             def _do(self, fault: str | None, delay_s: float) -> None:
                 size = int(self.headers.get("Content-Length") or 0)
@@ -152,8 +158,12 @@ class FaultProxy:
                     self.send_header(name, value)
                 self.send_header("Content-Length", length if length is not None else str(len(body)))
                 self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
+                body = body if self.command != "HEAD" else b""
+                self.wfile.write(body[:-1])
+                if len(body) > 1:
+                    self.wfile.flush()
+                self._over()
+                self.wfile.write(body[-1:])
                 self.wfile.flush()
 
             def _end(self) -> None:

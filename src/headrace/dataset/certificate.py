@@ -29,10 +29,12 @@ _UNPROVED = (
     "Rows that say the same in other words, or in another language, may be in two splits; meaning is not compared.",
     "The source may be wrong: its times, entities and labels are taken as they are written.",
     "A column, alone or with others, may give the label away; `headrace leaks` tries each alone.",
-    "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon` counts by time.",
     "A model may have seen the data elsewhere before.",
     "The digest of this certificate finds damage. It is no signature, and does not say who made it.",
 )
+LABELS_END = "labels end before the cutoff"  # the check that proves it
+_LABELS = "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon` counts by time."
+_ENTITY = "An entity may be in two splits: no column was named that says whose the rows are."
 _CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
 _NEAR = "Near duplicates, which differ in a few words or values, may be in two splits."
 _BENCHMARKS = "Rows may hold items of benchmarks; none was excluded."
@@ -55,7 +57,8 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         *([] if "content apart" in proved else [_CONTENT]),
         *([] if "near content apart" in proved else [_NEAR]),
         _OTHER_BENCHMARKS if benchmarks else _BENCHMARKS,
-        *recipe.unproved,
+        *([] if LABELS_END in proved else [_LABELS]),
+        *([_ENTITY] if manifest.facts.get("entity", "") is None else recipe.unproved),
         *_UNPROVED,
     ]
     certificate = {

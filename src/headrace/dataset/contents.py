@@ -35,6 +35,7 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     # Settings name columns of the source; of packed rows those are gone.
     roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
     rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
+    rest["label_horizon"] = settings.get("label_horizon")
     return {**roles, **rest, "cutoff_us": manifest.facts.get("cutoff_us")}
 
 

@@ -40,6 +40,7 @@ def split(
     """Split shards by time without leaking an entity.
 
     Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
+    Without --entity time alone decides.
 
     Example:  headrace split raw --out out --time time --entity customer --split-date 2025-01-01
     """
@@ -61,7 +62,8 @@ def split(
         raise SettingsError("no source; give files, a directory or a glob pattern: headrace split SOURCE --out OUT ...")
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
-    missing = [name for name in _REQUIRED if name not in settings]
+    needed = [name for name in _REQUIRED if from_env or name != "entity"]  # the job always has a group
+    missing = [name for name in needed if name not in settings]
     if missing:
         flags = ", ".join("--" + name.replace("_", "-") for name in missing)
         variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}" if from_env else ""

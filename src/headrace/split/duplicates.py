@@ -43,7 +43,6 @@ _Work = Callable[[Scanned, Classes, I64], U64]
 
 def resolved(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
     """Decide what becomes of rows with the same content, where more is asked than to count them."""
-    asked, shards = plan.settings.duplicates, len(source)
     if plan.settings.near is not None:
         assert plan.content is not None
         near = find_near(context, [_part(plan.content, shard) for shard in source], plan.settings.near)
@@ -51,6 +50,12 @@ def resolved(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> S
         plan = replace(plan, near={"pairs": pairs, "not_compared": near.not_compared})
         context.on_event(Note("info", f"{pairs:,} pairs of rows are near"))
         _number_alike(context, near, source)
+    return decided(context, plan, len(source))
+
+
+def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
+    """Decide it by the near rows that are known already."""
+    asked = plan.settings.duplicates
     if asked == "group":
         plan = replace(
             plan, allocation=allocate(plan.allocation.known, plan.settings.train_ratio, _units(context, plan, shards))
@@ -190,13 +195,13 @@ def facts(context: RunContext, plan: SplitPlan, shards: int) -> dict[str, Any]:
         joined = count_repeats(words, SPLITS)
         near = {"near": {"in_earlier_split": dict(joined.earlier), "repeated": dict(joined.own), **plan.near}}
     assert plan.content is not None
-    asked = plan.settings.duplicates
+    asked, splits = plan.settings.duplicates, plan.settings.splits
     units = {"units": plan.allocation.units, "largest_unit": plan.allocation.largest_unit} if asked == "group" else {}
     return {
         "are": asked,
         "content": list(plan.content.schema.names),
-        "in_earlier_split": dict(found.earlier),
-        "repeated": dict(found.own),
+        "in_earlier_split": {split: rows for split, rows in found.earlier.items() if split in splits},
+        "repeated": {split: rows for split, rows in found.own.items() if split in splits},
         **units,
         **near,
     }

@@ -10,6 +10,7 @@ from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
 from headrace.report.words import many, moment, share
+from headrace.split.guidance import changed_words, told
 
 _TIMELINE = "Is the split clean in time?"
 _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are not counted for a picture
@@ -17,7 +18,7 @@ _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are 
 
 def figures(facts: RunFacts) -> list[Figure]:
     """Make the figures in the order of the page."""
-    found = [timeline_figure(facts), common.rows_figure(facts), common.shards_figure(facts)]
+    found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), common.shards_figure(facts)]
     return [each for each in (*found, *entity_figures(facts), common.blocks_figure(facts)) if each is not None]
 
 
@@ -40,7 +41,9 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
     if late or early:
         answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
     else:
-        answer = f"Yes: train and val end before {moment(cutoff)}, test begins there."
+        early_splits = " and ".join(split for split in facts.splits if split != "test")
+        ends = "end" if " and " in early_splits else "ends"
+        answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
     answer = "\n".join([answer, f"{'; '.join(lines)}."])
     counted_dates = facts.manifest.facts.get("dates")
     if counted_dates is None:
@@ -53,9 +56,26 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
     return Figure("timeline", _TIMELINE, answer, chart, "warning" if late or early else "good", "full")
 
 
+def guidance_figure(facts: RunFacts) -> Figure | None:
+    """Draw what other settings would keep, where the run counted it."""
+    found = facts.manifest.facts.get("guidance")
+    if not found:
+        return None
+    first, *rest = told(found)
+    now = {"rows": found["rows"], "dropped": sum(found["dropped"].values())}
+    every = [now, *found["alternatives"]]
+    labels = ["as it is", *(changed_words(each["settings"]) for each in found["alternatives"])]
+    parts = {split: np.array([each["rows"][split] for each in every], np.float64) for split in facts.splits}
+    parts["dropped"] = np.array([each["dropped"] for each in every], np.float64)
+    chart = charts.stacked_bars(labels, parts, unit="rows", names={name: name for name in parts}) if rest else None
+    return Figure("guidance", "Which settings would keep more rows?", first if rest else f"{first}.", chart)
+
+
 def entity_figures(facts: RunFacts) -> list[Figure]:
     """Draw how many entities there are and how many rows each has, and say whether one is on both sides."""
     known = facts.manifest.facts
+    if "entity" in known and known["entity"] is None:
+        return []
     train, val = int(known.get("train_entities") or 0), int(known.get("val_entities") or 0)
     question = "How large are the entities?"
     sizes = _entity_rows(facts)

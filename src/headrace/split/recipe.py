@@ -22,7 +22,7 @@ from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.split import duplicates
+from headrace.split import duplicates, guidance
 from headrace.split.allocate import BYTES_PER_ENTITY, EntitySet, Hashes, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
@@ -31,7 +31,6 @@ from headrace.split.findings import check_units, few_rows, missing_like, odd_val
 from headrace.split.scan import read_entities, scan_shard
 from headrace.split.settings import TemporalSplit, compression_problem
 from headrace.split.shards import (
-    REASONS,
     SPLITS,
     Output,
     SplitPlan,
@@ -40,6 +39,7 @@ from headrace.split.shards import (
     cutoff_us,
     derive,
     join_split,
+    reasons_of,
     records_of,
     split_shard,
     word_of_output,
@@ -96,10 +96,13 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         return split_shard(files, plan, shard, place, targets)
 
     parts = context.stage("split", source.tasks(split), durable=settings.layout == "sharded")
-    rows = {split: sum(part.result["rows"][split] for part in parts) for split in SPLITS}
-    dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in REASONS}
+    rows = {split: sum(part.result["rows"][split] for part in parts) for split in settings.splits}
+    dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in reasons_of(settings)}
     _refuse_empty(rows, plan)
     context.warn(few_rows(settings, rows, dropped, scans))
+    advice = guidance.guidance(context, plan, scans, rows, dropped)
+    for text in () if advice is None else guidance.told(advice):
+        context.on_event(Note("info", text))
     repeats = None
     if content is not None:
         repeats = duplicates.facts(context, plan, len(parts))
@@ -108,15 +111,15 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         shards = [
             ShardRecord(split, record, part.result["blocks"][split], word_of_output(plan, shard), shard.name)
             for part, shard in zip(parts, source.shards, strict=True)
-            for split in SPLITS
+            for split in settings.splits
             for record in records_of(part, split)
         ]
     else:
         word = word_of_output(plan, source.first)
-        joined = context.stage("join", [_join_task(plan, source, parts, split) for split in SPLITS])
+        joined = context.stage("join", [_join_task(plan, source, parts, split) for split in settings.splits])
         shards = [ShardRecord(each.subject, each.files[0], each.result["blocks"], word) for each in joined]
-    index, totals = tally(shards, SPLITS)
-    _alias_test(context)
+    index, totals = tally(shards, settings.splits)
+    _alias_test(context, settings.splits)
     return Outcome(
         schema=plan.schema,
         index=index,
@@ -128,10 +131,11 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "rows": sum(part.result["rows_read"] for part in parts),
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
-        directories=DIRECTORIES,
+        directories={split: DIRECTORIES[split] for split in (*settings.splits, "oot")},
         facts={
             **_facts(settings, plan, scans, parts),
             "duplicates": repeats,
+            **({} if advice is None else {"guidance": advice}),
             **(
                 {}
                 if benchmarks is None
@@ -146,7 +150,8 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     signature = None if settings.signature is None else read_signature(settings.signature)
     shards = context.map([partial(survey, path, name, signature) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
-    wanted = {"time": settings.time, "entity": settings.entity}
+    wanted = {"time": settings.time}
+    wanted |= {"entity": settings.entity} if settings.entity is not None else {}
     wanted |= {"label": settings.label} if settings.label is not None else {}
     wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
     wanted |= {f"types[{name!r}]": name for name in settings.types}
@@ -293,6 +298,11 @@ def _plan(
         content=content,
     )
     plan = duplicates.resolved(context, replace(draft, schema=_output_schema(draft)), source.shards)
+    if settings.entity is None:
+        context.on_event(
+            Note("info", "no entity is given, so time alone decides; give entity= where rows belong to customers, ...")
+        )
+        return plan
     known = plan.allocation
     size = BYTES_PER_ENTITY * len(known.known) / 1e6
     context.on_event(
@@ -308,7 +318,10 @@ def _plan(
 def _output_schema(plan: SplitPlan) -> pa.Schema:
     """The output's columns, types and which may hold nulls, from deriving no rows at all."""
     settings = plan.settings
-    never_null = {settings.time, settings.label}  # rows without time or label are dropped, or stop the run
+    never_null: set[str | None] = {
+        settings.time,
+        settings.label,
+    }  # rows without time or label are dropped, or stop the run
     if settings.null_entity != "own":
         never_null.add(settings.entity)
     if settings.lineage == "columns":
@@ -327,6 +340,16 @@ def _output_schema(plan: SplitPlan) -> pa.Schema:
 
 def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
     settings, known = plan.settings, plan.allocation
+    if settings.entity is None:
+        if not rows["train"]:
+            reached = "".join(
+                f", {name}={value}" for name in ("gap", "label_horizon") if (value := vars(settings)[name])
+            )
+            raise InputError(
+                f"train has no rows: no row that counts is before {settings.split_date}{reached}; choose a later "
+                "split_date"
+            )
+        return
     apart = known.units == len(known.known)
     joined = "" if apart else f', and content joins them to {known.units:,} units (content=, duplicates="drop" help)'
     for split, entities, verb in (("train", known.train, "train"), ("val", known.val, "validate")):
@@ -348,10 +371,10 @@ def _join_task(plan: SplitPlan, source: Source, parts: Sequence[Receipt], split:
     return Task(split, size, work)
 
 
-def _alias_test(context: RunContext) -> None:
+def _alias_test(context: RunContext, splits: Sequence[str]) -> None:
     """`oot_data` holds the files of `test` under a second name."""
     directory = local.make_directory(context.run / DIRECTORIES["oot"])
-    for split in SPLITS:
+    for split in splits:
         local.make_directory(context.run / DIRECTORIES[split])
     tests = context.run / DIRECTORIES["test"]
     for path in sorted(each for each in tests.iterdir() if not each.name.startswith(local.TEMP_PREFIX)):
@@ -362,6 +385,13 @@ def _alias_test(context: RunContext) -> None:
 def _facts(
     settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt], parts: Sequence[Receipt]
 ) -> dict[str, Any]:
+    known, entities = plan.allocation, {}
+    if settings.entity is not None:
+        entities = {
+            "entities_before_cutoff": len(known.known),
+            "train_entities": known.train,
+            "val_entities": known.val,
+        }
     forms = sorted({form for scan in scans for form in scan.result["forms"]})
     return {
         "split_date": settings.split_date,
@@ -369,10 +399,8 @@ def _facts(
         "entity": settings.entity,
         "date_form": "iso_mixed" if len(forms) > 1 else forms[0] if forms else None,
         "cutoff_us": cutoff_us(settings, plan.clock),
-        "entities_before_cutoff": len(plan.allocation.known),
-        "train_entities": plan.allocation.train,
-        "val_entities": plan.allocation.val,
+        **entities,
         "missing_like": missing_like(scans),
         "label_map": None if plan.classes is None else dict(plan.classes),
-        "dates": total((part.result["dates"] for part in parts), plan.bins, SPLITS),
+        "dates": total((part.result["dates"] for part in parts), plan.bins, settings.splits),
     }

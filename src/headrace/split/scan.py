@@ -142,7 +142,8 @@ class _Scan:
         self, settings: TemporalSplit, shard: Shard, content: Content | None, benchmarks: Benchmarks | None
     ) -> None:
         self.settings, self.shard, self.cutoff, self.content = settings, shard, settings.cutoff(), content
-        wanted = [settings.time, settings.entity]
+        self.reach_us = max(settings.reaches_us().values(), default=0)
+        wanted = [settings.time, *([] if settings.entity is None else [settings.entity])]
         if settings.label is not None:
             wanted += settings.targets or () if settings.label == settings.main_target else (settings.label,)
         wanted += content.columns(shard) if content is not None else []
@@ -247,6 +248,8 @@ class _Scan:
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
         name = self.settings.entity
+        if name is None:
+            return np.full(table.num_rows, NOBODY, np.int64)
         texts = as_text(_column(table, name), self.settings.null_values, f"entity {name!r}")
         encoded = _encoded(texts)
         if encoded.null_count and self.settings.null_entity == "error":
@@ -293,7 +296,9 @@ class _Scan:
         entity, texts = self._unified(codes)
         there = micros != MISSING
         instant = (flags & INSTANT) != 0 if self.forms == MIXED else not self.forms.isdisjoint(INSTANTS)
-        is_before = there & (micros < np.where(instant, self.cutoff.instant_us, self.cutoff.wall_us))
+        # Entities are drawn among those that can train or validate: a row in the gap does neither.
+        edge = np.where(instant, self.cutoff.instant_us, self.cutoff.wall_us) - self.reach_us
+        is_before = there & (micros < edge)
         before = np.zeros(len(texts), np.bool_)
         before[entity[is_before & (entity != NOBODY)]] = True
         hashes = hash_entities(texts, self.settings.seed)

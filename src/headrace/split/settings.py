@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from headrace.errors import InputError
+from headrace.checks import duration_us
+from headrace.errors import InputError, SettingsError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # Settings alone load no data libraries: a command line that is completed or explained need not wait for them. So the
 # methods below import what they need.
 
+GAP, LABEL_PAST = "gap_before_cutoff", "label_past_cutoff"
+
 _COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
 _OUTPUT: dict[str, Any] = {"panel": "Output"}
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit"}
@@ -33,6 +36,8 @@ _ROWS: dict[str, Any] = {"panel": "Rows that do not fit"}
 
 class TemporalSplit(RecipeSettings):
     """Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
+
+    Without `entity` time alone decides: rows before the split date train, rows from it on test.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -46,14 +51,27 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra={**_COLUMNS, "former": ["date_column"]},
         description="Column of the time of a row.",
     )
-    entity: str = Field(
+    entity: str | None = Field(
+        None,
         min_length=1,
         json_schema_extra={**_COLUMNS, "former": ["group_column"]},
-        description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests.",
+        description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests. "
+        "Unless given time alone decides, and there is no val.",
     )
     split_date: str = Field(
         json_schema_extra=_COLUMNS,
         description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test.",
+    )
+    gap: str | None = Field(
+        None,
+        json_schema_extra=_ROWS,
+        description="Rows this close before the cutoff are dropped and counted, such as 7d; also called an embargo.",
+    )
+    label_horizon: str | None = Field(
+        None,
+        json_schema_extra=_ROWS,
+        description="How far behind the time of a row its label looks, such as 30d; rows before the cutoff whose label "
+        "does not end before it are dropped and counted.",
     )
     train_ratio: float = Field(
         0.9,
@@ -179,6 +197,16 @@ class TemporalSplit(RecipeSettings):
 
         return value if value == "auto" else date_word(value, "time_format", "auto")
 
+    @field_validator("gap", "label_horizon")
+    @classmethod
+    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
+        try:
+            if value is not None and not duration_us(field.field_name or "", value):
+                raise ValueError(f"{field.field_name} is {value!r}, which is no time at all; leave it out")
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> TemporalSplit:
         self.cutoff()
@@ -194,10 +222,21 @@ class TemporalSplit(RecipeSettings):
                 )
         if self.format != "same" and (problem := compression_problem(self.format, self.compression)):
             raise ValueError(problem)
+        if self.entity is None:
+            alone = {"train_ratio": 0.9, "val_in_test": "keep", "null_entity": "error"}
+            given = next((name for name, default in alone.items() if getattr(self, name) != default), None)
+            if given is not None or self.duplicates == "group":
+                name = given or "duplicates"
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, which is about entities, and entity is not given; give "
+                    f"entity=, or leave {name} out"
+                )
         if self.time == self.entity:
             raise ValueError(f"time and entity are both {self.time!r}; they must differ")
         for role in ("time", "entity"):
             name = getattr(self, role)
+            if name is None:
+                continue
             if self.main_target == name:
                 raise ValueError(f"the main target {name!r} is also the {role}; it would be overwritten")
             if self.label == name:
@@ -228,6 +267,16 @@ class TemporalSplit(RecipeSettings):
         if self.targets is None or self.main_task_index is None:
             return None
         return self.targets[self.main_task_index]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits of such a run; time alone leaves none to validate."""
+        return ("train", "test") if self.entity is None else ("train", "val", "test")
+
+    def reaches_us(self) -> dict[str, int]:
+        """Say how far from the cutoff rows before it must be, in microseconds, by the reason they are dropped for."""
+        asked = {GAP: ("gap", self.gap), LABEL_PAST: ("label_horizon", self.label_horizon)}
+        return {reason: duration_us(name, value) for reason, (name, value) in asked.items() if value is not None}
 
     def cutoff(self) -> Cutoff:
         """The split date as an instant and as wall-clock time of the zone. Raises `ValueError` on an unreadable one."""
@@ -262,6 +311,9 @@ class TemporalSplit(RecipeSettings):
         settings |= exclusion_identity(self)
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         settings["split_date"] = str(self.cutoff().instant_us)
+        for name in ("gap", "label_horizon"):  # runs without them are still those of older versions
+            if settings[name] is None:
+                del settings[name]
         if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
             del settings["duplicates"], settings["content"]
         if self.near is None:

@@ -35,7 +35,7 @@ from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.storage.local import storing
 from headrace.stream.audit.exclude import IN_BENCHMARK
 
@@ -50,6 +50,8 @@ REASONS = (
     IN_BENCHMARK,
     "content_before_cutoff",
     "duplicate",
+    GAP,
+    LABEL_PAST,
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
 
@@ -95,6 +97,12 @@ class SplitPlan(Output):
     near: Mapping[str, int] | None = None
 
 
+def reasons_of(settings: TemporalSplit) -> list[str]:
+    """List the reasons to drop a row that a run counts: not those of settings that are not given."""
+    asked = settings.reaches_us()
+    return [reason for reason in REASONS if reason in asked or reason not in (GAP, LABEL_PAST)]
+
+
 def clock_of(forms: Collection[str]) -> Clock:
     """Return the clock of dates of these forms."""
     instants = INSTANTS.intersection(forms)
@@ -122,31 +130,40 @@ def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
     return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
 
 
+def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
+    """Return the cutoff on the clock of the rows; of mixed dates one for each row [N]."""
+    edge = np.int64(cutoff_us(plan.settings, plan.clock))
+    if plan.clock != "mixed":
+        return edge
+    return np.where((scanned.flags & INSTANT) == 0, plan.settings.cutoff().wall_us, edge)
+
+
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
 
-    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in a benchmark, its content,
-    in this order.
+    A row has one reason: no date, unreadable date, no entity, close before or after the cutoff, no label, in a
+    benchmark, its content, in this order.
     """
+    settings = plan.settings
     side_of_entity = plan.allocation.side_of(scanned.hashes)
-    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_entity == "own" else UNSEEN
+    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
-    before = scanned.micros < cutoff_us(plan.settings, plan.clock)
-    if plan.clock == "mixed":
-        wall = (scanned.flags & INSTANT) == 0
-        before = np.where(wall, scanned.micros < plan.settings.cutoff().wall_us, before)
+    edge = edge_of(scanned, plan)
+    before = scanned.micros < edge
 
     result = np.full(len(side), _CLASS["test"], np.uint8)
-    result[before & (side == TRAIN)] = _CLASS["train"]
+    result[before & ((side == TRAIN) | (settings.entity is None))] = _CLASS["train"]
     result[before & (side == VAL)] = _CLASS["val"]
     flagged = scanned.flags.any()
     if flagged:
         result[(scanned.flags & HOLDS_ITEM) != 0] = _CLASS[IN_BENCHMARK]
         result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
+    for reason, reach in reversed(settings.reaches_us().items()):  # of a row that both concern the first is told
+        result[before & (scanned.micros >= edge - reach)] = _CLASS[reason]
     result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
-    if plan.settings.val_in_test == "drop":
+    if settings.val_in_test == "drop":
         result[~before & (side == VAL)] = _CLASS["val_entity_after_cutoff"]
-    if plan.settings.null_entity != "own":
+    if settings.entity is not None and settings.null_entity != "own":
         result[scanned.entity == NOBODY] = _CLASS["null_entity"]
     result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
@@ -207,8 +224,8 @@ def split_shard(
     return {
         "rows_read": row,
         "rows": {name: int(counts[_CLASS[name]]) for name in SPLITS},
-        "dropped": {name: int(counts[_CLASS[name]]) for name in REASONS},
-        "dates": {name: plan.bins.counts(keys[classes == _CLASS[name]]).tolist() for name in SPLITS},
+        "dropped": {name: int(counts[_CLASS[name]]) for name in reasons_of(plan.settings)},
+        "dates": {name: plan.bins.counts(keys[classes == _CLASS[name]]).tolist() for name in plan.settings.splits},
         "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
     }
 

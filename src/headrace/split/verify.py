@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
+from headrace.dataset.certificate import LABELS_END
 from headrace.dataset.contents import content_check, place_of_row
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
@@ -21,10 +22,12 @@ from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.split.cutoff import DateBins
-from headrace.split.settings import TemporalSplit
-from headrace.split.shards import SPLITS, on_utc
+from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
+from headrace.split.shards import on_utc
 from headrace.stream.audit.leaks import SplitRows
 from headrace.stream.audit.near import near_duplicates
+
+_SIDE = "side"  # the rule that every run has, beside the reasons that keep rows away from the cutoff
 
 
 @dataclass
@@ -32,13 +35,14 @@ class _Seen:
     """One split as it was read. dates: rows in each stretch of time, as the manifest counts them.
 
     content: digests of what the rows are compared by, in the order of the index [rows]; none where they are not.
+    problems: the first row that is on the wrong side of the cutoff, or too close before it, by the rule.
     """
 
     entities: Hashes
     rows: int
     dates: list[int] | None
     content: U64
-    problem: str | None
+    problems: dict[str, str]
 
     def shared_with(self, other: Hashes) -> Hashes:
         """Entities of this split that are among others, which are in ascending order."""
@@ -61,14 +65,23 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     seen = {split: _read(run, settings, split, bins, compared, workers or default_workers()) for split in run.splits}
 
     rows = sum(each.rows for each in seen.values())
-    problem = next((each.problem for each in seen.values() if each.problem is not None), None)
-    checks = [Check("dates", f"{rows:,} rows are on their side of {settings.split_date}", problem)]
+    earlier = " or ".join(settings.splits[:-1])
+    said_of = {
+        _SIDE: ("dates", f"{rows:,} rows are on their side of {settings.split_date}"),
+        GAP: ("gap before the cutoff", f"no row of {earlier} is within {settings.gap} of {settings.split_date}"),
+        LABEL_PAST: (LABELS_END, f"no label of {earlier} reaches {settings.split_date} in {settings.label_horizon}"),
+    }
+    checks = []
+    for rule in (_SIDE, *settings.reaches_us()):
+        problem = next((each.problems[rule] for each in seen.values() if rule in each.problems), None)
+        checks.append(Check(*said_of[rule], problem))
+    problem = checks[0].problem
     if said is not None and problem is None:  # a date that moved is told once
         moved = next((split for split, each in seen.items() if each.dates != said["rows"].get(split)), None)
         told = moved and f"the dates of {moved} are not those that the manifest counts; prepare the run again"
         checks.append(Check("rows by date", f"counted again in {len(said['rows']['train'])} stretches of time", told))
     train = seen["train"].entities
-    for other in ("val", "test"):
+    for other in () if settings.entity is None else ("val", "test"):
         detail = f"{len(train):,} train and {len(seen[other].entities):,} {other} entities, none in both"
         problem = _first_row_of(run, settings, other, seen[other].shared_with(train))
         checks.append(Check(f"train and {other} are apart", detail, problem))
@@ -77,7 +90,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
         checks.append(Check("val and test are apart", "no entity validates and tests", problem))
     if repeats is not None:
         checks.append(
-            content_check(run, settings.duplicates, repeats, {split: seen[split].content for split in SPLITS})
+            content_check(run, settings.duplicates, repeats, {split: seen[split].content for split in settings.splits})
         )
         checks += _near_checks(run, settings, repeats, workers or default_workers())
     return checks
@@ -87,7 +100,7 @@ def _near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, A
     """Look for near rows again, where the settings do: in two splits, and with "drop" anywhere."""
     if settings.near is None:
         return []
-    splits = [SplitRows(run, split, workers) for split in SPLITS]
+    splits = [SplitRows(run, split, workers) for split in settings.splits]
     found = near_duplicates(splits, said["content"], settings.near, packed=False)
     across, own = sum(each.rows for each in found.shared), sum(found.repeated.values())
     parts = [f"{each.rows:,} {each.split} rows with one of {each.earlier}" for each in found.shared]
@@ -116,32 +129,37 @@ def _read(
     index = run.split_index(split)
     cutoff, mixed = settings.cutoff(), run.manifest.facts["date_form"] == "iso_mixed"
 
-    columns = list(dict.fromkeys([settings.time, settings.entity, *compared]))
+    columns = list(dict.fromkeys([settings.time, *([settings.entity] if settings.entity else []), *compared]))
+    rules = {_SIDE: 0, **settings.reaches_us()}
 
-    def look(number: int) -> tuple[Hashes, int, I64 | None, U64, str | None]:
+    def look(number: int) -> tuple[Hashes, int, I64 | None, U64, dict[str, str]]:
         """Distinct entities of a block, its rows, rows in each stretch of time, content, and what is wrong."""
         table = run.block_reader(split)(number, columns)
         content = row_digests(table.select(list(compared))) if compared else np.empty(0, np.uint64)
-        texts = as_text(table[settings.entity], settings.null_values, "entity")
-        hashes = hash_entities(pc.unique(texts).drop_null(), settings.seed)
-        if texts.null_count:
-            nobody = hash_nobody(settings.seed)
-            hashes = Hashes(np.append(hashes.high, nobody.high), np.append(hashes.low, nobody.low))
+        hashes = Hashes(np.empty(0, np.uint64), np.empty(0, np.uint64))
+        if settings.entity is not None:
+            texts = as_text(table[settings.entity], settings.null_values, "entity")
+            hashes = hash_entities(pc.unique(texts).drop_null(), settings.seed)
+            if texts.null_count:
+                nobody = hash_nobody(settings.seed)
+                hashes = Hashes(np.append(hashes.high, nobody.high), np.append(hashes.low, nobody.low))
         dates = parse_dates(nulled(table[settings.time], ("", *settings.null_values)), settings.time_format)
         micros, at = dates.micros, np.where(dates.instant, cutoff.instant_us, cutoff.wall_us)
-        wrong = (micros == MISSING) | ((micros >= at) if split != "test" else (micros < at))
-        problem = None
-        if wrong.any():
-            where = place_of_row(run, split, int(index.first_row[number]) + int(np.flatnonzero(wrong)[0]))
-            problem = f"{where}: its date is on the wrong side of {settings.split_date}, or is none"
+        problems = {}
+        for rule, reach in rules.items():
+            wrong = (micros == MISSING) | ((micros >= at - reach) if split != "test" else (micros < at))
+            if wrong.any():
+                where = place_of_row(run, split, int(index.first_row[number]) + int(np.flatnonzero(wrong)[0]))
+                problems[rule] = f"{where}: {_told(rule, settings)}"
         if len(micros) != (expected := int(index.rows[number])):
             where = place_of_row(run, split, int(index.first_row[number]))
-            problem = f"{where}: the block has {len(micros):,} rows, the index says {expected:,}"
+            problems[_SIDE] = f"{where}: the block has {len(micros):,} rows, the index says {expected:,}"
         if mixed:
             micros = on_utc(micros, ~dates.instant, settings.timezone)
-        return hashes, len(micros), None if bins is None else bins.counts(micros), content, problem
+        return hashes, len(micros), None if bins is None else bins.counts(micros), content, problems
 
-    entities, rows, problem = EntitySet(), 0, None
+    entities, rows = EntitySet(), 0
+    problems: dict[str, str] = {}
     contents = [np.empty(0, np.uint64)]
     dates = None if bins is None else np.zeros(bins.count, np.int64)
     for start in range(0, len(index.rows), 256):  # so that few blocks' entities wait to be added
@@ -152,14 +170,23 @@ def _read(
             contents.append(content)
             if dates is not None and dated is not None:
                 dates += dated
-            problem = problem or wrong
+            problems = wrong | problems
     dated_rows = None if dates is None else dates.tolist()
-    return _Seen(entities.ordered(), rows, dated_rows, np.concatenate(contents), problem)
+    return _Seen(entities.ordered(), rows, dated_rows, np.concatenate(contents), problems)
+
+
+def _told(rule: str, settings: TemporalSplit) -> str:
+    """Say what is wrong with the time of a row."""
+    if rule == GAP:
+        return f"it lies within {settings.gap} before {settings.split_date}, which is the gap"
+    if rule == LABEL_PAST:
+        return f"its label ends {settings.label_horizon} later, not before {settings.split_date}"
+    return f"its date is on the wrong side of {settings.split_date}, or is none"
 
 
 def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked: Hashes) -> str | None:
     """The first shard and row of a split whose entity is one of the leaked ones; None where none leaked."""
-    if not len(leaked):
+    if not len(leaked) or settings.entity is None:
         return None
     for number in range(len(run.split_index(split).rows)):
         table = run.block_reader(split)(number, [settings.entity])

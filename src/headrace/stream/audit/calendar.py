@@ -6,7 +6,6 @@ from the days after its row knows of the test period if the row is close to the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,12 +14,10 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64
+from headrace.checks import duration_us
 from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import nulled
-
-_HORIZON = re.compile(r"(\d+)\s*(s|m|h|d|w)")
-_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +104,7 @@ def past_cut(splits: Mapping[str, pl.DataFrame], horizon: str, cutoff_us: int | 
     cutoff_us: None: the first time that the row's entity has in the last split, or that any has. Raises `SettingsError`
     for a horizon that is no duration, and for one split.
     """
-    size = _HORIZON.fullmatch(horizon)
-    if size is None:
-        raise SettingsError(f"label_horizon is {horizon!r}; give a number and s, m, h, d or w, such as 30d")
-    reach = int(size[1]) * _UNIT_US[size[2]]
+    reach = duration_us("label_horizon", horizon)
     *names, last = splits
     if not names:
         raise SettingsError(

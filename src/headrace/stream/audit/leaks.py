@@ -147,9 +147,10 @@ def find_leaks(
 
     content: columns to compare; none: all but time, entity, label and lineage. entity, label, time: columns; None:
     those of the run's own settings, if it has any. label_horizon: how far behind the time of a row its label looks,
-    such as 30d. against: files of benchmark items, or directories of them: JSON lines, CSV, Parquet, or text with an
-    item a line. ngram: words in a row that an item and a row must share; items that have fewer are looked for whole.
-    near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates.
+    such as 30d; None: as the run's own settings say. against: files of benchmark items, or directories of them: JSON
+    lines, CSV, Parquet, or text with an item a line. ngram: words in a row that an item and a row must share; items
+    that have fewer are looked for whole. near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near
+    duplicates.
     Memory: 8 bytes a row, 24 more where rows have a time, the distinct entities, the benchmarks, and with a label about
     524,288 rows of two splits. Near duplicates take up to 190 bytes a row more, there and in temporary files.
     Raises `SettingsError` for columns that are not there, and what reading raises.
@@ -165,6 +166,7 @@ def find_leaks(
         if name is not None and name not in names:
             raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
     packed = set(_PACKED) <= set(names) and not content
+    label_horizon = label_horizon or roles.get("label_horizon")
     if label_horizon is not None and time is None:
         raise SettingsError(
             f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"

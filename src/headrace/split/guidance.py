@@ -1,0 +1,143 @@
+"""Say which rule costs how many rows, and what other settings would keep, where much is dropped or little tests.
+
+Each alternative is counted row by row under its own plan, from the times, entities and digests that pass 1 left: the
+source is not read again, and the numbers are those that a run with these settings has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.arrays import I64
+from headrace.formats.dates import MISSING
+from headrace.run.context import RunContext
+from headrace.run.receipts import Receipt
+from headrace.split import duplicates
+from headrace.split.allocate import EntitySet, Hashes, allocate
+from headrace.split.scan import NOBODY, read_scan
+from headrace.split.shards import REASONS, SPLITS, SplitPlan, classify, cutoff_us, edge_of
+
+_MOST_DROPPED, _LEAST_TESTED = 0.15, 0.05  # of the rows read
+_RATIOS = (0.8, 0.5)
+_DAY_US = timedelta(days=1) // timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def guidance(
+    context: RunContext,
+    plan: SplitPlan,
+    scans: Sequence[Receipt],
+    rows: Mapping[str, int],
+    dropped: Mapping[str, int],
+) -> dict[str, Any] | None:
+    """Count what other settings would keep; None where neither much is dropped nor little tests."""
+    read = sum(rows.values()) + sum(dropped.values())
+    if sum(dropped.values()) <= _MOST_DROPPED * read and rows["test"] >= _LEAST_TESTED * read:
+        return None
+    found = []
+    for changed in _changes(plan, scans, dropped):
+        settings = plan.settings.model_copy(update=changed)
+        other = replace(plan, settings=settings, leave=None)
+        known = plan.allocation.known
+        if "split_date" in changed or "gap" in changed:
+            known = _known(context, other, len(scans))
+        other = replace(other, allocation=allocate(known, settings.train_ratio))
+        other = duplicates.decided(context, other, len(scans))
+        parts = context.map([partial(_counts, context.run, other, number) for number in range(len(scans))])
+        counts = np.sum([np.zeros(len(SPLITS) + len(REASONS), np.int64), *parts], axis=0).tolist()
+        kept = {split: counts[SPLITS.index(split)] for split in settings.splits}
+        if all(kept[split] for split in settings.splits[:-1]):  # a run without these is refused
+            found.append({"settings": changed, "rows": kept, "dropped": read - sum(kept.values())})
+    return {
+        "rows_read": read,
+        "rows": dict(rows),
+        "dropped": {reason: count for reason, count in dropped.items() if count},
+        "alternatives": found,
+    }
+
+
+def told(found: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the rules cost, then a sentence for each alternative."""
+    read, lost = found["rows_read"], sum(found["dropped"].values())
+    by_size = sorted(found["dropped"].items(), key=lambda each: (-each[1], each[0]))
+    why = ", ".join(f"{rows:,} for {reason}" for reason, rows in by_size)
+    tested = found["rows"]["test"]
+    yield (
+        f"{lost:,} of {read:,} rows ({lost / read:.1%}) are dropped{f', {why}' if why else ''}; {tested:,} "
+        f"({tested / read:.1%}) test" + (". Other settings would keep:" if found["alternatives"] else "")
+    )
+    for each in found["alternatives"]:
+        kept = ", ".join(f"{split} {each['rows'][split]:,}" for split in SPLITS if split in each["rows"])
+        yield f"with {changed_words(each['settings'])}: {kept}, dropped {each['dropped']:,}"
+
+
+def changed_words(settings: Mapping[str, Any]) -> str:
+    """Name the setting of an alternative and its value."""
+    return ", ".join(f"no {name}" if value is None else f"{name}={value}" for name, value in settings.items())
+
+
+def _changes(plan: SplitPlan, scans: Sequence[Receipt], dropped: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """List the settings that would change what is dropped or tests, one at a time."""
+    settings = plan.settings
+    if dropped["val_entity_after_cutoff"]:
+        yield {"val_in_test": "keep"}
+    if dropped.get("gap_before_cutoff"):
+        yield {"gap": None}
+    if settings.entity is not None:
+        yield from ({"train_ratio": ratio} for ratio in _RATIOS if ratio < settings.train_ratio)
+    cutoff, edge = settings.cutoff(), cutoff_us(settings, plan.clock)
+    times = [scan.result for scan in scans if scan.result["first_us"] is not None]
+    if not times or cutoff.fold_start_us < cutoff.fold_end_us:  # times of an hour that happens twice have no side
+        return
+    first, last = min(each["first_us"] for each in times), max(each["last_us"] for each in times)
+    tested = last - edge if last > edge else (edge - first) // 4
+    for other in (edge - tested, edge + tested // 2):  # twice the time that tests, and half of it
+        unit = _DAY_US if tested > 4 * _DAY_US else 1_000_000
+        at = other - other % unit
+        if not first < at <= last or at == edge:
+            continue
+        with suppress(ValueError, OverflowError):  # an hour that clocks skip or repeat, or a year out of reach
+            changed = {"split_date": _written(at, plan)}
+            moved = settings.model_copy(update=changed).cutoff()
+            if moved.fold_start_us == moved.fold_end_us:
+                yield changed
+
+
+def _written(micros: int, plan: SplitPlan) -> str:
+    """Write a time on the clock of the run as the split date says it."""
+    moment = _EPOCH + timedelta(microseconds=micros)
+    if plan.clock != "wall" and plan.settings.timezone != "UTC":
+        return moment.isoformat()
+    plain = moment.replace(tzinfo=None)
+    return plain.date().isoformat() if micros % _DAY_US == 0 else plain.isoformat()
+
+
+def _known(context: RunContext, plan: SplitPlan, shards: int) -> Hashes:
+    """Find the entities that are seen before the cutoff of this plan."""
+    seen = EntitySet()
+    for hashes in context.map([partial(_seen, context.run, plan, number) for number in range(shards)]):
+        seen.add(hashes)
+    return seen.ordered()
+
+
+def _seen(run: Path, plan: SplitPlan, number: int) -> Hashes:
+    scanned, settings = read_scan(run, number), plan.settings
+    reach = max(settings.reaches_us().values(), default=0)
+    before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
+    places = np.unique(scanned.entity[before])
+    hashes = Hashes(scanned.hashes.high[places[places != NOBODY]], scanned.hashes.low[places[places != NOBODY]])
+    if settings.null_entity == "own" and NOBODY in places:
+        hashes = Hashes(np.append(hashes.high, plan.nobody.high), np.append(hashes.low, plan.nobody.low))
+    return hashes
+
+
+def _counts(run: Path, plan: SplitPlan, number: int) -> I64:
+    return np.bincount(classify(read_scan(run, number), plan), minlength=len(SPLITS) + len(REASONS))
