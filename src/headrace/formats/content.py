@@ -53,7 +53,7 @@ def row_digests(table: pa.Table) -> U64:
         return np.full(table.num_rows, NOTHING, np.uint64)
     nested = any(pa.types.is_nested(kind) for kind in table.schema.types)
     parts = [np.empty(0, np.uint64)]
-    for batch in table.to_batches(_NESTED_ROWS if nested else _BATCH_ROWS):
+    for batch in table.combine_chunks().to_batches(_NESTED_ROWS if nested else _BATCH_ROWS):
         digests, held = _chained(batch.columns, batch.schema.names)
         digests = mix(digests)
         digests[digests == NOTHING] = 1

@@ -7,6 +7,7 @@ numbers are parsed into numbers without text in between (`parse_numbers`). Memor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -145,35 +146,27 @@ class DelimitedChunk:
         first = [place for place, before in zip(places, [-2, *places], strict=False) if place - 1 != before]
         final = [place for place, after in zip(places, [*places[1:], -1], strict=True) if place + 1 != after]
         runs = list(zip(first, final, strict=True))
-        spans = self._spans(runs)
-        bounds = np.empty(2 * len(runs) * self.rows + 1, np.int64)  # in turn what is compared and what stands between
-        bounds[-1], sizes = len(self.data), np.zeros(self.rows, np.int64)
-        for number, (starts, ends) in enumerate(spans):
-            bounds[2 * number : -1 : 2 * len(runs)], bounds[2 * number + 1 :: 2 * len(runs)] = starts, ends
-            sizes += ends - starts
-        pieces = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
-        )
-        hashes = pl.Series(pl.from_arrow(pieces)).hash(seed=0).to_numpy()
-        words = [hashes[2 * number :: 2 * len(runs)].copy() for number in range(len(runs))]
-        quoted = np.unique(np.searchsorted(self.ends, self.quotes, side="right"))
-        if len(quoted):
-            texts = self._joined(quoted, runs)
-            for own, text in zip(words, texts, strict=True):
-                own[quoted] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
-            sizes[quoted] = np.sum([pc.binary_length(text).to_numpy() for text in texts], axis=0)
-        digests = np.zeros(self.rows, np.uint64) if len(words) > 1 else words.pop()
-        for own in words:
-            chain(digests, own)
+        loose = records.loose_quotes(records.as_bytes(self.data), self.quotes, ord(self._separator))
+        rows = np.unique(np.searchsorted(self.ends, loose, side="right"))
+        texts = self._rendered(rows, runs) if len(rows) else []
+        digests, sizes = np.zeros(self.rows, np.uint64), np.zeros(self.rows, np.int64)
+        for number, (starts, ends) in enumerate(self._spans(runs)):
+            own, size = pl.Series(records.views(self.data, starts, ends)).hash(seed=0).to_numpy(), ends - starts
+            if texts:
+                own, text = own.copy(), texts[number]
+                own[rows] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
+                size[rows] = pc.binary_length(text).to_numpy()
+            sizes += size
+            if len(runs) > 1:
+                chain(digests, own)
+            else:
+                digests = own.copy()
         digests[digests == NOTHING] = 1
         digests[sizes == len(places) - len(runs)] = NOTHING  # separators alone
         return digests
 
-    def _joined(self, rows: I64, runs: Sequence[tuple[int, int]]) -> list[pa.LargeBinaryArray]:
-        """Parse rows with quotes, and join the fields of each run as they would stand without quotes.
-
-        No field without quotes holds a newline, so it marks the separators and newlines inside fields.
-        """
+    def _rendered(self, rows: I64, runs: Sequence[tuple[int, int]]) -> list[pa.LargeBinaryArray]:
+        """Parse rows, and write the fields of each run as they stand in a file that quotes only what must be quoted."""
         chosen = np.zeros(self.rows, np.bool_)
         chosen[rows] = True
         data = records.joined(records.slices(self.data, self.ends).filter(pa.array(chosen)))
@@ -181,15 +174,19 @@ class DelimitedChunk:
         longest = int(np.diff(self.ends, prepend=0).max()) + 1
         types = dict.fromkeys(places, pa.large_string())
         fields = parse(data, self._separator, len(self.shard.schema), types, longest=longest)
-        plain = {}
+        quote, empty, plain = pa.scalar('"', pa.large_string()), pa.scalar("", pa.large_string()), {}
         for place, column in zip(places, fields.columns, strict=True):
-            text = pc.replace_substring(column, "\n", "\nn")
-            plain[place] = pc.replace_substring(text, self._separator, "\ns").cast(pa.large_binary())
-        separator, joined = pa.scalar(self._separator.encode(), pa.large_binary()), []
+            text = column.combine_chunks()
+            special = pc.match_substring_regex(text, f'[{re.escape(self._separator)}\n"]')
+            quoted = pc.binary_join_element_wise(quote, pc.replace_substring(text, '"', '""'), quote, empty)
+            plain[place] = pc.if_else(special, quoted, text).cast(pa.large_binary())
+        separator, rendered = pa.scalar(self._separator.encode(), pa.large_binary()), []
         for first, final in runs:
-            parts = [plain[place].combine_chunks() for place in range(first, final + 1)]
-            joined.append(pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement=b""))
-        return joined
+            parts = [plain[place] for place in range(first, final + 1)]
+            rendered.append(
+                pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement=b"")
+            )
+        return rendered
 
     def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
         """Cut columns from the bytes, by name; those with quoted fields are left out, they must be parsed."""

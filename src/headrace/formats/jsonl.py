@@ -179,7 +179,8 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
     import polars as pl
 
     raw = {name: [name] for name in schema.names}
-    for key in sorted({match.decode("utf-8", "replace") for match in set(_DOTTED_KEY.findall(data))}):
+    dotted = set(_DOTTED_KEY.findall(data)) if b"__DOT__" in data else ()
+    for key in sorted({match.decode("utf-8", "replace") for match in dotted}):
         raw.get(column_name(key), []).append(key)
     kinds = dict(zip(schema.names, _frame(schema.empty_table()).dtypes, strict=True))
     polars_schema = {key: kinds[name] for name, keys in raw.items() for key in keys}
@@ -235,7 +236,9 @@ def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
 
 def _without_blank(data: bytes) -> bytes:
     """Remove blank lines."""
-    if not data[:1].isspace() and not any(data.find(pair) >= 0 for pair in (b"\n\n", b"\n\r", b"\n ", b"\n\t")):
+    array = records.as_bytes(data)
+    begins = np.flatnonzero(array[:-1] == records.NEWLINE) + 1
+    if not data[:1].isspace() and not np.isin(array[begins], _WHITE).any():
         return data
     if _BLANK_INSIDE.search(data) or _BLANK_LINES.match(data):
         return _BLANK_LINES.sub(b"", data)

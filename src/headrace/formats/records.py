@@ -21,6 +21,8 @@ Data: TypeAlias = bytes | pa.Buffer
 NEWLINE, QUOTE, RETURN = 10, 34, 13
 _WINDOW = 1 << 20  # bytes looked at together
 _NONE = np.empty(0, np.int64)
+_SHORT = 12  # bytes of a value that stand in an Arrow view itself, in place of head, buffer and offset
+_VIEW = np.dtype([("size", "<i4"), ("head", "u1", 4), ("buffer", "<i4"), ("offset", "<i4")])
 
 
 def as_bytes(data: Data) -> U8:
@@ -226,3 +228,52 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
         if opens[pair] or np.isin(inside, [separator, NEWLINE, RETURN]).any():
             return int(closing[pair] if opens[pair] else opening[pair])
     return None
+
+
+def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
+    """Find the quotes of whole records that a file does not have which quotes only what must be quoted.
+
+    One position for each such stretch of quotes, ascending: around a field without separator, newline and quote, or
+    inside a field that is not quoted. Quotes around a field pair up, and those inside it are doubled.
+    """
+    if not len(quotes):
+        return quotes
+    opening, closing = quotes[0::2], quotes[1::2]
+    doubled = opening[1:] == closing[:-1] + 1
+    first, last = np.append(True, ~doubled), np.append(~doubled, True)
+    begins, ends = opening[first], closing[last]
+    special = _positions(data, separator, _NONE, _NONE)
+    inside = _holds(special, begins, ends) | (np.diff(np.append(np.flatnonzero(first), len(opening))) > 1)
+    left = np.flatnonzero(~inside)
+    if len(left):
+        inside[left] = _holds(_positions(data, NEWLINE, _NONE, _NONE), begins[left], ends[left])
+    edge = np.zeros(256, np.bool_)
+    edge[[separator, NEWLINE, RETURN]] = True
+    opens = (begins == 0) | edge[data[np.maximum(begins - 1, 0)]]
+    closes = (ends == len(data) - 1) | edge[data[np.minimum(ends + 1, len(data) - 1)]]
+    loose: I64 = begins[~(inside & opens & closes)]
+    return loose
+
+
+def _holds(at: I64, begins: I64, ends: I64) -> Bools:
+    """Mask the spans that hold one of these positions."""
+    if not len(at):
+        return np.zeros(len(begins), np.bool_)
+    held: Bools = np.append(at, np.iinfo(np.int64).max)[np.searchsorted(at, begins)] < ends
+    return held
+
+
+def views(data: Data, starts: I64, ends: I64) -> pa.Array:
+    """View the bytes from each start to its end as binary values, in the memory of `data`, of less than 2 GiB."""
+    array, sizes = as_bytes(data), ends - starts
+    made = np.zeros(len(starts), _VIEW)
+    made["size"] = sizes
+    made["offset"] = starts
+    for place in range(4):
+        made["head"][:, place] = array[np.minimum(starts + place, len(array) - 1)]
+    short = np.flatnonzero(sizes <= _SHORT)
+    if len(short):  # these stand in the view itself
+        at = starts[short, None] + np.arange(_SHORT)
+        held = np.where(at < ends[short, None], array[np.minimum(at, len(array) - 1)], 0).astype(np.uint8)
+        made.view(np.uint8).reshape(-1, 16)[short, 4:] = held
+    return pa.Array.from_buffers(pa.binary_view(), len(made), [None, pa.py_buffer(made), pa.py_buffer(data)])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from headrace.dataset.tables import is_table
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
@@ -100,7 +101,7 @@ class Rewrite(RecipeSettings):
 
 
 def rewrite(
-    source: str | Path | Sequence[str | Path],
+    source: str | Path | Sequence[str | Path] | Any,
     out: str | Path,
     *,
     workers: int | None = None,
@@ -118,6 +119,6 @@ def rewrite(
     """
     from headrace.run.prepare import prepare  # settings alone load no data libraries
 
-    sources = [source] if isinstance(source, str | PurePath) else list(source)
+    sources = [source] if isinstance(source, str | PurePath) or is_table(source) else list(source)
     recipe = Rewrite(source=sources, **settings)
     return prepare(recipe, out, workers=workers, engine=engine, address=address, shard_of=shard_of, on_event=on_event)

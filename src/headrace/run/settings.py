@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from headrace.dataset.tables import with_paths
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 class RecipeSettings(Settings):
     """Base of every recipe's settings, for sources that are one list of places in the field `source`.
 
+    Wherever a setting takes a path, it takes a table too, which is written into the cache first; see `dataset.tables`.
     Each field is written once: its type, default and description make the flag, completion, schema and documentation.
     executed_by: the module whose `execute` takes settings, context and files; settings alone do not load it.
     """
 
     recipe_name: ClassVar[str]
     executed_by: ClassVar[str]
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**{name: with_paths(value) for name, value in values.items()})
 
     def config(self) -> dict[str, Any]:
         """All settings as JSON."""

@@ -19,6 +19,8 @@ from headrace.dataset.local_shards import FileCache, cache_directory, stored_byt
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import open_plain
+from headrace.dataset.split_rows import SplitRows
+from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.places import local_path_of, path_of, place_of
@@ -93,6 +95,13 @@ class Dataset(IndexedDataset):
         `CorruptShard`, `InputError` or `StoreError`.
         """
         return self._source.block_reader(split, verify=verify, files=files)
+
+    def __getitem__(self, split: str) -> SplitRows:
+        """The rows of a split in the order of its shards, for other libraries: `to_polars()`, `to_pandas()` …
+
+        Raises `InputError` for a name of no split.
+        """
+        return SplitRows(self._source, self.split_index(split).split)
 
     def filter(self, condition: Filter | None) -> Dataset:
         """The same splits with the rows that match only; None: all.
@@ -272,7 +281,7 @@ def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: A
 
 
 def open_dataset(
-    path: str | Path | Sequence[str | Path],
+    path: str | Path | Sequence[str | Path] | Any,
     *,
     run: str | None = None,
     types: Mapping[str, str] | None = None,
@@ -281,7 +290,7 @@ def open_dataset(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Dataset:
     """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
-    TSV, JSON lines.
+    TSV, JSON lines, or a table of another library (see `headrace.dataset.tables`), which is written into the cache.
 
     Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
@@ -294,6 +303,7 @@ def open_dataset(
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
+    path = with_paths(path, kept)
     if isinstance(path, str | PurePath):
         root = path_of(path)
         local = place_of(root).reads == "calls"

@@ -1,0 +1,104 @@
+"""The rows of one split for other libraries: what they read is what headrace's own readers deliver.
+
+Rows come in the order of the shards, block by block, checked as a stream checks them, with the types of the index and
+behind the filter of the dataset. Memory is that of a block, except where a library holds all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.dataset.indexed import IndexedDataset
+from headrace.errors import MissingExtra, SettingsError
+from headrace.formats.schema import few
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class SplitRows:
+    """The rows of a split. Any library that takes Arrow streams takes this object as it is, as often as it asks."""
+
+    def __init__(self, dataset: IndexedDataset, split: str) -> None:
+        self.split, self._dataset = split, dataset
+
+    def __len__(self) -> int:
+        return self._dataset.split_index(self.split).total_rows
+
+    def __repr__(self) -> str:
+        return f"SplitRows({str(self._dataset.root)!r}, {self.split!r}: {len(self):,} rows)"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types."""
+        return self._dataset.split_index(self.split).schema
+
+    def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Read the rows front to back. columns: which, in this order; None: all. Raises `SettingsError`."""
+        schema = self.schema
+        names = schema.names if columns is None else list(columns)
+        unknown = [name for name in names if name not in schema.names]
+        if unknown:
+            raise SettingsError(f"{self._dataset.root}: has no column {unknown[0]!r}; it has {few(schema.names)}")
+        wanted = pa.schema([schema.field(name) for name in names])
+        return pa.RecordBatchReader.from_batches(wanted, self._batches(wanted))
+
+    def _batches(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        read = self._dataset.block_reader(self.split)
+        for block in range(len(self._dataset.split_index(self.split).rows)):
+            yield from read(block, wanted.names).cast(wanted).to_batches()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Deliver the rows to another library; see the Arrow PyCapsule interface."""
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the rows into memory."""
+        return self.reader(columns).read_all()
+
+    def to_polars(self) -> pl.LazyFrame:
+        """Scan the rows lazily: only the columns and blocks that a query needs are read, when it is collected."""
+        import polars as pl
+        from polars.io.plugins import register_io_source
+
+        def read(
+            columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
+        ) -> Iterator[pl.DataFrame]:
+            left = len(self) if rows is None else rows
+            for batch in self.reader(columns) if left else ():
+                frame = pl.DataFrame(batch).head(left)
+                left -= frame.height
+                yield frame if predicate is None else frame.filter(predicate)
+                if left <= 0:
+                    return
+
+        empty = pl.DataFrame(self.schema.empty_table())
+        return register_io_source(read, schema=empty.schema, is_pure=True)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """Read the rows into a pandas frame. Raises `MissingExtra` without pandas."""
+        _library("pandas")  # Arrow needs it
+        return self.to_arrow(columns).to_pandas()
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Make a DuckDB relation of the rows, in memory. connection: None, the default one.
+
+        Raises `MissingExtra` without DuckDB.
+        """
+        return (connection or _library("duckdb")).from_arrow(self.to_arrow())
+
+    def to_datasets(self) -> Any:
+        """Make a Hugging Face `Dataset` of the rows, in memory. Raises `MissingExtra` without datasets."""
+        return _library("datasets").Dataset(self.to_arrow())
+
+
+def _library(name: str) -> Any:
+    """Import a library that is an extra of the same name."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingExtra(name, name) from None

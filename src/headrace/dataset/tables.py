@@ -1,0 +1,236 @@
+"""Tables of other libraries as sources: written once as Parquet into the cache, under a name made of their content.
+
+A table is anything that delivers Arrow record batches: objects with `__arrow_c_stream__` (pyarrow, polars, DuckDB and
+others), pyarrow datasets, polars lazy frames, pandas frames, data sets of Hugging Face, and mappings of such by split.
+It is read once, front to back, with a row group in memory, and hashed on the way. Everything behind this module sees a
+directory of shards. Its name and those of its files hold the digest, and its times are fixed, so equal content is the
+same source, however it was cut into chunks and whichever library held it.
+
+The digest is of names, types and values, null apart from empty and NaN. Text and lists are of one type whatever their
+offsets, and categories are their values. A copy takes the space of the table. Nothing but time is lost where it is
+deleted while nobody reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SHARD_ROWS, _GROUP_ROWS = 1 << 20, 1 << 16
+_BATCH_ROWS = 1 << 13  # asked of libraries that make batches on demand
+_WRITTEN_NS = 946_684_800_000_000_000  # the time of every file, as times are part of a source's identity
+_FRAMES = {
+    "pandas": {"DataFrame"},
+    "polars": {"LazyFrame"},
+    "datasets": {"Dataset", "IterableDataset"},
+    "pyarrow": {"Dataset", "FileSystemDataset", "InMemoryDataset", "UnionDataset"},
+}
+
+
+def is_table(value: object) -> bool:
+    """Tell whether a value is a table, or tables by split. No library is imported for it."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(isinstance(name, str) and is_table(each) for name, each in value.items())
+    kind = type(value)
+    names = _FRAMES.get(kind.__module__.partition(".")[0], ())
+    return hasattr(value, "__arrow_c_stream__") or any(each.__name__ in names for each in kind.__mro__)
+
+
+def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
+    """Replace every table in a value by the directory of its copy; lists and mappings are looked into."""
+    if is_table(value):
+        return keep(value, cache_dir)
+    if isinstance(value, Mapping):
+        return {name: with_paths(each, cache_dir) for name, each in value.items()}
+    if isinstance(value, list | tuple) and any(not isinstance(each, str | int | float) for each in value):
+        return [with_paths(each, cache_dir) for each in value]
+    return value
+
+
+def keep(table: object, cache_dir: str | Path | None = None) -> Path:
+    """Write a table, or tables by split, into the cache, and return the directory of its shards.
+
+    cache_dir: as of `headrace.open`. Memory is O(row group). Raises `InputError` for tables without columns, splits of
+    strange names, and types that Parquet cannot hold, and `StoreError`.
+    """
+    from headrace.dataset.local_shards import cache_directory
+    from headrace.formats.named_splits import WORDS, is_split_name
+    from headrace.storage import local
+
+    splits = dict(table) if isinstance(table, Mapping) else {"": table}
+    strange = [name for name in splits if name and not is_split_name(name)]
+    if strange or (isinstance(table, Mapping) and "" in splits):
+        raise InputError(
+            f"a table stands under {(strange or [''])[0]!r}, which is not the name of a split; use {', '.join(WORDS)},"
+            " or give one table"
+        )
+    home = local.make_directory(cache_directory(cache_dir) / "tables")
+    made = local.make_directory(local.temporary_for(home / "table"))
+    try:
+        digest = hashlib.sha256()
+        files: list[Path] = []
+        for split, each in sorted(splits.items()):
+            digest.update(f"{split}\0".encode())
+            files += _write(each, local.make_directory(made / split), digest)
+        word = digest.hexdigest()[:32]
+        target = home / f"table-{word}"
+        with local.storing(target):
+            for file in files:
+                os.utime(file, ns=(_WRITTEN_NS, _WRITTEN_NS))
+                file.rename(file.with_name(f"{word}-{file.name}"))
+            for directory in {file.parent for file in files}:
+                local.sync_directory(directory)
+            if not target.is_dir():
+                try:
+                    made.rename(target)
+                except OSError:
+                    if not target.is_dir():  # else another process was faster
+                        raise
+        return target
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _write(table: object, directory: Path, digest: Any) -> list[Path]:
+    """Write a table as shards of whole row groups, and put its content into a digest."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from headrace.formats.schema import Target, in_schema, plain
+    from headrace.storage.local import created, storing
+
+    schema, batches = _stream(table)
+    if not len(schema):
+        raise InputError(f"a {type(table).__name__} has no columns; give a table with some")
+    storage = [field.type.storage_type if isinstance(field.type, pa.ExtensionType) else field.type for field in schema]
+    kinds = [plain(kind) for kind in storage]
+    target = Target.of(pa.schema(list(zip(schema.names, kinds, strict=True))))
+    if len(set(schema.names)) < len(schema):
+        raise InputError(f"a {type(table).__name__} has a column name twice, among {schema.names}; rename one of them")
+    digest.update("".join(f"{name}\0{kind}\0" for name, kind in zip(schema.names, kinds, strict=True)).encode())
+    files: list[Path] = []
+    groups = _groups(batches, schema.names)
+    group = next(groups, target.schema.empty_table())
+    while group is not None:
+        path = directory / f"part-{len(files):05d}.parquet"
+        with created(path) as file:
+            try:
+                writer = pq.ParquetWriter(file, target.schema, compression="zstd", write_page_checksum=True)
+            except pa.ArrowNotImplementedError as error:
+                raise InputError(f"a {type(table).__name__} cannot be kept as Parquet ({error}); convert it") from error
+            with closing(writer), storing(path):
+                rows = 0
+                while group is not None and rows < _SHARD_ROWS:
+                    try:
+                        group = in_schema(group, target).combine_chunks()
+                    except (pa.ArrowException, ValueError) as error:
+                        raise InputError(
+                            f"a {type(table).__name__} cannot be read as {target.schema}: {error}"
+                        ) from error
+                    for column in group.columns:
+                        for chunk in column.chunks:
+                            _feed(digest, chunk)
+                    writer.write_table(group, row_group_size=_GROUP_ROWS)
+                    rows += group.num_rows
+                    group = next(groups, None)
+            with storing(path):
+                file.flush()
+                os.fsync(file.fileno())
+        files.append(path)
+    return files
+
+
+def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """Read a table as record batches, in the order of its rows."""
+    import pyarrow as pa
+
+    library = type(table).__module__.partition(".")[0]
+    if library == "pandas":
+        named = [name for name in table.index.names if name is not None]
+        found = pa.Table.from_pandas(table, preserve_index=bool(named))
+        return found.schema, found.to_batches()
+    if library == "datasets":
+        tables = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
+        first = next(iter(tables), None) if table.features is None else table.features.arrow_schema.empty_table()
+        if first is None:
+            raise InputError(f"a {type(table).__name__} has neither features nor rows; give one with rows")
+        own = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
+        return first.schema, (batch for each in own for batch in each.cast(first.schema).to_batches())
+    if library == "polars" and not hasattr(table, "__arrow_c_stream__"):
+        schema = table.limit(0).collect().to_arrow().schema
+        frames = table.collect_batches(maintain_order=True)
+        return schema, (batch for frame in frames for batch in frame.to_arrow().to_batches())
+    if library == "pyarrow" and hasattr(table, "scanner"):
+        reader = table.scanner().to_reader()
+    else:
+        reader = pa.RecordBatchReader.from_stream(table)
+    return reader.schema, reader
+
+
+def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Cut batches anew into row groups, of the storage of extension types."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        arrays = [each.storage if isinstance(each, pa.ExtensionArray) else each for each in batch.columns]
+        own = pa.RecordBatch.from_arrays(arrays, names=names)
+        begin = 0
+        while rows + len(own) - begin >= _GROUP_ROWS:
+            end = begin + _GROUP_ROWS - rows
+            yield pa.Table.from_batches([*held, own.slice(begin, end - begin)])
+            held, rows, begin = [], 0, end
+        if begin < len(own):
+            held.append(own.slice(begin))
+            rows += len(own) - begin
+    if rows:
+        yield pa.Table.from_batches(held)
+
+
+def _feed(digest: Any, values: pa.Array) -> None:
+    """Put the values of an array into a digest: which are there, and these, whatever stands where none is."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = values.type
+    digest.update(b"%d\0" % len(values))
+    if values.null_count:
+        digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
+    if pa.types.is_null(kind) or not len(values):
+        return
+    if pa.types.is_struct(kind):
+        for field in values.flatten():
+            _feed(digest, field)
+    elif pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        if pa.types.is_map(kind):
+            entries = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+            values = values.cast(pa.list_(entries))
+        digest.update(pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64()).to_numpy())
+        _feed(digest, values.flatten())
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        texts = values.cast(pa.binary()).cast(pa.large_binary())
+        texts = pc.fill_null(texts, b"") if texts.null_count else texts
+        offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        digest.update(np.diff(offsets))
+        if len(offsets) and texts.buffers()[2] is not None:
+            digest.update(memoryview(texts.buffers()[2])[int(offsets[0]) : int(offsets[-1])])
+    else:
+        if pa.types.is_boolean(kind):
+            values = values.cast(pa.uint8())
+        elif pa.types.is_temporal(kind):
+            values = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        width = values.type.bit_width // 8
+        filled = pc.fill_null(values, pa.scalar(0).cast(values.type)) if values.null_count else values
+        digest.update(memoryview(filled.buffers()[1])[filled.offset * width : (filled.offset + len(filled)) * width])
