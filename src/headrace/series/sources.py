@@ -33,7 +33,7 @@ from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.date_words import advice
-from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.dates import MISSING, parse_in_turn
 from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, open_bytes, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
@@ -320,16 +320,9 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
 
 
 def _times(column: pa.ChunkedArray, settings: Series) -> I64:
-    kind = column.type
-    if pa.types.is_timestamp(kind):  # says itself what it counts
-        return parse_dates(column, "auto").micros
-    column = nulled(column, ("",))
-    micros = np.full(len(column), MISSING)
-    for form in settings.time_format:
-        micros = np.where(micros == MISSING, parse_dates(column, form).micros, micros)
-        if not (micros == MISSING).any():
-            break
-    return np.asarray(micros, np.int64)
+    if pa.types.is_timestamp(column.type):  # says itself what it counts
+        return parse_in_turn(column, ["auto"])
+    return parse_in_turn(nulled(column, ("",)), settings.time_format)
 
 
 def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:

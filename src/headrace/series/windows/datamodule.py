@@ -37,10 +37,9 @@ from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunks
-from headrace.series.windows.options import WindowOptions
 from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
-from headrace.series.windows.windows import WindowCounts, Windows, check_some, count_windows, windows_of
+from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, check_some, count_windows, windows_of
 from headrace.settings import load_yaml
 from headrace.stream.loader.resumed import CountedLoader, ResumedModule
 from headrace.stream.order.remaining import Remainder
