@@ -40,13 +40,13 @@ _TELLING = 1 << 10  # so many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _ADVICE = {  # of each reason, what is said of the value
     "null_time": "is missing",
-    "unreadable_time": "is no time of the declared form: {time}",
+    "unreadable_time": "is not a time of the declared form: {time}",
     "time_before_1970": "is before 1970, and row times count from there",
     "null_entity": "is missing",
-    "unreadable_entity": "is no {entity_kind}; correct it, or give entity_kind",
+    "unreadable_entity": "is not a valid {entity_kind}; correct it, or give entity_kind",
     "null_peer": "is missing",
-    "unreadable_peer": "is no {peer_kind}; correct it, or give peer_kind",
-    "unreadable_value": "is no finite number",
+    "unreadable_peer": "is not a valid {peer_kind}; correct it, or give peer_kind",
+    "unreadable_value": "is not a finite number",
     "missing_value": "is missing, which missing='error' refuses; or give missing='failed' or missing='drop'",
     "negative_value": "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'",
     "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
@@ -218,7 +218,7 @@ def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
             values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise InputError(
-                f"column {settings.value!r} is {column.type}, which is no number; name a column of numbers"
+                f"column {settings.value!r} is {column.type}, which is not a number; name a column of numbers"
             ) from None
     return np.asarray(values, np.float64)
 

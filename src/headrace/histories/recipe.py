@@ -35,7 +35,7 @@ _GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts a
 
 
 def is_worth_compiling(rows: float) -> bool:
-    """Tell if so many rows are worth kernels, where numba is there to make them."""
+    """Tell if this many rows are worth compiling for, and numba is installed."""
     return rows >= WORTH_COMPILING and find_spec("numba") is not None
 
 

@@ -293,7 +293,7 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
             unread += [(row, name) for row in _values(table[name], settings, values[:, place])]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
             kind = table[name].type
-            raise InputError(f"column {name!r} is {kind}, which is no number; name a column of numbers") from None
+            raise InputError(f"column {name!r} is {kind}, which is not a number; name a column of numbers") from None
     for number in settings.missing_numbers:
         values[values == number] = np.nan
     infinite = np.isinf(values)
@@ -303,7 +303,7 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
     for row, name in unread:
         bad.setdefault(
             row,
-            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is no finite number; correct "
+            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is not a finite number; correct "
             f"it, or name it in null_values or missing_numbers",
         )
     return _times(table[settings.time], settings), values, bad
@@ -315,7 +315,7 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
     why = "which is missing; correct it"
     if value is not None and value != "":
         form = " or ".join(settings.time_format)
-        why = f"which is no time of time_format: {advice(value, form, 'time_format')}"
+        why = f"which is not a time of time_format: {advice(value, form, 'time_format')}"
     return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 
@@ -377,7 +377,7 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
     header = lines[_HEADER_LINES - 1].decode("latin-1").split()
     names = [each.partition("(")[0].lower() for each in header]  # without units
     if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
-        raise InputError(f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is no CAMELS-US forcing")
+        raise InputError(f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US forcing")
     try:
         area = float(lines[2])
     except ValueError:
@@ -425,6 +425,6 @@ def _table(path: Path, rows: bytes, names: Sequence[str], numbers: Sequence[str]
     wrong = table["time"].is_null() | (table["time"].diff().dt.total_days() <= 0)
     for row in wrong.fill_null(False).arg_true().head(1):
         raise InputError(
-            f"{path}: line {first_line + row}: {table['date'][row]} is no day behind the one before; correct it"
+            f"{path}: line {first_line + row}: {table['date'][row]} is not a day after the one before; correct it"
         )
     return table

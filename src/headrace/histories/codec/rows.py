@@ -179,12 +179,12 @@ class Encoded:
 
 
 def peer_width(peers: I64) -> I64:
-    """Give the bytes of a peer index in rows of so many peers: int64 [R] → 0, 1, 2 or 4."""
+    """Give the bytes of a peer index in rows of this many peers: int64 [R] → 0, 1, 2 or 4."""
     return np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(np.int64)
 
 
 def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
-    """Give the length of rows of `n` measurements and so many peers of each family: int64 [R]."""
+    """Give the length of rows of `n` measurements with these numbers of peers of each family: int64 [R]."""
     width = peer_width(peers4 + peers6)
     return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
 
@@ -335,7 +335,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     broken = first_broken(
         [
             (sizes < HEADER_BYTES, lambda row: f"has {sizes[row]} bytes, a row has at least {HEADER_BYTES}"),
-            (sizes % 8 != 0, lambda row: f"has {sizes[row]} bytes, which is no multiple of 8"),
+            (sizes % 8 != 0, lambda row: f"has {sizes[row]} bytes, which is not a multiple of 8"),
         ]
     )
     if broken is not None:

@@ -6,7 +6,7 @@
 
 An epoch is a chunk: which one, says its number alone, when the first batch is asked for. So loaders that Lightning
 makes and throws away, sanity checks and restarts move nothing. Everything is found on disk by the run's id, on every
-rank. A loader here is no `DataLoader`, hence Lightning puts no sampler into it.
+rank. A loader here is not a `DataLoader`, so Lightning puts no sampler into it.
 
     validation   the pool trains     validation windows are in
     "time"       yes, as all do      val: later times of entities that are known
@@ -46,7 +46,7 @@ from headrace.stream.order.remaining import Remainder
 
 Validation = Literal["time", "entity", "both", "none"]
 
-_SHARE = 10  # one in so many entities validates
+_SHARE = 10  # one entity in ten validates
 
 
 class EpochLoader(CountedLoader[WindowLoader]):
