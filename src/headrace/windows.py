@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.series.windows.options import WindowOptions
-from headrace.series.windows.windows import WindowCounts, Windows, open_windows
+from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, open_windows
 
 if TYPE_CHECKING:
     from headrace.series.windows.torch import WindowDataset, arrays_of

@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 from headrace.contexts import decode_context, open_contexts
-from headrace.histories.codec.latency import decode
+from headrace.histories.codec.rows import decode_latencies
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "histories"
@@ -81,7 +81,7 @@ def test_what_contexts_show_are_flights_of_one_aircraft_each(measurements, tmp_p
             dated += [each for each in segment if each.time is not None]
     for each in dated:
         departure = f"{np.datetime64(each.time, 's').astype(object):%Y-%m-%dT%H:%MZ}"
-        microseconds = int(decode(np.uint16(each.code)))
+        microseconds = int(decode_latencies(np.uint16(each.code)))
         minutes = None if microseconds < 0 else str(round(microseconds / 60e6))
         assert (as_text(each.source), as_text(each.destination), departure, minutes) in known
     assert len(dated) > 100

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.histories.codec.addresses import Addresses, Kind
-from headrace.histories.codec.latency import encode
-from headrace.histories.codec.rows import Measurements
+from headrace.histories.codec.rows import Measurements, encode_latencies
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ def random_rows(rng: np.random.Generator, sizes: Sizes, kind: Kind = "address") 
     peers = sizes.peers4 + sizes.peers6
     return Measurements(
         times=times,
-        codes=encode(rng.integers(0, 1 << 30, total), rng.random(total) < 0.1).codes,
+        codes=encode_latencies(rng.integers(0, 1 << 30, total), rng.random(total) < 0.1).codes,
         peer=rng.integers(0, peers, total) if peers else None,
         peers=random_addresses(rng, sizes.peers4, sizes.peers6),
         starts=starts,

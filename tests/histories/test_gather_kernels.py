@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.histories.codec.addresses import Addresses, of_words
-from headrace.histories.codec.latency import LARGEST_US, encode
+from headrace.histories.codec.rows import LARGEST_US, encode_latencies
 from headrace.histories.config import Histories
 from headrace.histories.parse import REASONS, Parsed, _codes
 from headrace.histories.piece import PieceWriter
@@ -57,7 +57,7 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
         assert has == 0
         micros = 1 if rule == "failed" else max(round(min(value, 1e13) * factor), 1)
         clamped += micros > LARGEST_US
-        expected = encode(np.array([min(micros, LARGEST_US)]), np.array([rule == "failed"])).codes
+        expected = encode_latencies(np.array([min(micros, LARGEST_US)]), np.array([rule == "failed"])).codes
         assert expected.tolist() == [code]
     assert clamped == found.clamped
 

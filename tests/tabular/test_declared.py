@@ -145,9 +145,9 @@ def test_both_kinds_of_dataframe_give_the_same_rows(library):
     ("config", "message"),
     [
         ({"tab_field_list": ["nope"]}, r"columns \['nope'\] are not in the data"),
-        ({"tab_field_list": ["tags"]}, "column 'tags' is list<.*>, which is no number"),
-        ({"tab_field_list": ["day"]}, "column 'day' is date32.*, which is no number"),
-        ({"cat_field_list": ["tags"]}, "column 'tags' is list<.*>, which is no text or category"),
+        ({"tab_field_list": ["tags"]}, "column 'tags' is list<.*>, which is not a number"),
+        ({"tab_field_list": ["day"]}, "column 'day' is date32.*, which is not a number"),
+        ({"cat_field_list": ["tags"]}, "column 'tags' is list<.*>, which is not text or a category"),
         (
             {"tab_field_list": ["sky"], "cat_field_list": ["sky"]},
             "column 'sky' is declared a number .* declare it once",

@@ -381,7 +381,7 @@ def test_one_file_or_several_patterns(tmp_path):
         ({"shard_pattern": "x-*.parquet"}, "holds no shard that matches x-"),
         ({"shard_pattern": "*"}, "holds shards of several formats, csv, parquet, which may be the same rows twice"),
         ({"shard_pattern": "*", "filename": "a.csv"}, "give one of them"),
-        ({"split": "train"}, "is no prepared dataset"),
+        ({"split": "train"}, "is not a prepared dataset"),
         ({"dataframe": pa.table({"a": [1]})}, "give either file_dir or dataframe"),
         ({"filename": "a.csv", "batch_size": 0}, "batch_size is 0"),
         ({"filename": "a.csv", "num_workers": -1}, "num_workers is -1"),

@@ -9,6 +9,7 @@ whole column allows it, which costs about 25 ns a value, else form by form.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,17 @@ def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
         return _from_numbers(values, *_whole(values), date_format)
     nothing = np.zeros(len(column), np.bool_)
     return Dates(np.full(len(column), MISSING), _valid(column), nothing, frozenset())
+
+
+def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> I64:
+    """Read each value by the first of these forms that fits: microseconds, `MISSING` where none does, int64 [N]."""
+    micros = parse_dates(column, forms[0]).micros
+    for form in forms[1:]:
+        unread = micros == MISSING
+        if not unread.any():
+            break
+        micros = np.where(unread, parse_dates(column, form).micros, micros)
+    return micros
 
 
 def _valid(column: pa.ChunkedArray) -> Bools:

@@ -105,7 +105,7 @@ add_derived(app, "prepare", "histories", prepare)
 def decode(
     shard: Annotated[Path, typer.Argument(help="A shard of histories: .array_record or .arrow.")],
     *,
-    limit: Annotated[int | None, typer.Option(help="Stop behind so many measurements.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after this many measurements.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of columns.")] = False,
 ) -> None:
     """Print the measurements of a shard: src_addr, dst_addr, event_time (epoch seconds), rtt (ms or null), part.

@@ -84,15 +84,15 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     names = pl.scan_parquet(facts.run.root / "rows.parquet").select("src_id")
     largest = names.slice(int(starts[np.argmax(sizes)]), 1).collect().item()
     answer = (
-        f"{many(len(sizes), 'entity', 'entities')}: {np.median(sizes):,.0f} measurements in the middle, "
+        f"{many(len(sizes), 'entity', 'entities')}: median {np.median(sizes):,.0f} measurements, "
         f"{sizes.max():,.0f} at most (of {largest}, {share(float(sizes.max()), float(sizes.sum()))} of all). "
         f"{many(several, 'entity is', 'entities are') if several else 'None is'} cut into several rows."
     )
     long = (rows["last_time"] - rows["first_time"]).to_numpy().astype(np.float64)
     long_answer = (
-        f"{span(float(np.median(long)))} in the middle, {span(float(long.max()))} at most; "
-        f"{many(int((long == 0).sum()), 'row')} of a single moment. A row takes "
-        f"{size(float(np.median(rows['bytes'].to_numpy())))} in the middle."
+        f"Median {span(float(np.median(long)))}, {span(float(long.max()))} at most; "
+        f"{many(int((long == 0).sum()), 'row')} of a single moment. The median row "
+        f"takes {size(float(np.median(rows['bytes'].to_numpy())))}."
     )
     of_rows = _of_splits(facts, rows)
     of_entities = {split: own[starts] for split, own in of_rows.items()}

@@ -20,15 +20,16 @@ import pyarrow.compute as pc
 from headrace.arrays import F64, I8, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
-from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.dates import MISSING, parse_in_turn
 from headrace.formats.detect import stem_of_name
 from headrace.formats.schema import few, hint, is_text
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import as_text, nulled
 from headrace.formats.write import Written
-from headrace.histories.codec import addresses, latency
+from headrace.histories.codec import addresses
 from headrace.histories.codec.addresses import Addresses, Kind
+from headrace.histories.codec.rows import Codes, encode_latencies
 from headrace.histories.config import Histories
 from headrace.histories.piece import Parsed, PieceWriter, hash_entities, sampled
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -39,13 +40,13 @@ _TELLING = 1 << 10  # so many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _ADVICE = {  # of each reason, what is said of the value
     "null_time": "is missing",
-    "unreadable_time": "is no time of the declared form: {time}",
+    "unreadable_time": "is not a time of the declared form: {time}",
     "time_before_1970": "is before 1970, and row times count from there",
     "null_entity": "is missing",
-    "unreadable_entity": "is no {entity_kind}; correct it, or give entity_kind",
+    "unreadable_entity": "is not a valid {entity_kind}; correct it, or give entity_kind",
     "null_peer": "is missing",
-    "unreadable_peer": "is no {peer_kind}; correct it, or give peer_kind",
-    "unreadable_value": "is no finite number",
+    "unreadable_peer": "is not a valid {peer_kind}; correct it, or give peer_kind",
+    "unreadable_value": "is not a finite number",
     "missing_value": "is missing, which missing='error' refuses; or give missing='failed' or missing='drop'",
     "negative_value": "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'",
     "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
@@ -193,13 +194,7 @@ def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
     column = nulled(column, ("",))
-    first, *others = settings.time_format
-    micros = parse_dates(column, first).micros
-    for form in others:
-        unread = micros == MISSING
-        if not unread.any():
-            break
-        micros = np.where(unread, parse_dates(column, form).micros, micros)
+    micros = parse_in_turn(column, settings.time_format)
     absent = np.zeros(len(micros), np.bool_)
     if column.null_count:
         absent = np.asarray(pc.is_null(column).to_numpy(), np.bool_)
@@ -223,7 +218,7 @@ def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
             values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise InputError(
-                f"column {settings.value!r} is {column.type}, which is no number; name a column of numbers"
+                f"column {settings.value!r} is {column.type}, which is not a number; name a column of numbers"
             ) from None
     return np.asarray(values, np.float64)
 
@@ -234,7 +229,7 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
         reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
-def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> latency.Codes:
+def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> Codes:
     """Return the codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
     if compiled:
@@ -243,7 +238,7 @@ def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = Fal
         of_rule = {"failed": -1, "value": 0}
         missing, negative, zero = (of_rule.get(rule, REASONS.index(word) + 1) for word, rule in rules.items())
         numbers = (REASONS.index("unreadable_value") + 1, missing, negative, zero)
-        return latency.Codes(*codes_of(values, _US_PER[settings.value_unit], numbers, reason))
+        return Codes(*codes_of(values, _US_PER[settings.value_unit], numbers, reason))
     failed = np.zeros(len(values), np.bool_)
     masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
     _blame(reason, np.isinf(values), "unreadable_value")
@@ -254,7 +249,7 @@ def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = Fal
             _blame(reason, mask, word)
     failed |= reason != 0
     usable = np.minimum(np.where(failed, 0.0, values), _LATEST_US) * _US_PER[settings.value_unit]
-    return latency.encode(np.rint(usable), failed)
+    return encode_latencies(np.rint(usable), failed)
 
 
 def _settle(table: pa.Table, rows: I64, place: Place, settings: Histories, reason: I8, dropped: Dropped) -> None:

@@ -35,7 +35,7 @@ _GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts a
 
 
 def is_worth_compiling(rows: float) -> bool:
-    """Tell if so many rows are worth kernels, where numba is there to make them."""
+    """Tell if this many rows are worth compiling for, and numba is installed."""
     return rows >= WORTH_COMPILING and find_spec("numba") is not None
 
 
@@ -44,17 +44,22 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     shards, partitions, rows = _survey(settings, context, files)
     compiled = is_worth_compiling(rows * settings.sample_rate)
     at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
+    gather = partial(gather_shard, settings=settings, partitions=partitions, compiled=compiled)
     gathered = at_once.stage(
         "gather",
-        [_gather_task(settings, shard, number, partitions, compiled) for number, shard in enumerate(shards)],
+        [
+            Task(shard.name, shard.size, partial(gather, shard=shard, number=number), [shard.path])
+            for number, shard in enumerate(shards)
+        ],
         durable=False,
     )
     pa.default_memory_pool().release_unused()  # texts of shards, which nothing reads from here on
     for split in SPLITS:
         local.make_directory(context.run / directory_of(split))
     at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * WORKING_BYTES)
+    order = partial(write_partition, settings=settings, pieces=len(shards), compiled=compiled)
     ordered = at_once.stage(
-        "order", [_order_task(settings, len(shards), number, compiled) for number in range(partitions)]
+        "order", [Task(f"partition {number}", 0, partial(order, number=number)) for number in range(partitions)]
     )
     written = [(split, number) for number, receipt in enumerate(ordered) for split in receipt.result["splits"]]
 
@@ -95,19 +100,6 @@ def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunCont
     """Count the tasks that the limit allows at a time on each machine; one at least."""
     at_once = context.engine.machines() * (memory_limit // task_bytes)
     return replace(context, workers=max(1, min(context.workers, at_once)))
-
-
-def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, compiled: bool) -> Task:
-    def work(files: TaskFiles) -> dict[str, Any]:
-        return gather_shard(files, settings, shard, number, partitions, compiled=compiled)
-
-    return Task(shard.name, shard.size, work, [shard.path])
-
-
-def _order_task(settings: Histories, pieces: int, number: int, compiled: bool) -> Task:
-    return Task(
-        f"partition {number}", 0, lambda files: write_partition(files, settings, pieces, number, compiled=compiled)
-    )
 
 
 def _outcome(

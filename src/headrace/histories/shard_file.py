@@ -21,8 +21,7 @@ from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.latency import FAILED, decode
-from headrace.histories.codec.rows import Encoded, decode_row
+from headrace.histories.codec.rows import FAILED, Encoded, decode_latencies, decode_row
 from headrace.storage.local import failed, storing
 
 EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}
@@ -250,7 +249,7 @@ def decode_shard(path: Path) -> Iterator[Measurement]:
         peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind).to_pylist()
         of_peer = [0] * row.n if row.peers is None else (row.peers.astype(np.int64) + 1).tolist()
         for time, code, micros, peer in zip(
-            row.times.tolist(), row.codes.tolist(), decode(row.codes).tolist(), of_peer, strict=True
+            row.times.tolist(), row.codes.tolist(), decode_latencies(row.codes).tolist(), of_peer, strict=True
         ):
             yield Measurement(name, peers[peer], time, None if code == FAILED else micros / 1000, row.part)
 

@@ -28,8 +28,7 @@ from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.latency import is_canonical
-from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken
+from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken, is_canonical
 from headrace.histories.config import Histories
 from headrace.histories.piece import hash_entities, mixed_peers, multiset_sum, partition_of
 from headrace.histories.recipe import is_worth_compiling

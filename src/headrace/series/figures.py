@@ -175,7 +175,7 @@ def _target_figures(parts: Mapping[str, pl.DataFrame]) -> list[Figure]:
     told = ", ".join(f"{split} {share(count, sum(totals.values()))}" for split, count in totals.items())
     sparse = int((every < 50).sum())
     answer = (
-        f"In the middle {np.median(every):.1f} % of a part's steps have an observed target. Of all "
+        f"In the median part {np.median(every):.1f} % of the steps have an observed target. Of all "
         f"{sum(totals.values()):,} observed targets: {told}."
     )
     if sparse:

@@ -33,7 +33,7 @@ from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.date_words import advice
-from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.dates import MISSING, parse_in_turn
 from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, open_bytes, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
@@ -293,7 +293,7 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
             unread += [(row, name) for row in _values(table[name], settings, values[:, place])]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
             kind = table[name].type
-            raise InputError(f"column {name!r} is {kind}, which is no number; name a column of numbers") from None
+            raise InputError(f"column {name!r} is {kind}, which is not a number; name a column of numbers") from None
     for number in settings.missing_numbers:
         values[values == number] = np.nan
     infinite = np.isinf(values)
@@ -303,7 +303,7 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
     for row, name in unread:
         bad.setdefault(
             row,
-            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is no finite number; correct "
+            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is not a finite number; correct "
             f"it, or name it in null_values or missing_numbers",
         )
     return _times(table[settings.time], settings), values, bad
@@ -315,21 +315,14 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
     why = "which is missing; correct it"
     if value is not None and value != "":
         form = " or ".join(settings.time_format)
-        why = f"which is no time of time_format: {advice(value, form, 'time_format')}"
+        why = f"which is not a time of time_format: {advice(value, form, 'time_format')}"
     return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 
 def _times(column: pa.ChunkedArray, settings: Series) -> I64:
-    kind = column.type
-    if pa.types.is_timestamp(kind):  # says itself what it counts
-        return parse_dates(column, "auto").micros
-    column = nulled(column, ("",))
-    micros = np.full(len(column), MISSING)
-    for form in settings.time_format:
-        micros = np.where(micros == MISSING, parse_dates(column, form).micros, micros)
-        if not (micros == MISSING).any():
-            break
-    return np.asarray(micros, np.int64)
+    if pa.types.is_timestamp(column.type):  # says itself what it counts
+        return parse_in_turn(column, ["auto"])
+    return parse_in_turn(nulled(column, ("",)), settings.time_format)
 
 
 def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
@@ -384,7 +377,7 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
     header = lines[_HEADER_LINES - 1].decode("latin-1").split()
     names = [each.partition("(")[0].lower() for each in header]  # without units
     if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
-        raise InputError(f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is no CAMELS-US forcing")
+        raise InputError(f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US forcing")
     try:
         area = float(lines[2])
     except ValueError:
@@ -432,6 +425,6 @@ def _table(path: Path, rows: bytes, names: Sequence[str], numbers: Sequence[str]
     wrong = table["time"].is_null() | (table["time"].diff().dt.total_days() <= 0)
     for row in wrong.fill_null(False).arg_true().head(1):
         raise InputError(
-            f"{path}: line {first_line + row}: {table['date'][row]} is no day behind the one before; correct it"
+            f"{path}: line {first_line + row}: {table['date'][row]} is not a day after the one before; correct it"
         )
     return table

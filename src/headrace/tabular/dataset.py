@@ -60,7 +60,7 @@ class PipelineIterableDataset(StreamingDataset):
     `shard_pattern`, or a prepared dataset and its `split`; or a `dataframe` (pandas, polars, Arrow).
     processor_pipelines: a processor for each of some columns, as with `add_pipeline`.
     shuffle_shards: shuffle the rows anew in each epoch, by `seed` (42 unless given); else shards in order.
-    batch_size: None gives rows; else whole batches of so many, for DataLoader(dataset, batch_size=None).
+    batch_size: None gives rows; a number gives whole batches of that many, for DataLoader(dataset, batch_size=None).
     num_workers: of `data_loader()`; a DataLoader of your own may have any number of workers.
     number_type, bad_numbers, null_values: what declared numbers become, what a text that is none is ("error" or
     "missing"), and which texts mean a missing one. Others: see `StreamOptions`; batch_format is of batches only.
@@ -331,7 +331,7 @@ class PipelineIterableDataset(StreamingDataset):
         )
 
     def state_after(self, batches: int, *, batch_size: int | None = None, num_workers: int = 0) -> dict[str, Any]:
-        """Return the state after so many batches of the present pass on every rank, for `load_state_dict`.
+        """Return the state after this many batches of the present pass on every rank, for `load_state_dict`.
 
         batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own need neither.
         Raises `SettingsError` where rows are given and batch_size is not, `StreamError` if a pass has fewer batches.

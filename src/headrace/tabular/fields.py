@@ -124,13 +124,13 @@ class Fields:
         if name in self.tab_field_list:
             if not is_number(column.type) and not is_text(kind):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is no number; take it out of tab_field_list"
+                    f"config: column {name!r} is {column.type}, which is not a number; take it out of tab_field_list"
                 )
             return pa.float32() if number_type == "float32" else pa.float64()
         if name in (*self.cat_field_list, *self.texts):
             if pa.types.is_nested(kind):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is no text or category; leave it undeclared"
+                    f"config: column {name!r} is {column.type}, which is not text or a category; leave it undeclared"
                 )
             return pa.string()
         if name == self.label_name and self.label_type == "number" and is_text(kind):
@@ -273,7 +273,9 @@ def open_files(
         files = tuple(data.root / name for name in index.shards)
         return Source(index=index, read_block=data.block_reader(split), files=files)
     if split is not None:
-        raise SettingsError(f"split is {split!r}, but {root} is no prepared dataset; give the directory of its shards")
+        raise SettingsError(
+            f"split is {split!r}, but {root} is not a prepared dataset; give the directory of its shards"
+        )
     found = [root / filename] if filename is not None else _matching(root, shard_pattern)
     data = open_dataset(found, cache_dir=cache_dir)
     return Source(index=data.split_index(), read_block=data.block_reader(), files=tuple(found))

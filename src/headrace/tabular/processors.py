@@ -226,7 +226,7 @@ def _in_arrow(name: str, column: Any) -> pa.Array:
         return values if isinstance(values, pa.Array) else pa.array(values)
     except pa.ArrowException as error:
         raise InputError(
-            f"column {name}: what its processor gave is no Arrow column ({error}); use another batch_format"
+            f"column {name}: what its processor gave is not an Arrow column ({error}); use another batch_format"
         ) from error
 
 

@@ -207,7 +207,9 @@ def test_numbers_as_entities_and_peers_from_columns_and_file_names(tmp_path: Pat
     both = {(each.src_addr, each.dst_addr) for split in SPLITS for each in found[split]}
     assert {("7", "99"), ("4294967295", "99")} == both
     write_rows(tmp_path / "in" / "host.csv", ["event_time", "to", "rtt"], [[GOOD[1], "99", "1"]])
-    with pytest.raises(headrace.InputError, match=r"host\.csv: row 1: the file's name is 'host', which is no number"):
+    with pytest.raises(
+        headrace.InputError, match=r"host\.csv: row 1: the file's name is 'host', which is not a valid number"
+    ):
         histories(tmp_path / "in", tmp_path / "out", **asked)
 
 

@@ -20,8 +20,7 @@ import pytest
 from pings import SPLITS, decoded, rounded_ms, shards_of
 
 import headrace
-from headrace.histories.codec.latency import decode
-from headrace.histories.codec.rows import decode_row
+from headrace.histories.codec.rows import decode_latencies, decode_row
 from headrace.histories.config import Histories
 from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared, prepare
@@ -79,7 +78,7 @@ def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
         for blob in read_blobs(path):
             row = decode_row(blob, str(path))
             probe = str(int.from_bytes(row.entity_bytes[:4].tobytes(), "big"))
-            found[probe] = list(zip(row.times.tolist(), decode(row.codes).tolist(), strict=True))
+            found[probe] = list(zip(row.times.tolist(), decode_latencies(row.codes).tolist(), strict=True))
     assert set(truth) == set(found)
     for probe, measurements in truth.items():
         expected = sorted(

@@ -96,7 +96,7 @@ def test_t4_every_parameter_of_a_pipeline_is_in_the_run_id(tmp_path) -> None:
         (object(), "builtins.object cannot be written as data.*make the column beforehand"),
         (
             ColumnTransformer([("a", StandardScaler(), [0])]),
-            "ColumnTransformer is no step here; give a list of pipelines",
+            "ColumnTransformer is not a step here; give a list of pipelines",
         ),
         ("StandardScalr", "step is 'StandardScalr'; known: StandardScaler"),
         (

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.arrays import F64, I8, I64, U8, U16, U32, U64
 from headrace.compiled import compiled, read_only
-from headrace.histories.codec.latency import LARGEST_US
+from headrace.histories.codec.rows import LARGEST_US
 
 _SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
@@ -28,7 +28,7 @@ _SECOND, _MOST = np.uint64(1_000_000), 2.0**62
 
 
 def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
-    """Code values × factor microseconds as `latency.encode` does, uint16 [N], and count the clamped; NaN is missing.
+    """Code values × factor microseconds as `encode_latencies` does, uint16 [N], and count the clamped; NaN is missing.
 
     Only rows without a reason are looked at; those that get one have it in `reason` (int8 [N], 0: none). rules: of what
     is infinite, missing, negative and 0: its reason, 0 if it is a value, or −1 if it failed.
@@ -122,7 +122,7 @@ def _codes(
             micros = np.float64(LARGEST_US)
         if micros < 1024.0:
             codes[row] = np.uint16(micros)
-        else:  # see `latency.encode`
+        else:  # see `encode_latencies`
             rounded = ((np.float64(micros).view(np.int64) + (1 << 41)) >> 42) - (1033 << 10)
             codes[row] = rounded + (rounded & -1024) + 1024
     return clamped

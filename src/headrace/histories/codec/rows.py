@@ -1,4 +1,11 @@
-"""The row blob: a part of one entity's history as columns, little-endian, describing itself. Version 1.
+"""Latency codes and the row blob.
+
+A latency takes two bytes: whole microseconds as an 11-bit mantissa shifted by a 5-bit exponent, rounded. The code is
+exponent << 11 | mantissa, the value mantissa << exponent. Values below 2,048 µs are exact; above, the mantissa is 1,024
+to 2,047 and the error at most half a step, 0.049 %. Code 0 is a failed measurement, so a latency of 0 µs becomes 1 µs.
+Every code that `encode_latencies` gives is a fixed point: it decodes to a value that encodes to it.
+
+A row blob is a part of one entity's history as columns, little-endian, describing itself. Version 1.
 
 A header of 64 bytes; then `n` times (u32, seconds since the first, ascending, ties allowed), `n` latency codes (u16),
 `n` peer indices (u8, u16 or u32, as many bytes as the peers need; none without peers), and the peers: IPv4 first, 4
@@ -20,9 +27,55 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U16, U32, Bools, Ints
+from headrace.arrays import F64, I64, U8, U16, U32, Bools, Ints
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
+
+FAILED = 0
+LARGEST_US = 2047 << 31  # about 51 days
+_MANTISSA_BITS = 11
+_BELOW = 1 << _MANTISSA_BITS
+
+
+@dataclass(frozen=True)
+class Codes:
+    """codes uint16 [N]; clamped: how many values were larger than `LARGEST_US` and became it."""
+
+    codes: U16
+    clamped: int
+
+
+def encode_latencies(microseconds: I64 | F64, failed: Bools) -> Codes:
+    """Encode latencies in whole microseconds; int64 or float64 [N], failed bool [N] → `Codes`.
+
+    0 µs becomes 1 µs. What `microseconds` holds where `failed` is true does not matter; elsewhere it must not be
+    negative. Never raises.
+    """
+    value = np.where(failed, 1.0, microseconds)
+    clamped = int(np.count_nonzero(value > LARGEST_US))
+    np.clip(value, 1, LARGEST_US, out=value)
+    # The bits of a float are its exponent above its mantissa. Rounded to 10 bits of mantissa (the first one is implied)
+    # it is the code but for a bit and a constant, as a mantissa that is rounded up to 2 carries into the exponent.
+    rounded = ((value.view(np.int64) + (1 << 41)) >> 42) - ((1023 + _MANTISSA_BITS - 1) << (_MANTISSA_BITS - 1))
+    wide = rounded + (rounded & -(_BELOW >> 1)) + (_BELOW >> 1)
+    np.copyto(wide, value, where=value < _BELOW >> 1, casting="unsafe")
+    codes = wide.astype(np.uint16)
+    codes[failed] = FAILED
+    return Codes(codes, clamped)
+
+
+def decode_latencies(codes: U16) -> I64:
+    """Decode codes to whole microseconds, −1 where it is `FAILED`; uint16 [N] → int64 [N]."""
+    wide = codes.astype(np.int64)
+    return np.where(codes == FAILED, -1, (wide & (_BELOW - 1)) << (wide >> _MANTISSA_BITS))
+
+
+def is_canonical(codes: U16) -> Bools:
+    """Tell which codes `encode_latencies` can give; the others are damage. uint16 [N] → bool [N]."""
+    mantissa, exponent = codes & np.uint16(_BELOW - 1), codes >> np.uint16(_MANTISSA_BITS)
+    canonical: Bools = (exponent == 0) | (mantissa >= _BELOW // 2)
+    return canonical
+
 
 MAGIC = b"HIST"
 VERSION = 1
@@ -53,7 +106,7 @@ LARGEST_SPAN = (1 << 32) - 1
 class RowColumns:
     """One row, as views of its blob.
 
-    first_time: epoch seconds; offsets uint32 [n]: seconds since then, ascending; codes uint16 [n]: see `latency`;
+    first_time: epoch seconds; offsets uint32 [n]: seconds since then, ascending; codes uint16 [n]: of latencies;
     peers [n]: index into the peers (uint8, uint16 or uint32), None in rows without peers; peer_family uint8 [m]: 4 or
     6; peer_bytes uint8 [m, 16]; entity_kind, peer_kind: "address" or "number"; entity_family 4 or 6; entity_bytes
     uint8 [16]; part: place among the rows of the entity, from 0.
@@ -126,12 +179,12 @@ class Encoded:
 
 
 def peer_width(peers: I64) -> I64:
-    """Give the bytes of a peer index in rows of so many peers: int64 [R] → 0, 1, 2 or 4."""
+    """Give the bytes of a peer index in rows of this many peers: int64 [R] → 0, 1, 2 or 4."""
     return np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(np.int64)
 
 
 def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
-    """Give the length of rows of `n` measurements and so many peers of each family: int64 [R]."""
+    """Give the length of rows of `n` measurements with these numbers of peers of each family: int64 [R]."""
     width = peer_width(peers4 + peers6)
     return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
 
@@ -282,7 +335,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     broken = first_broken(
         [
             (sizes < HEADER_BYTES, lambda row: f"has {sizes[row]} bytes, a row has at least {HEADER_BYTES}"),
-            (sizes % 8 != 0, lambda row: f"has {sizes[row]} bytes, which is no multiple of 8"),
+            (sizes % 8 != 0, lambda row: f"has {sizes[row]} bytes, which is not a multiple of 8"),
         ]
     )
     if broken is not None:

@@ -129,7 +129,7 @@ def _segment(ids: list[int], begin: int) -> list[Measurement]:
             body = ids[at + 1 : at + 1 + size]
             if not name or len(body) != size or not all(BYTE <= each < BYTE + 256 for each in body):
                 raise InputError(
-                    f"tokens: position {begin + at} has id {role} with {body} behind it, which is no field;"
+                    f"tokens: position {begin + at} has id {role} with {body} after it, which is not a field;"
                     " give whole measurements of one segment"
                 )
             if name in fields:

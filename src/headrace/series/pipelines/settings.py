@@ -160,7 +160,7 @@ def _from_object(value: Any) -> StepData:
     kind = type(value)
     word = kind.__name__
     if word in _CONTAINERS:
-        raise SettingsError(f"{word} is no step here; {_CONTAINERS[word]}")
+        raise SettingsError(f"{word} is not a step here; {_CONTAINERS[word]}")
     if isinstance(value, type):
         raise SettingsError(f"{value.__name__} is a class; give an object, {value.__name__}()")
     if not hasattr(value, "get_params") or kind.__module__.partition(".")[0] != "sklearn":

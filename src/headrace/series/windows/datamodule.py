@@ -6,7 +6,7 @@
 
 An epoch is a chunk: which one, says its number alone, when the first batch is asked for. So loaders that Lightning
 makes and throws away, sanity checks and restarts move nothing. Everything is found on disk by the run's id, on every
-rank. A loader here is no `DataLoader`, hence Lightning puts no sampler into it.
+rank. A loader here is not a `DataLoader`, so Lightning puts no sampler into it.
 
     validation   the pool trains     validation windows are in
     "time"       yes, as all do      val: later times of entities that are known
@@ -37,17 +37,16 @@ from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunks
-from headrace.series.windows.options import WindowOptions
 from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
-from headrace.series.windows.windows import WindowCounts, Windows, check_some, count_windows, windows_of
+from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, check_some, count_windows, windows_of
 from headrace.settings import load_yaml
 from headrace.stream.loader.resumed import CountedLoader, ResumedModule
 from headrace.stream.order.remaining import Remainder
 
 Validation = Literal["time", "entity", "both", "none"]
 
-_SHARE = 10  # one in so many entities validates
+_SHARE = 10  # one entity in ten validates
 
 
 class EpochLoader(CountedLoader[WindowLoader]):

@@ -34,8 +34,7 @@ from headrace.digest import canonical_json, derive_key, hash_texts, permutation,
 from headrace.draws import permuted
 from headrace.errors import SettingsError
 from headrace.sealed import MOST_LANES
-from headrace.series.windows.options import Layout
-from headrace.series.windows.windows import Windows
+from headrace.series.windows.windows import Layout, Windows
 from headrace.stream.loader.items import ItemArguments, ItemPass, ItemPasses, item_index, item_options, no_block
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
