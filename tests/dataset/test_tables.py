@@ -223,3 +223,13 @@ def test_what_is_no_source_is_refused_by_name() -> None:
 
 def test_no_library_is_imported_to_tell_paths_from_tables() -> None:
     assert not any(map(is_table, ["raw", Path("raw"), ["a", "b"], {}, {"a": "b"}, 3, None, importlib]))
+
+
+def test_other_recipes_take_tables_wherever_they_take_paths(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"who": ["a", "b"] * 40, "n": range(80)})
+    headrace.rewrite(rows.lazy(), tmp_path / "out")
+    blend = {"train": [{"name": "d", "path": rows}], "valid": [{"name": "d", "path": [rows.head(3)]}]}
+    packed = headrace.PackedSequences(blend=blend, tokenizer=tmp_path)
+
+    assert rows.equals(pl.DataFrame(headrace.open(tmp_path / "out")["all"]))
+    assert [keep(rows), keep(rows.head(3))] == packed.source_places()
