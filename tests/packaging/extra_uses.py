@@ -128,6 +128,18 @@ def series_skops() -> None:
     to_skops({})
 
 
+def pandas_frame() -> None:
+    _table()["all"].to_pandas()
+
+
+def duckdb_relation() -> None:
+    _table()["all"].to_duckdb()
+
+
+def datasets_dataset() -> None:
+    _table()["all"].to_datasets()
+
+
 def validate_sharding() -> str:
     """A module that is run: its error goes to a person."""
     said = io.StringIO()

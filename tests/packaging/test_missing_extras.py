@@ -31,6 +31,9 @@ PACKAGES = {
     "gs": ["obstore"],
     "az": ["obstore"],
     "series": ["sklearn", "skops"],
+    "pandas": ["pandas"],
+    "duckdb": ["duckdb"],
+    "datasets": ["datasets"],
 }
 ALL = tuple(sorted({name for names in PACKAGES.values() for name in names} | {"torchdata"}))
 USES = [
@@ -56,6 +59,9 @@ USES = [
     ("az", "az_open", ["obstore"]),
     ("series", "series_steps", ["sklearn"]),
     ("series", "series_skops", ["skops"]),
+    ("pandas", "pandas_frame", ["pandas"]),
+    ("duckdb", "duckdb_relation", ["duckdb"]),
+    ("datasets", "datasets_dataset", ["datasets"]),
 ]
 
 

@@ -232,5 +232,8 @@ def _feed(digest: Any, values: pa.Array) -> None:
         elif pa.types.is_temporal(kind):
             values = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
         width = values.type.bit_width // 8
-        filled = pc.fill_null(values, pa.scalar(0).cast(values.type)) if values.null_count else values
-        digest.update(memoryview(filled.buffers()[1])[filled.offset * width : (filled.offset + len(filled)) * width])
+        data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :][: len(values) * width]
+        if values.null_count:
+            there = values.is_valid().to_numpy(zero_copy_only=False)
+            data = np.where(np.repeat(there, width), data, 0).astype(np.uint8)
+        digest.update(data)
