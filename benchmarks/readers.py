@@ -1,6 +1,6 @@
 """The contestants of `streaming.py`: each the fastest honest way its library has, giving dicts of torch tensors.
 
-How rows are mixed: `headrace*` 262,144 rows of 16 places at a time, or as many as 16 MiB hold; `raw*`, `packed_workers`
+How rows are mixed: `headrace*` 131,000 rows of 48 places at a time, or as many as 16 MiB hold; `raw*`, `packed_workers`
 and `nodes` whole files, one after the other; `hf` a buffer of 10,000 rows; `mapped` all rows; `lance` only the order of
 fragments. A library that is not installed is left out and named.
 """
