@@ -322,7 +322,7 @@ def test_rows_without_tokens_are_bins_of_nothing():
     [
         ({"form": "square"}, "form is 'square'"),
         ({"labels": "same", "last_token": "drop"}, "leaves out"),
-        ({"pad_to": 10, "pad_to_multiple_of": 4}, "no multiple"),
+        ({"pad_to": 10, "pad_to_multiple_of": 4}, "not a multiple"),
         ({"pad_to": 0}, "pad_to is 0; expected an integer of 1 or more"),
         ({"pad_id": True}, "pad_id is True"),
         ({"most_sequences": 0}, "most_sequences is 0"),
