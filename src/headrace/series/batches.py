@@ -3,7 +3,7 @@
 An entity that cannot be read, or does not pass, fails with its reason; the others of its batch do not notice.
 `stage/clean/part-N.json` has a line per entity of batch N, failed ones too; `part-N.values` the float64 [rows, C] of
 the passed ones end to end, `part-N.filled` bool of the same shape where masks are asked for. Values are mapped when
-they are read, so the first pass takes O(an entity) of memory. Pipelines per entity are fitted in the second, on the
+they are read, so the first pass takes O(an entity) of memory; a batch with copies that are left out is read as a whole. Pipelines per entity are fitted in the second, on the
 entity's train rows; unified ones were fitted before. Its work goes in slabs of entities, so memory is O(slab) beside
 the float32 rows of one batch. `finish` writes what a run has once.
 """
@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.statistics import add, correlations, tally
-from headrace.series.clean import Cleaned, LeftOut, clean, quality_report
+from headrace.series.clean import Cleaned, LeftOut, clean, left_out_report, quality_report
 from headrace.series.config import SPLITS, Series
+from headrace.series.duplicates import REASON, series_digest, why_left_out
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.series.pipelines.save import Pipelines, load_part, save_part
 from headrace.series.sources import EntitySource
@@ -113,6 +114,8 @@ def clean_batch(
                 position = {"first_row": first_row, "rows": axis.rows, "first_time": axis.first, "anchor": axis.anchor}
                 record["entity"] = {"entity": entity, **position, **vars(cleaned.cut)}
                 first_row += axis.rows
+                if settings.duplicates != "allow":
+                    record["series"] = series_digest(cleaned)
                 values.write(np.ascontiguousarray(cleaned.values).data)
                 if filled is not None:
                     filled.write(np.ascontiguousarray(cleaned.filled).data)
@@ -130,24 +133,31 @@ def clean_batch(
 
 @dataclass(frozen=True)
 class Spool:
-    """The spool of one batch, to be read."""
+    """The spool of one batch, to be read. left_out: copies that are read as if they had not passed → their originals."""
 
     run: Path
     number: int
     columns: int
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Read what is known of each entity, in order: its quality report, and of retained ones its `Entity`."""
+        """Read what is known of each entity, in order: its quality report, of retained ones `Entity` and a digest."""
         with (self.run / _name(self.number, "json")).open("rb") as file:
-            yield from map(json.loads, file)
+            for record in map(json.loads, file):
+                report = record["report"]
+                if (original := self.left_out.get(report["entity"])) is not None:
+                    record = {"report": left_out_report(report, why_left_out(original), REASON)}
+                yield record
 
     def reports(self) -> Iterator[dict[str, Any]]:
         """Read the quality report of each entity, failed ones too."""
         return (record["report"] for record in self.records())
 
     def entities(self) -> list[Entity]:
-        """Read the retained entities, in order."""
-        return [Entity(**record["entity"]) for record in self.records() if "entity" in record]
+        """Read the retained entities, in order, with their rows in `values`."""
+        found = [Entity(**record["entity"]) for record in self.records() if "entity" in record]
+        begins = np.cumsum([0, *(each.rows for each in found)]).tolist()
+        return [replace(each, first_row=begin) for each, begin in zip(found, begins, strict=False)]
 
     def values(self) -> F64:
         """Map all rows: [rows, C]."""
@@ -161,7 +171,12 @@ class Spool:
         path = self.run / _name(self.number, what)
         if path.stat().st_size == 0:
             return np.empty((0, self.columns), kind)
-        return np.memmap(path, kind, mode="r").reshape(-1, self.columns)
+        rows = np.memmap(path, kind, mode="r").reshape(-1, self.columns)
+        if not self.left_out:
+            return rows
+        kept = (record["entity"] for record in self.records() if "entity" in record)
+        parts = (rows[each["first_row"] : each["first_row"] + each["rows"]] for each in kept)
+        return np.concatenate([rows[:0], *parts])
 
 
 def _part_stem(number: int) -> str:
@@ -219,11 +234,12 @@ def finish(
     spools: Sequence[Spool],
     statics: Statics | None,
     near_target: Mapping[str, Sequence[int]],
+    copies: Mapping[str, str],
     files: TaskFiles,
 ) -> dict[str, Any]:
     """Write the files about all entities; return what the manifest says of the pipelines.
 
-    near_target: features that look like the target in another unit.
+    near_target: features that look like the target in another unit. copies: entities with the series of another one.
     """
     schema = with_metadata(ENTITIES_SCHEMA, settings)
     names: list[str] = []
@@ -267,6 +283,8 @@ def finish(
         "attributes_without_series": 0 if statics is None else statics.strangers,
         "features_like_the_target": dict(near_target),
     }
+    if copies:
+        summary["duplicates"] = dict(copies)
     files.write(SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode() + b"\n")
     if settings.layout == "packed":
         write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, map(_reports_table, spools), _REPORT_ROWS)

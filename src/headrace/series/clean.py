@@ -346,6 +346,16 @@ def quality_report(
     }
 
 
+def left_out_report(report: Mapping[str, Any], reason: str, rows_are: str) -> dict[str, Any]:
+    """Turn the report of an entity that passed into that of one that is left out. rows_are: why its rows are dropped."""
+    common = ("entity", "source", "frequency", "required_train_targets")
+    return {name: report[name] for name in common} | {
+        "passed_quality_check": False,
+        "failure_reason": reason,
+        "source_rows": {rows_are: sum(report["source_rows"].values())},
+    }
+
+
 def _told(micros: int) -> str:
     moment = np.datetime64(micros, "us")
     if micros % DAY_US == 0:

@@ -15,7 +15,7 @@ from headrace.formats.dates import date_word
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.settings import Names
+from headrace.settings import Duplicates, Names
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
@@ -138,6 +138,12 @@ class Series(RecipeSettings):
     null_entity: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows of long tables that have no entity."
     )
+    duplicates: Duplicates = Field(
+        "count",
+        json_schema_extra=_ROWS,
+        description="Entities with the values and times of an earlier one; drop: the first stays, in the order of "
+        "entities; count: reported; allow: not looked for. Not group: every entity is in all splits.",
+    )
     max_imputation_gap_size: int = Field(
         5, ge=0, description="Longest gap, in steps, that is filled with the value before it; longer ones are left."
     )
@@ -167,6 +173,15 @@ class Series(RecipeSettings):
     @classmethod
     def _known_frequency(cls, value: str) -> str:
         return value if value == "infer" else Frequency.parse(value).word
+
+    @field_validator("duplicates")
+    @classmethod
+    def _no_groups(cls, value: str) -> str:
+        if value == "group":
+            raise ValueError(
+                "duplicates is 'group', and every entity of series is in all splits; choose 'drop', 'count' or 'allow'"
+            )
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Series:
@@ -276,6 +291,8 @@ class Series(RecipeSettings):
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
         settings["regions"] = sorted(self.region_time_series_base_dirs)
+        if self.duplicates == "count":  # changes no row: older runs are still these
+            del settings["duplicates"]
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from headrace.series.arrays.statistics import suspects, warning
 from headrace.series.batches import UNIFIED, Spool, clean_batch, finish, write_batch
 from headrace.series.clean import DROPPED
 from headrace.series.config import FILE_NAME, SPLITS, Series
+from headrace.series.duplicates import REASON, copies_told, find_copies
 from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
 from headrace.series.pipelines.settings import chosen_entities
@@ -199,7 +201,18 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
 
     cleaned = context.stage("clean", [clean_task(number) for number in batches], durable=False)
     spools = [Spool(context.run, number, len(settings.columns())) for number in batches]
-    names = [each.entity for spool in spools for each in spool.entities()]
+    passing = [
+        [(record["entity"]["entity"], record.get("series")) for record in spool.records() if "entity" in record]
+        for spool in spools
+    ]
+    copies = find_copies(each for own in passing for each in own if each[1] is not None)
+    left_out = copies if settings.duplicates == "drop" else {}
+    names = [name for own in passing for name, _ in own if name not in left_out]
+    reports_left_out: list[dict[str, Any]] = []  # of copies, as if they stayed
+    for number, own in enumerate(passing):
+        if here := {name: left_out[name] for name, _ in own if name in left_out}:
+            reports_left_out += [each for each in spools[number].reports() if each["entity"] in here]
+            spools[number] = replace(spools[number], left_out=here)
     _refuse(settings, source, spools, names, lacking)
     if settings.resolved.unified_entities:
         _fit_unified(settings, context, spools, names)
@@ -210,7 +223,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         [Task(f"batch {each.number}", 0, partial(write_batch, settings, each)) for each in spools],
     )
     disguised = suspects([receipt.result["near_target"] for receipt in written])
-    finishing = partial(finish, settings, spools, statics, disguised)
+    finishing = partial(finish, settings, spools, statics, disguised, copies)
     (finished,) = context.stage("finish", [Task(SUMMARY, 0, finishing)])
 
     unusable = Counter[str]()
@@ -218,9 +231,19 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         counts += Counter(receipt.result["rows"])
         unusable += Counter(receipt.result["unusable"])
         empty += receipt.result["empty_shards"]
+    for report in reports_left_out:
+        counts.subtract(report["source_rows"])
+        counts[REASON] += sum(report["source_rows"].values())
+        unusable.subtract({name: own["unusable_values_count"] for name, own in report["imputation_info"].items()})
+    unusable = +unusable  # without zeros
     empty += [f"{STATIC}/{name}" for path, name in static if not path.stat().st_size]
     original, passed = len(source.names), len(names)
     facts = finished.result
+    reasons = [*DROPPED, "null_entity", "not_listed", *([REASON] if settings.duplicates == "drop" else [])]
+    if copies or settings.duplicates == "drop":
+        facts = {**facts, "duplicates": {"are": settings.duplicates, "entities": len(copies)}}
+    if not left_out:
+        context.warn(copies_told(copies, passed))
     if passed < original:
         context.warn([f"{original - passed:,} of {original:,} entities are left out, see {SUMMARY}"])
     context.warn(
@@ -245,7 +268,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         schema=readable_schema(settings),
         index=index,
         splits=totals,
-        dropped={word: counts[word] for word in (*DROPPED, "null_entity", "not_listed")},
+        dropped={word: counts[word] for word in reasons},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),

@@ -29,6 +29,7 @@ REGISTRATION = Registration(
         "duplicate_time": "another row has its time",
         "trimmed": "before the first or behind the last value",
         "not_listed": "its entity was not asked for",
+        "duplicate": "its entity has the values and times of an earlier one",
     },
     roles="headrace.series.config:output_roles",
     unproved=(
