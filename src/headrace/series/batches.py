@@ -3,9 +3,10 @@
 An entity that cannot be read, or does not pass, fails with its reason; the others of its batch do not notice.
 `stage/clean/part-N.json` has a line per entity of batch N, failed ones too; `part-N.values` the float64 [rows, C] of
 the passed ones end to end, `part-N.filled` bool of the same shape where masks are asked for. Values are mapped when
-they are read, so the first pass takes O(an entity) of memory; a batch with copies that are left out is read as a whole. Pipelines per entity are fitted in the second, on the
-entity's train rows; unified ones were fitted before. Its work goes in slabs of entities, so memory is O(slab) beside
-the float32 rows of one batch. `finish` writes what a run has once.
+they are read, so the first pass takes O(an entity) of memory; a batch with copies that are left out is read as a
+whole. Pipelines per entity are fitted in the second, on the entity's train rows; unified ones were fitted before. Its
+work goes in slabs of entities, so memory is O(slab) beside the float32 rows of one batch. `finish` writes what a run
+has once.
 """
 
 from __future__ import annotations
@@ -133,7 +134,10 @@ def clean_batch(
 
 @dataclass(frozen=True)
 class Spool:
-    """The spool of one batch, to be read. left_out: copies that are read as if they had not passed → their originals."""
+    """The spool of one batch, to be read.
+
+    left_out: copies, which are read as if they had not passed, and their originals.
+    """
 
     run: Path
     number: int

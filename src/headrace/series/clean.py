@@ -347,7 +347,7 @@ def quality_report(
 
 
 def left_out_report(report: Mapping[str, Any], reason: str, rows_are: str) -> dict[str, Any]:
-    """Turn the report of an entity that passed into that of one that is left out. rows_are: why its rows are dropped."""
+    """Turn the report of an entity that passed into that of one that is left out. rows_are: what its rows count as."""
     common = ("entity", "source", "frequency", "required_train_targets")
     return {name: report[name] for name in common} | {
         "passed_quality_check": False,

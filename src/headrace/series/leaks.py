@@ -13,7 +13,8 @@ Three checks. Memory is O(shard), O(an entity's rows) and O(what unified pipelin
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from headrace.series.arrays.scalers import Scalers
 from headrace.series.arrays.statistics import correlations, suspects, tally, warning
 from headrace.series.clean import Cleaned, LeftOut, clean
 from headrace.series.config import Series
+from headrace.series.duplicates import series_digest
 from headrace.series.pipelines.fitted import Fitted, fit, join, to_bytes
 from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
@@ -59,6 +61,28 @@ def leak_checks(run: FinishedRun) -> list[Check]:
     proof = _Proof(run, settings, load_pipelines(run.root, run.manifest.facts[FACT]), shards, once)
     refit, near_target = proof.of_train_rows()
     return [refit, proof.of_later_rows(chosen_entities(names, _SAMPLE, settings.seed + 1)), near_target]
+
+
+def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | str:
+    """Find the files that a run was made from, or say why they cannot be read again."""
+    try:
+        files = settings.source_files()
+        known = (fingerprint(files, "stat"), fingerprint(files, "content"))
+    except (HeadraceError, OSError) as error:
+        return f"the source cannot be read: {error}"
+    return files if run.manifest.source["fingerprint"] in known else "the source is another by now"
+
+
+def digests_again(settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]) -> dict[str, str]:
+    """Clean some entities of the source again and digest their series; those that do not pass are left out."""
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
+        for number, entity in enumerate(source.names):
+            if entity in entities:
+                with suppress(InputError):
+                    found[entity] = series_digest(clean(settings, source.read(number, settings.columns())))
+    return found
 
 
 @dataclass(frozen=True)
@@ -112,14 +136,9 @@ class _Proof:
 
     def of_later_rows(self, sample: Sequence[str]) -> Check:
         """Prepare entities again with other later rows; passed with a remark where the source is gone or another."""
-        settings = self.settings
-        try:
-            files = settings.source_files()
-            known = (fingerprint(files, "stat"), fingerprint(files, "content"))
-        except (HeadraceError, OSError) as error:
-            return Check(_LATER, f"not checked, the source cannot be read: {error}", kind="unchecked")
-        if self.run.manifest.source["fingerprint"] not in known:
-            return Check(_LATER, "not checked, the source is another by now", kind="unchecked")
+        settings, files = self.settings, same_source(self.run, self.settings)
+        if isinstance(files, str):
+            return Check(_LATER, f"not checked, {files}", kind="unchecked")
         detail = (
             f"{len(sample):,} entities prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, "
             f"masks and scalers"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +18,8 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.series.clean import required_targets
 from headrace.series.config import Series
-from headrace.series.leaks import leak_checks
+from headrace.series.duplicates import find_copies
+from headrace.series.leaks import digests_again, leak_checks, same_source
 from headrace.series.store import (
     ENTITIES,
     REPORTS,
@@ -51,7 +55,8 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
             settings = stored_settings(local)
             try:
                 workers = workers or default_workers()
-                checks += [_entities(local, settings), _rows(local, settings, workers), _same_values(local, workers)]
+                checks += [_entities(local, settings), _rows(local, settings, workers)]
+                checks += _same_series(local, settings, workers)
                 if all(check.problem is None for check in checks):
                     checks += leak_checks(local)
             except CorruptShard as error:
@@ -126,25 +131,61 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     return Check("rows", f"{rows:,} rows of the store are those of train, val and test, on equal steps", problem)
 
 
-def _same_values(run: FinishedRun, workers: int) -> Check:
-    """Count entities whose scaled values, all of them, are those of an earlier entity: one series under two names."""
+def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check]:
+    """Count entities whose scaled values, all of them, are those of an earlier entity, and check what was made of it.
+
+    Entities with the same series have the same rows in the store, but not the other way round: scaling, and rounding
+    to float32, make others equal too. Such ones are cleaned again, if the source is still there.
+    """
 
     def digests(name: str, entities: list[Entity]) -> list[bytes]:
-        matrix, _ = map_store(run.root / name)
+        matrix = map_store(run.root / name)[0][:, : len(settings.columns())]
         parts = (matrix[each.first_row : each.first_row + each.rows] for each in entities)
         return [blake2b(np.ascontiguousarray(part).data, digest_size=16).digest() for part in parts]
 
     stored = stored_entities(run.root)
     found = run_tasks([partial(digests, *each) for each in stored.items()], workers)
-    first: dict[bytes, str] = {}
-    pairs = []
-    for entities, own in zip(stored.values(), found, strict=True):
-        for each, digest in zip(entities, own, strict=True):
-            name = first.setdefault(digest, each.entity)
-            pairs += [(name, each.entity)] if name != each.entity else []
-    such = f", such as {pairs[0][1]!r} those of {pairs[0][0]!r}" if pairs else ""
-    told = f"{len(pairs):,} of {sum(map(len, found)):,} entities have the values of an earlier one{such}"
-    return Check("same values", told, kind="count")
+    entities = [each for own in stored.values() for each in own]
+    known = [(each, digest) for each, digest in zip(entities, chain.from_iterable(found), strict=True)]
+    pairs = find_copies((each.entity, digest) for each, digest in known)
+    such = next((f", such as {name!r} those of {pairs[name]!r}" for name in pairs), "")
+    told = f"{len(pairs):,} of {len(entities):,} entities have the values of an earlier one{such}"
+    checks = [Check("same values", told, kind="count")]
+    asked = json.loads((run.root / "config.json").read_bytes()).get("duplicates")
+    if asked in ("count", "drop"):  # older runs did not look
+        equal = find_copies((each.entity, (digest, replace(each, entity="", first_row=0))) for each, digest in known)
+        checks.append(_copies(run, settings, equal, asked, {each.entity for each in entities}))
+    return checks
+
+
+def _copies(run: FinishedRun, settings: Series, equal: Mapping[str, str], asked: str, retained: Set[str]) -> Check:
+    """Check which copies a run names, or leaves out. equal: entities with the rows of an earlier one, times too."""
+    named: dict[str, str] = read_summary(run.root).get("duplicates", {})
+    drop, path = asked == "drop", run.root / SUMMARY
+    told = "have the values and times of an earlier one"
+    name, detail = "duplicates counted", f"{len(named):,} of {len(retained):,} entities {told}"
+    if drop:
+        name, detail = "no series twice", f"none of {len(retained):,} entities {told}, left out: {len(named):,}"
+    problem = None
+    counted = int(run.manifest.facts.get("duplicates", {}).get("entities", 0))
+    if counted != len(named):
+        problem = f"{path}: names {len(named):,} entities that {told}, the manifest counts {counted:,}"
+    for entity, original in named.items():
+        if drop and (entity in retained or original not in retained):
+            problem = f"{path}: {entity!r} should be left out for {original!r}, which should be there"
+        elif not drop and equal.get(entity, "") != equal.get(original, original):
+            problem = f"{path}: says that {entity!r} has the values and times of {original!r}, and its rows are others"
+    unnamed = {entity: original for entity, original in equal.items() if entity not in named}
+    if unnamed and problem is None:
+        files = same_source(run, settings)
+        if isinstance(files, str):
+            detail = f"{len(unnamed):,} entities have the stored rows of an earlier one; not compared further, {files}"
+            return Check(name, detail, kind="unchecked")
+        again = digests_again(settings, files, {*unnamed, *unnamed.values()})
+        missed = find_copies((each, again[each]) for each in (*unnamed.values(), *unnamed) if each in again)
+        for entity, original in list(missed.items())[:1]:
+            problem = f"{path}: does not say that {entity!r} has the values and times of {original!r}"
+    return Check(name, detail, problem, "law" if drop else "count")
 
 
 def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, str | None]:
