@@ -33,7 +33,7 @@ REGISTRATION = Registration(
     },
     roles="headrace.series.config:output_roles",
     unproved=(
-        "An entity may be there under two names; those with the same values are counted.",
+        "An entity may be there under two names; only exact copies are found.",
         "A test period of one entity may overlap the train period of another: each is cut at its own times.",
     ),
     verify="headrace.series.verify:verify_series",
