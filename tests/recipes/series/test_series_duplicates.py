@@ -213,7 +213,9 @@ def test_copies_are_those_whose_cleaned_series_are_equal(drawn) -> None:
         cleaned.append(clean(asked, Observed(times[order], values[order].copy())))
 
     def equal(one, other) -> bool:
-        same_values = one.values.shape == other.values.shape and np.array_equal(one.values, other.values, equal_nan=True)
+        same_values = one.values.shape == other.values.shape and np.array_equal(
+            one.values, other.values, equal_nan=True
+        )
         return same_values and np.array_equal(one.axis.times(), other.axis.times())
 
     copies = find_copies((str(number), series_digest(each)) for number, each in enumerate(cleaned))
