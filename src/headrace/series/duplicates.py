@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from headrace.arrays import F32, F64
 from headrace.digest import canonical_json
 from headrace.series.clean import Cleaned
 
@@ -18,15 +19,19 @@ REASON = "duplicate"
 _SHOWN = 3  # copies in a message
 
 
-def series_digest(cleaned: Cleaned) -> str:
-    """Digest the values, times and cuts of an entity; missing values and zeros of either sign are the same."""
-    values = np.add(cleaned.values, 0.0, order="C")  # -0.0 becomes 0.0
-    values[np.isnan(values)] = np.nan  # of all the bit patterns that are NaN
-    axis, cut = cleaned.axis, cleaned.cut
-    where = [axis.frequency.word, axis.first, axis.anchor, *values.shape, cut.val_row, cut.test_row]
-    digest = blake2b(canonical_json(where), digest_size=16)
-    digest.update(values.data)
+def values_digest(values: F32 | F64, *where: int | str) -> str:
+    """Digest values, and where they stand; all missing values are the same, and so are zeros of either sign."""
+    same = np.add(values, values.dtype.type(0), order="C")  # -0.0 becomes 0.0
+    same[np.isnan(same)] = np.nan  # of all the bit patterns that are NaN
+    digest = blake2b(canonical_json([*values.shape, *where]), digest_size=16)
+    digest.update(same.data)
     return digest.hexdigest()
+
+
+def series_digest(cleaned: Cleaned) -> str:
+    """Digest the values, times and cuts of an entity."""
+    axis, cut = cleaned.axis, cleaned.cut
+    return values_digest(cleaned.values, axis.first, axis.anchor, cut.val_row, cut.test_row)
 
 
 def find_copies(series: Iterable[tuple[str, object]]) -> dict[str, str]:

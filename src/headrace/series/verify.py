@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from itertools import chain
 
 import numpy as np
@@ -18,7 +17,7 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.series.clean import required_targets
 from headrace.series.config import Series
-from headrace.series.duplicates import find_copies
+from headrace.series.duplicates import find_copies, values_digest
 from headrace.series.leaks import digests_again, leak_checks, same_source
 from headrace.series.store import (
     ENTITIES,
@@ -138,22 +137,23 @@ def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check
     to float32, make others equal too. Such ones are cleaned again, if the source is still there.
     """
 
-    def digests(name: str, entities: list[Entity]) -> list[bytes]:
+    def digests(name: str, entities: list[Entity]) -> list[str]:
         matrix = map_store(run.root / name)[0][:, : len(settings.columns())]
-        parts = (matrix[each.first_row : each.first_row + each.rows] for each in entities)
-        return [blake2b(np.ascontiguousarray(part).data, digest_size=16).digest() for part in parts]
+        return [values_digest(matrix[each.first_row : each.first_row + each.rows]) for each in entities]
 
     stored = stored_entities(run.root)
     found = run_tasks([partial(digests, *each) for each in stored.items()], workers)
     entities = [each for own in stored.values() for each in own]
-    known = [(each, digest) for each, digest in zip(entities, chain.from_iterable(found), strict=True)]
+    known = list(zip(entities, chain.from_iterable(found), strict=True))
     pairs = find_copies((each.entity, digest) for each, digest in known)
     such = next((f", such as {name!r} those of {pairs[name]!r}" for name in pairs), "")
     told = f"{len(pairs):,} of {len(entities):,} entities have the values of an earlier one{such}"
     checks = [Check("same values", told, kind="count")]
     asked = json.loads((run.root / "config.json").read_bytes()).get("duplicates")
     if asked in ("count", "drop"):  # older runs did not look
-        equal = find_copies((each.entity, (digest, replace(each, entity="", first_row=0))) for each, digest in known)
+        equal = find_copies(
+            (each.entity, (digest, each.first_time, each.anchor, each.val_row, each.test_row)) for each, digest in known
+        )
         checks.append(_copies(run, settings, equal, asked, {each.entity for each in entities}))
     return checks
 

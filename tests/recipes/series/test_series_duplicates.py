@@ -26,6 +26,7 @@ from laws import examples
 
 NAMES = ["a", "b", "c", "d"]
 UNIFIED = {"features": {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}}
+AS_IS = {role: {"strategy": "per_group", "pipeline": []} for role in ("features", "target")}
 ONCE = ("fitted_pipelines.json", "processed_static_features.parquet")
 
 
@@ -178,6 +179,31 @@ def test_series_in_another_unit_stay_and_verify_looks_at_the_source(tmp_path: Pa
     assert ("law", None) == (checks["no series twice"].kind, checks["no series twice"].problem)
     shutil.rmtree(source)
     assert "unchecked" == checks_of(tmp_path / "out")["no series twice"].kind
+
+
+def test_zeros_of_either_sign_and_targets_that_were_filled_are_the_same(tmp_path: Path) -> None:
+    """What the files say differs: a sign, and a target that is as the value before it."""
+    frame = frame_of("b").with_columns(pl.when(pl.col("rain") < 1).then(0.0).otherwise(pl.col("rain")).alias("rain"))
+    q = frame["q"].to_list()
+    q[850] = q[849] = q[851] = 2.0
+    (tmp_path / "in").mkdir()
+    frame.with_columns(q=pl.Series(q)).write_csv(tmp_path / "in/b.csv")
+    q[850] = None
+    signed = pl.when(pl.col("rain") == 0).then(-0.0).otherwise(pl.col("rain")).alias("rain")
+    frame.with_columns(signed, q=pl.Series(q)).write_csv(tmp_path / "in/c.csv")
+    for word in ("count", "drop"):
+        made = run_of(
+            tmp_path / "in",
+            tmp_path / word,
+            duplicates=word,
+            impute_target="forward",
+            train_ratio=1.0,
+            val_ratio=0.0,
+            test_ratio=0.0,
+            preprocessing_configs=AS_IS,
+        )
+        assert {"are": word, "entities": 1} == made.manifest.facts["duplicates"]
+        assert headrace.verify(tmp_path / word).problems == []
 
 
 def test_verify_finds_copies_that_a_run_does_not_name(tmp_path: Path) -> None:
