@@ -68,7 +68,12 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists; no dictionaries."""
+    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists; no dictionaries.
+
+    Extension types become their storage, as whether pyarrow knows one depends on what else the process imports.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if is_text(kind):
