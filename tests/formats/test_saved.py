@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from foreign_layouts import saved_dataset, saved_dict, text
 
+import commands
 import headrace
 from headrace.errors import InputError
 from headrace.formats.listing import list_files
@@ -98,6 +99,15 @@ def test_splits_of_a_saved_dict_are_those_that_it_names(datasets: Any, questions
     assert {split: records(opened, split) for split in opened.splits} == {
         split: records(rewritten, split) for split in rewritten.splits
     }
+
+
+def test_init_of_chats_refuses_splits_that_it_has_no_word_for(datasets: Any, tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_dict({"question": ["a", "b"], "answer": ["c", "d"]})
+    datasets.DatasetDict({"train": rows, "unsupervised": rows}).save_to_disk(str(tmp_path / "data"))
+
+    told = commands.headrace("init", "pack", "data", "--out", "o", "--config", "c.yaml", cwd=tmp_path)
+
+    assert "several splits, train, unsupervised" in told.stderr
 
 
 def test_files_that_a_saved_dataset_does_not_list_are_not_its_rows(
