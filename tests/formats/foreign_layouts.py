@@ -113,8 +113,6 @@ def finished_run(root: Path) -> None:
 
 # Name in the message, what an export needs to say, and who writes it.
 LAYOUTS: dict[str, tuple[str, str, Callable[[Path], None]]] = {
-    "dataset": ("Hugging Face", "load_from_disk", saved_dataset),
-    "dataset dict": ("Hugging Face", "load_from_disk", saved_dict),
     "load_dataset cache": ("Hugging Face", "load_dataset", loaded),
     "delta": ("Delta table", "scan_delta", delta),
     "partitioned delta": ("Delta table", "scan_delta", partitioned_delta),

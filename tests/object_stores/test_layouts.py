@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from foreign_layouts import LAYOUTS, delta
+from foreign_layouts import LAYOUTS, delta, saved_dict
 from store_cases import rows_of, upload
 
 import headrace
@@ -50,3 +50,19 @@ def test_prefixes_named_after_splits_are_splits(s3: str, tmp_path: Path) -> None
     place_of(path_of(f"{s3}/own/more.csv")).put_new(b"id\nx\n")
     with pytest.raises(InputError, match=r"more\.csv belongs to none"):
         headrace.open(f"{s3}/own", cache_dir=tmp_path / "cache")
+
+
+def test_a_saved_dataset_of_hugging_face_is_read(s3: str, tmp_path: Path) -> None:
+    saved_dict(tmp_path / "saved")
+    (tmp_path / "saved" / "train" / "cache-1.arrow").write_bytes(b"not listed")
+    upload(tmp_path / "saved", f"{s3}/saved")
+
+    assert {"train": 3, "test": 3} == dict(headrace.open(f"{s3}/saved", cache_dir=tmp_path / "cache").split_rows)
+    assert ["data-00000-of-00001.arrow"] == list_files([f"{s3}/saved/train"]).names
+    with pytest.raises(InputError, match="several splits, train, test"):
+        list_files([f"{s3}/saved"])
+    with pytest.raises(InputError, match="save_to_disk.*give this directory itself"):
+        list_files([f"{s3}/saved/train/*.arrow"])
+    place_of(path_of(f"{s3}/saved/train/data-00000-of-00001.arrow")).delete()
+    with pytest.raises(InputError, match=r"data-00000-of-00001\.arrow: is missing"):
+        list_files([f"{s3}/saved/train"])

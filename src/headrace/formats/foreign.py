@@ -32,17 +32,18 @@ class Layout:
     """Describe a directory as another system lays it out.
 
     name: with its article; export: what to do instead, with PATH for the directory as a Python literal.
-    files: "parts", its data files are not its rows; "plain", they are, only not all of the directory is data.
+    files: "parts", its data files are not its rows; "plain", they are, only not all of the directory is data;
+    "saved", the directory as a whole is read, as `formats.saved` says.
     """
 
     name: str
     export: str
-    files: Literal["parts", "plain"] = "parts"
+    files: Literal["parts", "plain", "saved"] = "parts"
 
     def refusal(self, directory: str | Path) -> str:
         """Say what the directory is and what to do, without the directory's name in front."""
         export = self.export.replace("PATH", repr(str(directory)))
-        return f"is {self.name}, which headrace does not read; {export}"
+        return f"is {self.name}{'' if self.files == 'saved' else ', which headrace does not read'}; {export}"
 
 
 def _python(code: str) -> str:
@@ -107,14 +108,13 @@ _LAYOUTS = {
     ),
     "saved dict": Layout(
         "a Hugging Face DatasetDict (save_to_disk)",
-        _python(
-            "import datasets; [rows.to_parquet(PATH + f'-{name}.parquet') for name, rows in"
-            " datasets.load_from_disk(PATH).items()]"
-        ),
+        "give this directory itself, PATH, or that of a split in it",
+        "saved",
     ),
     "saved": Layout(
         "a Hugging Face dataset (save_to_disk)",
-        _python("import datasets; datasets.load_from_disk(PATH).to_parquet(PATH + '.parquet')"),
+        "give this directory itself, PATH, as it lists which of its files count",
+        "saved",
     ),
     "loaded": Layout(
         "a directory that Hugging Face's load_dataset prepared",
@@ -139,8 +139,8 @@ _LAYOUTS = {
 _MARKS: tuple[tuple[str, set[str], set[str]], ...] = (
     ("run", {"manifest.json"}, {"index.parquet", "receipts"}),
     ("lance", {"_versions"}, {"data", "_transactions", "_indices"}),
-    ("saved dict", {"dataset_dict.json"}, set()),
     ("saved", {"dataset_info.json", "state.json"}, set()),
+    ("saved dict", {"dataset_dict.json"}, set()),
     ("tfds", {"dataset_info.json", "features.json"}, set()),
     ("loaded", {"dataset_info.json"}, set()),
     ("hub", {"dataset_infos.json"}, set()),

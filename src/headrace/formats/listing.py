@@ -9,7 +9,7 @@ import glob
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES
 from headrace.formats.foreign import layout_of, refuse_foreign, table_of_file
 from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
+from headrace.formats.saved import is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
 from headrace.storage.place import Fact, Place
@@ -73,8 +74,9 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
     """List the files of a source, each once: links and their targets are one file, under the first name.
 
     Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
-    begin with "." or "_" and files of other kinds are no data. Directories of other systems (see `formats.foreign`) and
-    downloads that are not finished are refused.
+    begin with "." or "_" and files of other kinds are no data. Of a directory that `save_to_disk` wrote, those files
+    are taken that it lists (see `formats.saved`). Directories of other systems (see `formats.foreign`) and downloads
+    that are not finished are refused.
     splits: what to do where the names below one entry tell several splits (see `formats.named_splits`): "keep" them in
     the listing, which needs that entry to be the only one; "refuse", as they must not be merged by accident. Whoever
     gives each of them as an entry of its own wants them merged. Raises `InputError` if an entry gives no file.
@@ -92,8 +94,8 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
         path = str(place)
         keep = splits if len(source) == 1 else "refuse"
         if os.path.isdir(path):
-            names, stats, links = _directory_files(path)
-            told = _splits(path, names, keep)
+            names, stats, links, told = _directory_files(path)
+            told = _splits(path, names, keep, told)
             if len(source) == 1 and not links:  # every file once: nothing to compare, whatever their number
                 return _listing(os.path.abspath(path), names, stats, told)
             files = list(_below(path, names, stats, links))
@@ -119,10 +121,15 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
     return _listing(root, [name for name, _, _ in once.values()], [stat for _, stat, _ in once.values()], told)
 
 
-def _splits(entry: str | Path, names: Sequence[str], splits: Literal["refuse", "keep"]) -> list[str]:
-    """Tell the split of each file below an entry, if names tell it. Raises `InputError` as `list_files` says."""
+def _splits(
+    entry: str | Path, names: Sequence[str], splits: Literal["refuse", "keep"], told: list[str] | None = None
+) -> list[str]:
+    """Tell the split of each file below an entry, if names tell it. Raises `InputError` as `list_files` says.
+
+    told: the splits as the directory itself says; None, where only names can tell.
+    """
     try:
-        told = splits_of(names)
+        told = splits_of(names) if told is None else told
     except Mixed as mixed:
         raise InputError(
             f"{entry}: {mixed.belongs} belongs to a split by its name, and {mixed.without} to none; give the files of"
@@ -165,7 +172,7 @@ def _matched(pattern: str) -> list[str]:
     for directory in sorted({os.path.dirname(each) for each in files}):
         here, names = Path(directory or "."), os.listdir(directory or ".")
         layout = layout_of(here, names)
-        if layout is None or layout.files == "parts":  # of a directory of plain files the pattern chose some
+        if layout is None or layout.files != "plain":  # of a directory of plain files the pattern chose some
             refuse_foreign(here, names)
     _refuse_unfinished(files)
     data = [each for each in files if is_data_name(os.path.basename(each))]
@@ -194,9 +201,19 @@ def _warn_of_table(path: str, known: dict[str, str | None]) -> None:
             warnings.warn(printable(str(known[directory])), UserWarning, stacklevel=3)
 
 
-def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str]]:
-    """List a directory's data files, or those of subdirectories named after splits. Raises `InputError`."""
+def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[str] | None]:
+    """List a directory's data files, or those of subdirectories named after splits. Raises `InputError`.
+
+    The last value is the split of each file, where the directory itself says which they are.
+    """
     names, stats, links, others = _data_files(path)
+    saved = saved_files(Path(path), {*names, *others})
+    if saved is not None:
+        names = [name for own in saved.values() for name in own]
+        found = _looked_at(os.path.join(path, name) for name in names)
+        real, files = os.path.realpath(path), list(found)
+        links = {name for name, each in zip(names, files, strict=True) if each[1] != os.path.join(real, name)}
+        return names, [stat for _, _, stat in files], links, _told(saved)
     refuse_foreign(Path(path), {*names, *others})
     held: dict[str, tuple[list[str], list[_Stat], set[str]]] = {}
     for name in sorted(filter(is_split_name, others)):
@@ -211,7 +228,7 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str]]:
         raise NoMatch(f"{path}: {no_data(path)}")
     _refuse_unfinished(os.path.join(path, other) for other in others)
     if not held:
-        return names, stats, links
+        return names, stats, links, None
     _refuse_beside_splits(path, held, names, others)
     every = [
         (f"{split}/{name}", stat)
@@ -221,7 +238,11 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str]]:
     linked = {f"{split}/{name}" for split, (_, _, own_links) in held.items() for name in own_links}
     if any(os.path.islink(os.path.join(path, split)) for split in held):
         linked |= {name for name, _ in every}
-    return [name for name, _ in every], [stat for _, stat in every], linked
+    return [name for name, _ in every], [stat for _, stat in every], linked, None
+
+
+def _told(saved: Mapping[str, Sequence[str]]) -> list[str]:
+    return [split for split, own in saved.items() for _ in own if split]
 
 
 def _refuse_beside_splits(path: str, held: Collection[str], names: Sequence[str], others: Iterable[str]) -> None:
@@ -243,14 +264,14 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
     found: dict[Path, _Stat] = {}
     words: dict[Path, str] = {}
     for entry in entries:
-        files, fixed = _objects(entry)
+        files, fixed, own = _objects(entry)
         if not files:
             raise NoMatch(
                 f"{entry}: no object of that name, or none with data below it; check the address and the bucket"
             )
         found |= files
         if entry not in files:
-            told = _splits(entry, [path.relative_to(fixed).as_posix() for path in files], splits)
+            told = _splits(entry, [path.relative_to(fixed).as_posix() for path in files], splits, own)
             words |= dict(zip(files, told, strict=False))
     parts = [path.parent.parts for path in found]
     depth = next((at for at, each in enumerate(zip(*parts, strict=False)) if len(set(each)) > 1), min(map(len, parts)))
@@ -261,8 +282,8 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
     return _listing(root, [path.relative_to(root).as_posix() for path in found], list(found.values()), told)
 
 
-def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path]:
-    """List the data files of an entry; also return the prefix that names are relative to."""
+def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
+    """List the data files of an entry; also return the prefix that names are relative to, and the splits it tells."""
     place = place_of(entry)
     if any(sign in str(entry) for sign in "*?["):
         parts = entry.parts
@@ -272,10 +293,20 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path]:
         below = [each for each in every if matches(each[1].name.split("/"), pattern)]
         _refuse_foreign_prefixes(prefix, [fact.name for _, fact in every], {path.parent for path, _ in below})
         _refuse_unfinished(str(path) for path, _ in below)
-        return {path: _object_stat(place, fact) for path, fact in below if is_data_name(path.name)}, prefix
+        return {path: _object_stat(place, fact) for path, fact in below if is_data_name(path.name)}, prefix, None
     if entry.is_file():
-        return {entry: _object_stat(place, place.stat())}, entry.parent
+        return {entry: _object_stat(place, place.stat())}, entry.parent, None
     prefixes, facts = place.children()
+    saved = saved_files(entry, {*prefixes, *(fact.name for fact in facts)})
+    if saved is not None:
+        listed = [entry / name for own in saved.values() for name in own]
+        there = {
+            each / fact.name: fact for each in {path.parent for path in listed} for fact in place_of(each).children()[1]
+        }
+        for path in listed:
+            if path not in there:
+                raise InputError(f"{path}: is missing, so the dataset is not whole; upload it again")
+        return {path: _object_stat(place, there[path]) for path in listed}, entry, _told(saved)
     refuse_foreign(entry, {*prefixes, *(fact.name for fact in facts)})
     _refuse_unfinished(str(entry / fact.name) for fact in facts)
     files = {entry / fact.name: _object_stat(place, fact) for fact in facts if is_data_name(fact.name)}
@@ -288,7 +319,7 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path]:
         )
     for _, own in held:
         files |= own
-    return files, entry
+    return files, entry, None
 
 
 def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collection[Path]) -> None:
@@ -360,6 +391,8 @@ def holds_data(directory: str) -> bool:
     """Check whether a local directory has data files, itself or in subdirectories named after splits."""
     with os.scandir(directory) as entries:
         found = list(entries)
+    if is_saved(Path(directory), {each.name for each in found}):
+        return True
     if any(is_data_name(each.name) and each.is_file() for each in found):
         return True
     splits = [each.path for each in found if is_split_name(each.name) and each.is_dir()]

@@ -55,8 +55,8 @@ def is_split_name(directory: str) -> bool:
 
 
 def in_order(splits: Iterable[str]) -> list[str]:
-    """Order splits as people think of them, each once."""
-    return sorted(set(splits), key=WORDS.index)
+    """Order splits as people think of them, each once; names that are not in `WORDS` come last, sorted."""
+    return sorted(set(splits), key=lambda split: (WORDS.index(split) if split in WORDS else len(WORDS), split))
 
 
 def partition_columns(names: Iterable[str]) -> list[str]:

@@ -68,7 +68,14 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists; no dictionaries."""
+    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists; no dictionaries.
+
+    Extension types that a library registers become their storage, as whether pyarrow knows them depends on what else
+    the process imports. Of those that pyarrow itself defines, JSON becomes text.
+    """
+    registered = isinstance(kind, pa.ExtensionType)
+    if registered or (isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"):
+        return plain(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if is_text(kind):

@@ -284,7 +284,10 @@ def _blend(listing: Listing, look: _Look, dataset: Mapping[str, Any]) -> tuple[d
             "val" if split == "valid" else split: [{**dataset, **parts[split]}] for split in SPLITS if split in parts
         }
 
-    files = _by_split(zip(listing.names, listing.splits, strict=False))
+    told = (
+        listing.splits if set(listing.splits) <= set(_SPLIT_WORDS) else []
+    )  # a saved dataset may call its own any way
+    files = _by_split(zip(listing.names, told, strict=False))
     if len(files) > 1 and "train" in files:
         listed = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
         parts = {split: {"path": [str(listing.root / name) for name in names]} for split, names in files.items()}

@@ -38,6 +38,7 @@ from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kin
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.formats.open_parquet import open_file
+from headrace.formats.saved import saved_files
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
@@ -137,7 +138,11 @@ def _tables(source: Iterable[Path]) -> list[Path]:
         path = _absolute(entry)
         if path.is_dir():
             every = list(path.iterdir())
-            refuse_foreign(path, {each.name for each in every})
+            saved = saved_files(path, {each.name for each in every})
+            if saved is None:
+                refuse_foreign(path, {each.name for each in every})
+            else:
+                every = [path / name for own in saved.values() for name in own]
             own = [
                 each
                 for each in every

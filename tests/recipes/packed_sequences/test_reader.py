@@ -23,10 +23,19 @@ def all_of(path: Path, **asked):
     return [n for batch in batches for n in batch.numbers], [row for batch in batches for row in batch.rows]
 
 
+def write_stream(rows: list, path: Path, batch_rows: int) -> None:
+    table = pa.Table.from_pylist(rows)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, batch_rows)
+
+
 def as_file(path: Path, name: str) -> Path:
     path = path / name
     if ".parquet" in name:
         pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=17)
+        return path
+    if ".arrow" in name:
+        write_stream(ROWS, path, 17)
         return path
     lines = [json.dumps(row, ensure_ascii=False) for row in ROWS]
     text = "\n".join(lines) if "l" in name.split(".")[1] or "nd" in name else "[" + ",\n".join(lines) + "]\n"
@@ -40,7 +49,7 @@ def as_file(path: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.json", "a.json.gz", "a.parquet"]
+    "name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.json", "a.json.gz", "a.parquet", "a.arrow"]
 )
 @pytest.mark.parametrize("asked", [{}, {"batch_rows": 7}, {"batch_bytes": 100}])
 def test_every_row_comes_once_in_order(name, asked, tmp_path):
@@ -50,7 +59,7 @@ def test_every_row_comes_once_in_order(name, asked, tmp_path):
     assert list(range(1, 51)) == numbers
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet", "a.arrow"])
 @pytest.mark.parametrize("parts", [1, 3, 60])
 def test_the_parts_of_a_file_are_its_rows(name, parts, tmp_path):
     path = as_file(tmp_path, name)
@@ -150,13 +159,15 @@ def test_a_first_line_that_is_broken_is_a_row_like_any_other(tmp_path):
     assert ["broken_json", None] == [getattr(row, "reason", None) for row in rows]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json", "a.parquet", "a.arrow"])
 def test_memory_is_bounded_by_the_batch(name, tmp_path):
     """Twenty megabytes of rows, a megabyte at a time."""
     rows = [{"text": f"{n} " * 500} for n in range(8000)]
     path = tmp_path / name
     if name == "a.parquet":
         pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=500)
+    elif name == "a.arrow":
+        write_stream(rows, path, 500)
     else:
         text = "\n".join(map(json.dumps, rows)) if "jsonl" in name else json.dumps(rows)
         path.write_bytes(gzip.compress(text.encode(), 1) if name.endswith(".gz") else text.encode())

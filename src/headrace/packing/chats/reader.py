@@ -1,9 +1,10 @@
 """Rows of chat files in batches, whatever is wrong with single rows.
 
-JSON lines, JSON arrays (or one object after the other) and Parquet, gzip and zstd included. A line that is no JSON
-becomes a `BrokenRow` in its place, so that it can be counted with its file and line; a file that cannot be read at all
-raises `InputError`. Memory is O(batch): at most `batch_rows` rows, or as many as `batch_bytes` of text hold, and a line
-longer than `line_bytes` is passed over without being held. A JSON array is decoded object by object.
+JSON lines, JSON arrays (or one object after the other), Parquet and Arrow, gzip and zstd included. A line that is no
+JSON becomes a `BrokenRow` in its place, so that it can be counted with its file and line; a file that cannot be read at
+all raises `InputError`. Memory is O(batch): at most `batch_rows` rows, or as many as `batch_bytes` of text hold, and a
+line longer than `line_bytes` is passed over without being held. A JSON array is decoded object by object, an Arrow file
+by its record batches.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError
+from headrace.formats import arrow
 from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
 from headrace.formats.json_text import DECODER, RepeatedKey, loads
 from headrace.formats.open_parquet import open_file
@@ -89,8 +91,12 @@ def read_rows(
         found = _values(path, kind, part)
     elif kind.format == "parquet":
         found = _parquet(path, kind, part, batch_rows, batch_bytes)
+    elif kind.format == "arrow":
+        found = _arrow(path, kind, part, batch_rows, batch_bytes)
     else:
-        raise InputError(f"{path}: is {kind.format}; chats are read from .jsonl, .json and .parquet, also .gz and .zst")
+        raise InputError(
+            f"{path}: is {kind.format}; chats are read from .jsonl, .json, .parquet and .arrow, also .gz and .zst"
+        )
     unit = "line" if kind.format == "jsonl" else "row"
     numbers: list[int] = []
     rows: list[Row] = []
@@ -240,13 +246,29 @@ def _parquet(
                 ) from error
             if batch is None:
                 return
-            count = batch.num_rows
-            places = range((part[0] - first) % part[1], count, part[1])
-            if len(places) < count:
-                batch = batch.take(pa.array(places, pa.int64()))
-            for place, row in zip(places, _without_nulls(batch), strict=True):
-                yield first + place + 1, row, size
-            first += count
+            yield from _own_rows(batch, first, part, size)
+            first += batch.num_rows
+
+
+def _arrow(
+    path: Path, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
+) -> Iterator[tuple[int, Row, int]]:
+    """The rows of an Arrow file or stream, each as large as all of its record batch are on average."""
+    for chunk in arrow.chunks(arrow.survey(path, path.name, kind)):
+        first, size = chunk.first_row, chunk.data.nbytes // max(1, chunk.rows)
+        for batch in chunk.data.to_batches(max(1, min(batch_rows, batch_bytes // max(1, size)))):
+            yield from _own_rows(batch, first, part, size)
+            first += batch.num_rows
+
+
+def _own_rows(batch: pa.RecordBatch, first: int, part: tuple[int, int], size: int) -> Iterator[tuple[int, Row, int]]:
+    """The rows of a part, with their numbers from 1. first: rows of the file before the batch."""
+    count = batch.num_rows
+    places = range((part[0] - first) % part[1], count, part[1])
+    if len(places) < count:
+        batch = batch.take(pa.array(places, pa.int64()))
+    for place, row in zip(places, _without_nulls(batch), strict=True):
+        yield first + place + 1, row, size
 
 
 def _without_nulls(batch: pa.RecordBatch) -> list[Row]:

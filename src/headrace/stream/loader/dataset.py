@@ -295,9 +295,10 @@ def open_dataset(
     Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
     Plain shards are one split, "all", unless names tell splits: directories called train, val or test below the path,
-    or files such as train-00000-of-00002.parquet. Their index is the one that `headrace
-    index` published beside them, if it is that of the files as they are; else one process of the machine makes it while
-    others wait. It is kept in `cache_dir` (None: ~/.cache/headrace), where all processes map it.
+    or files such as train-00000-of-00002.parquet. A directory that `save_to_disk` of Hugging Face datasets wrote has
+    the splits and files that it lists. The index of the shards is the one that `headrace index` published beside them,
+    if it is that of the files as they are; else one process of the machine makes it while others wait. It is kept in
+    `cache_dir` (None: ~/.cache/headrace), where all processes map it.
     on_progress: hears (files looked at, files) while that index is made.
     types, null_values: what columns of plain CSV and TSV files are, e.g. {"price": "float32"}; text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.

@@ -1,0 +1,95 @@
+"""Folders that `save_to_disk` of Hugging Face datasets wrote: which of their files are rows, and of which split.
+
+A `Dataset` is a folder whose state.json lists Arrow files. Others that lie beside them, such as the caches of `map` and
+shards of an earlier save, are not rows. A `DatasetDict` is a folder whose dataset_dict.json names the splits, and each
+split is a `Dataset` in a folder of that name. The features in dataset_info.json say how to show values, such as the
+names of classes; the types of the columns are those of the Arrow files, so they are not needed to read rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.formats.detect import Kind, kind_of_name, reading
+from headrace.formats.foreign import layout_of
+
+_DICT, _STATE = "dataset_dict.json", "state.json"
+_ONE_NAME = re.compile(r"[^/\\\0.][^/\\\0]*")
+_INDICES = ("_indices_data_files", "_indices_files")
+
+
+def is_saved(directory: Path, names: Collection[str]) -> bool:
+    """Check whether `save_to_disk` wrote a directory. names: of its entries."""
+    layout = layout_of(directory, names)
+    return layout is not None and layout.files == "saved"
+
+
+def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]] | None:
+    """List the files of each split of a folder that `save_to_disk` wrote; None for any other directory.
+
+    The files are relative to the directory, with forward slashes. A `Dataset` is one split, called "". Raises
+    `InputError` where the folder is damaged, or says something of its rows that is not read.
+    """
+    if not is_saved(directory, names):
+        return None
+    if _STATE in names:
+        return {"": _listed(directory)}
+    path = directory / _DICT
+    splits = _object(path).get("splits")
+    if not isinstance(splits, list) or not all(isinstance(each, str) and _ONE_NAME.fullmatch(each) for each in splits):
+        raise InputError(f"{path}: splits is {splits!r}, not a list of names; save the dataset again")
+    if not splits or len(set(splits)) < len(splits):
+        raise InputError(f"{path}: splits is {splits!r}; each split must stand there once, save the dataset again")
+    return {split: [f"{split}/{name}" for name in _listed(directory / split)] for split in splits}
+
+
+def _listed(directory: Path) -> list[str]:
+    """List the files of a `Dataset`, from its state.json."""
+    path = directory / _STATE
+    state = _object(path)
+    chosen = next((key for key in _INDICES if state.get(key)), None)
+    if chosen is not None:
+        raise InputError(
+            f"{path}: {chosen} names files that select and order the rows, as early versions of datasets wrote them,"
+            " and headrace does not read those; load it with such a version, call flatten_indices() and save it again"
+        )
+    files = state.get("_data_files")
+    if not isinstance(files, list):
+        raise InputError(f"{path}: _data_files is {files!r}, not a list of files; save the dataset again")
+    names = [each.get("filename") if isinstance(each, dict) else None for each in files]
+    for name in names:
+        plain = isinstance(name, str) and _ONE_NAME.fullmatch(name)
+        if not plain or kind_of_name(str(name)) != Kind("arrow", "none"):
+            raise InputError(f"{path}: _data_files names {name!r}, not an Arrow file beside it; save the dataset again")
+    listed = [str(name) for name in names]
+    if not listed:
+        raise InputError(f"{path}: lists no files, so the dataset has no rows; give one with rows")
+    if listed != sorted(set(listed)):
+        raise InputError(
+            f"{path}: lists its files in an order that is not that of their names, which headrace reads in; save the"
+            " dataset again, with fewer than 100,000 shards"
+        )
+    return listed
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{path}: is missing, so the dataset is not whole; fetch it again") from None
+    except OSError as error:
+        with reading(path):
+            raise error
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise InputError(f"{path}: is not JSON ({error}); save the dataset again") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: is not a JSON object; save the dataset again")
+    return value
