@@ -20,8 +20,11 @@ import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.report.facts import read_run
 from headrace.report.write import page_of
+from headrace.run import in_store
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
+from headrace.run.receipts import FileRecord
+from headrace.storage.object_store import ObjectPlace
 from headrace.storage.places import path_of, place_of
 
 
@@ -191,6 +194,60 @@ def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
     told = [child.communicate(timeout=250)[1].decode() for child in children]
 
     assert [child.returncode for child in children] == [0, 0], told
+    assert shards_of(f"{s3}/out") == files_on_disk(tmp_path / "out")
+    assert headrace.verify(f"{s3}/out").problems == []
+
+
+def test_a_stage_that_vanishes_while_it_is_fetched_is_made_again(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = write_raw(tmp_path / "raw", shards=5)
+    headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
+
+    def stopping(event: Event) -> None:
+        if isinstance(event, Step) and event.name == "receipt.linked" and event.subject == "split-00003":
+            raise Stop
+
+    with pytest.raises(Stop):
+        headrace.prepare(split_of(str(raw)), f"{s3}/out", workers=1, work_dir=tmp_path / "w", on_event=stopping)
+    fetch, gone = in_store._fetch, []
+
+    def vanishing(target: Path, run: Path, record: FileRecord) -> bool:
+        if record.path.startswith("stage/"):
+            gone.append(record.path)
+            place_of(target / record.path).delete()
+        return fetch(target, run, record)
+
+    monkeypatch.setattr(in_store, "_fetch", vanishing)
+    headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "other")
+
+    assert gone
+    assert shards_of(f"{s3}/out") == files_on_disk(tmp_path / "out")
+    assert headrace.verify(f"{s3}/out").problems == []
+
+
+def test_a_stage_that_vanishes_while_it_is_published_is_no_error(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = write_raw(tmp_path / "raw", shards=5)
+    headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
+    read, finished, gone = ObjectPlace.read, [], []
+
+    def vanishing(place: ObjectPlace) -> bytes:
+        if finished and "/stage/" in str(place.path):
+            gone.append(str(place.path))
+            place.delete()
+        return read(place)
+
+    def other_finishes(event: Event) -> None:
+        if isinstance(event, Step) and event.name == "receipt.linked" and not finished:
+            headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "other")
+            finished.append(True)
+
+    monkeypatch.setattr(ObjectPlace, "read", vanishing)
+    headrace.prepare(split_of(str(raw)), f"{s3}/out", workers=1, work_dir=tmp_path / "w", on_event=other_finishes)
+
+    assert gone
     assert shards_of(f"{s3}/out") == files_on_disk(tmp_path / "out")
     assert headrace.verify(f"{s3}/out").problems == []
 
