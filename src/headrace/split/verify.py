@@ -24,7 +24,7 @@ from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobod
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import on_utc
-from headrace.stream.audit.leaks import SplitRows
+from headrace.stream.audit.leaks import SplitBlocks
 from headrace.stream.audit.near import near_duplicates
 
 _SIDE = "side"  # the rule that every run has, beside the reasons that keep rows away from the cutoff
@@ -100,7 +100,7 @@ def _near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, A
     """Look for near rows again, where the settings do: in two splits, and with "drop" anywhere."""
     if settings.near is None:
         return []
-    splits = [SplitRows(run, split, workers) for split in settings.splits]
+    splits = [SplitBlocks(run, split, workers) for split in settings.splits]
     found = near_duplicates(splits, said["content"], settings.near, packed=False)
     across, own = sum(each.rows for each in found.shared), sum(found.repeated.values())
     parts = [f"{each.rows:,} {each.split} rows with one of {each.earlier}" for each in found.shared]

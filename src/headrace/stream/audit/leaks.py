@@ -189,7 +189,7 @@ def find_leaks(
     if against and not holds_texts(schema):
         raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
     workers = workers or default_workers()
-    splits = [SplitRows(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
+    splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
     digests = {each.name: each.concatenated(read, digest) for each in splits}
@@ -218,7 +218,7 @@ def find_leaks(
 
 
 @dataclass(frozen=True)
-class SplitRows:
+class SplitBlocks:
     """One split, to be read block by block."""
 
     dataset: IndexedDataset
@@ -253,7 +253,7 @@ def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -
     return work(read(number, None if columns is None else list(columns)))
 
 
-def _dated(splits: Sequence[SplitRows], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
     """Read when each row of each split is, and of which entity."""
     columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
     read = partial(timed, columns, roles.get("time_format", "auto"), roles.get("null_values", ()))
@@ -272,7 +272,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
     return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
 
 
-def _shared(earlier: SplitRows, later: SplitRows, known: U64, found: U64, *, packed: bool) -> Shared:
+def _shared(earlier: SplitBlocks, later: SplitBlocks, known: U64, found: U64, *, packed: bool) -> Shared:
     hit = np.flatnonzero(np.isin(found, known) & (found != NOTHING))
     examples = []
     if not packed:
@@ -289,7 +289,7 @@ def _shared(earlier: SplitRows, later: SplitRows, known: U64, found: U64, *, pac
     )
 
 
-def _near_ids(splits: Sequence[SplitRows], entity: str) -> NearIds:
+def _near_ids(splits: Sequence[SplitBlocks], entity: str) -> NearIds:
     """Group entities by what is left of them without case, blanks around and between words, and Unicode forms."""
 
     def distinct(table: pa.Table) -> pl.DataFrame:
@@ -319,7 +319,7 @@ def _near_ids(splits: Sequence[SplitRows], entity: str) -> NearIds:
     return NearIds(entities=len(groups), apart=len(apart), examples=tuple(tuple(each) for each in examples))
 
 
-def _telling(splits: Sequence[SplitRows], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
+def _telling(splits: Sequence[SplitBlocks], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
     """Try each column alone on the label: the most frequent class of its value, or of its 256th of the values."""
     if len(splits) < 2:
         return ()
@@ -365,7 +365,7 @@ def _binned(values: pl.Series, edges: F64) -> pl.Series:
     return pl.Series(values.name, numbers)
 
 
-def _texts_of(splits: Sequence[SplitRows]) -> Iterator[tuple[str, str, int, Texts]]:
+def _texts_of(splits: Sequence[SplitBlocks]) -> Iterator[tuple[str, str, int, Texts]]:
     """Yield (split, shard, number of the first row in the shard, texts) of each block."""
     for each in splits:
         index = each.index

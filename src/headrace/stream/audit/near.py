@@ -25,7 +25,7 @@ from headrace.run.near import Near, Part, find_near
 from headrace.stream.audit.overlap import texts_of
 
 if TYPE_CHECKING:
-    from headrace.stream.audit.leaks import SplitRows
+    from headrace.stream.audit.leaks import SplitBlocks
 
 _PART_ROWS, _PART_BYTES = 1 << 16, 64 << 20
 _TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
@@ -65,7 +65,7 @@ class NearDuplicates:
 
 
 def near_duplicates(
-    splits: Sequence[SplitRows], columns: Sequence[str], near: float, *, packed: bool
+    splits: Sequence[SplitBlocks], columns: Sequence[str], near: float, *, packed: bool
 ) -> NearDuplicates:
     """Compare all rows of all splits. columns: those with texts, or with token ids and starts of sequences."""
     counts = [_documents_of_rows(split, columns[1]) if packed else None for split in splits]
@@ -146,13 +146,13 @@ def _examples(found: Near, content: I64, side: I64, early: int, late: int) -> li
     return list(pairs)[:_EXAMPLES]
 
 
-def _documents_of_rows(split: SplitRows, starts: str) -> I64:
+def _documents_of_rows(split: SplitBlocks, starts: str) -> I64:
     """Count the sequences of each packed row."""
     counts = split.map([starts], lambda table: pc.list_value_length(table[starts].combine_chunks()).to_numpy())
     return np.concatenate([np.empty(0, np.int64), *counts]).astype(np.int64)
 
 
-def _parts(split: SplitRows, columns: Sequence[str], counts: I64 | None, *, packed: bool) -> Iterator[Part]:
+def _parts(split: SplitBlocks, columns: Sequence[str], counts: I64 | None, *, packed: bool) -> Iterator[Part]:
     """Cut a split into parts of whole blocks. counts: documents of each row; None: one."""
     index = split.index
     of_block = index.rows

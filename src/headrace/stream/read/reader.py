@@ -123,14 +123,6 @@ def _has_long_lanes(plan: Plan) -> bool:
     return plan.order.rows >= max(3 * lanes * block_rows, (MOST_POOLS_AHEAD + 2) * pool_rows)
 
 
-def _gathered(
-    fetcher: Fetcher, planned: Generator[Pool, None, None], plan: Plan, options: StreamOptions
-) -> Iterator[tuple[int, Columns]]:
-    """Each pool's number of items and its columns."""
-    with closing(planned) as pools, closing(_Gather()) as gathered:
-        yield from _gathered_pools(fetcher, pools, plan, options, gathered)
-
-
 class _Gather:
     """Gathers pools in memory that comes back, half of the columns of a large one in a second thread.
 
@@ -161,35 +153,37 @@ class _Gather:
         self._end_threads(self._second)
 
 
-def _gathered_pools(
-    fetcher: Fetcher, pools: Iterator[Pool], plan: Plan, options: StreamOptions, gathered: _Gather
+def _gathered(
+    fetcher: Fetcher, planned: Generator[Pool, None, None], plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
-    ahead: deque[Pool] = deque()
-    first = next(pools, None)
-    if first is None:
-        return
-    index, count = plan.index, len(first.blocks)
-    few_of_all = options.threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
-    if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
-        yield first.items, gathered(fetcher.get_alone(first.pieces), first.index, first.rows)
-        _announce(fetcher, pools, ahead)
-    else:
-        ahead.append(first)
-        fetcher.announce(first.pieces)
-    while ahead:
-        pool = ahead.popleft()
-        if pool is not first:  # threads decode for the next pool while this one is waited for and gathered
+    """Each pool's number of items and its columns."""
+    with closing(planned) as pools, closing(_Gather()) as gathered:
+        ahead: deque[Pool] = deque()
+        first = next(pools, None)
+        if first is None:
+            return
+        index, count = plan.index, len(first.blocks)
+        few_of_all = options.threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
+        if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
+            yield first.items, gathered(fetcher.get_alone(first.pieces), first.index, first.rows)
             _announce(fetcher, pools, ahead)
-        pieces = fetcher.get(pool.pieces)
-        columns = gathered(pieces, pool.index, pool.rows)
-        if pool is first:  # the loop waits for it, so nothing else is begun before
-            yield pool.items, columns
-            _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
-        del pieces  # or they would live while the next pool is waited for
-        fetcher.release(pool.pieces)
-        if pool is not first:
-            yield pool.items, columns
-        del columns
+        else:
+            ahead.append(first)
+            fetcher.announce(first.pieces)
+        while ahead:
+            pool = ahead.popleft()
+            if pool is not first:  # threads decode for the next pool while this one is waited for and gathered
+                _announce(fetcher, pools, ahead)
+            pieces = fetcher.get(pool.pieces)
+            columns = gathered(pieces, pool.index, pool.rows)
+            if pool is first:  # the loop waits for it, so nothing else is begun before
+                yield pool.items, columns
+                _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
+            del pieces  # or they would live while the next pool is waited for
+            fetcher.release(pool.pieces)
+            if pool is not first:
+                yield pool.items, columns
+            del columns
 
 
 def _from_memory(
