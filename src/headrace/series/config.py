@@ -21,6 +21,7 @@ from headrace.storage.settings import LocalPath, Places
 if TYPE_CHECKING:
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
+    from headrace.series.reuse import NamedRun
 
 FILE_NAME = "file_name"
 SPLITS = ("train", "val", "test")
@@ -156,11 +157,29 @@ class Series(RecipeSettings):
     preprocessing_configs: Preprocessing = Field(
         default_factory=Preprocessing, description="Pipelines for features, target and static_features."
     )
+    pipelines_from: LocalPath | None = Field(
+        None,
+        description="Finished run, or its dataset directory, whose fitted pipelines scale this run's rows. They are "
+        "never fitted again; every row is in test, and a target may be missing. Settings that are not given are "
+        "those of that run.",
+    )
     batch_size: int = Field(50, ge=1, description="Entities that are worked on at a time, which decides memory.")
     seed: int = Field(42, ge=0, lt=2**63, description="Chooses the entities that unified pipelines are fitted on.")
     layout: Literal["files", "packed"] = Field(
         "files", description="Parquet files of a split: one for each entity, or one for each batch."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_named_run(cls, values: Any) -> Any:
+        from headrace.series.reuse import completed  # settings alone open no run
+
+        asked = isinstance(values, dict) and values.get("pipelines_from") is not None
+        whole = asked and values.keys() >= cls.model_fields.keys()  # of a run that was made; the named one may be gone
+        try:
+            return completed(values) if asked and not whole else values
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("time_format")
     @classmethod
@@ -219,6 +238,11 @@ class Series(RecipeSettings):
             ),
             (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
             (self.entities is not None and self.entities_file, "give entities or entities_file, not both"),
+            (
+                self.pipelines_from is not None and self.missing_static in ("mean", "median"),
+                f"missing_static is {self.missing_static!r}, which would be that of this run's entities, not of those "
+                f"that trained; give 'error' or 'drop_entity' with pipelines_from",
+            ),
             (self.entities == (), "entities is empty; give at least one, or leave it out for all"),
             (static > 1, "give static or region_static_attributes_base_dirs, not both"),
             (
@@ -252,6 +276,27 @@ class Series(RecipeSettings):
         return self.preprocessing_configs.resolved(
             target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
         )
+
+    @cached_property
+    def reused(self) -> NamedRun | None:
+        """The run that pipelines_from names; None if pipelines are fitted.
+
+        Raises `SettingsError` if it is not there, or these settings contradict its pipelines.
+        """
+        if self.pipelines_from is None:
+            return None
+        from headrace.series.reuse import differing, named_run  # settings alone open no run
+
+        named = named_run(self.pipelines_from)
+        told = differing(self.model_dump(mode="json"), named)
+        if told is not None:
+            raise SettingsError(f"pipelines_from {str(self.pipelines_from)!r}: {told}; leave the setting out")
+        return named
+
+    @property
+    def may_lack(self) -> list[str]:
+        """List the columns that a file may lack."""
+        return [] if self.pipelines_from is None else [self.target]
 
     @cached_property
     def step(self) -> Frequency:
@@ -293,6 +338,9 @@ class Series(RecipeSettings):
         settings["regions"] = sorted(self.region_time_series_base_dirs)
         if self.duplicates == "count":  # changes no row: older runs are still these
             del settings["duplicates"]
+        del settings["pipelines_from"]  # a place; what lies there counts
+        if self.reused is not None:
+            settings["pipelines_from"] = self.reused.record()
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:

@@ -104,7 +104,8 @@ def spread(settings: Series, path: Path, name: str, number: int, files: TaskFile
             piece.clear()
             held, written = 0, written + held
 
-        for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
+        wanted_columns = [settings.entity, settings.time, *settings.columns()]
+        for table in tables(path, name, wanted_columns, settings.may_lack):
             entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
             keep = np.asarray(entities.is_valid())
@@ -367,6 +368,8 @@ def _refuse(
 
 def _fit_unified(settings: Series, context: RunContext, spools: Sequence[Spool], names: Sequence[str]) -> None:
     """Fit the unified pipelines on train rows of a seeded choice of retained entities. O(their rows) of memory."""
+    if settings.pipelines_from is not None:
+        return
     chosen = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
 
     def work(files: TaskFiles) -> dict[str, Any]:

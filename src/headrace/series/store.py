@@ -229,7 +229,10 @@ def stored_settings(run: FinishedRun) -> Series:
     """Read the settings that the run was made with, and the frequency that was found."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
-    return Series(**config | {"frequency": run.manifest.facts["frequency"]})
+    # An older run lacks the newest settings. Their defaults are given, so that no other run is asked for them.
+    fields = Series.model_fields.items()
+    usual = {name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()}
+    return Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
