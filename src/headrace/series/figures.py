@@ -19,6 +19,7 @@ from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share
 from headrace.series.arrays.axis import Frequency
 from headrace.series.config import SPLITS
+from headrace.series.reuse import REUSED
 from headrace.series.store import ENTITIES, REPORTS, REPORTS_TABLE, read_summary, read_table
 
 _MOST_LINES = 40  # more entities are counted over time instead of drawn one by one
@@ -68,10 +69,12 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
     ends = {split: (part["begin"].to_numpy(), part["end"].to_numpy()) for split, part in parts.items()}
     low, high, count = float(ends["train"][0].min()), float(ends["test"][1].max()), len(ends["train"][0])
     val, test = (f"between {moment(ends[each][0].min())} and {moment(ends[each][0].max())}" for each in SPLITS[1:])
+    cuts = f"Every entity is cut at its own observed targets: val begins {val}, test {test}."
+    if REUSED in facts.manifest.facts:
+        cuts = f"All rows are in test, scaled by the pipelines of run {facts.manifest.facts[REUSED]['run']}."
     answer = (
         f"{many(count, 'entity', 'entities')} from {moment(low)} to {moment(high)}, a step of "
-        f"{facts.manifest.facts['frequency']}. Every entity is cut at its own observed targets: val begins {val}, test "
-        f"{test}."
+        f"{facts.manifest.facts['frequency']}. {cuts}"
     )
     if count <= _MOST_LINES:
         answer += " The paler a part, the less of its target was observed."
