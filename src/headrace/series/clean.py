@@ -5,7 +5,8 @@ judged as they are seen there, and a value behind a cut that a pipeline cannot t
 failing the entity and so changing what trains.
 
 Of n observed targets the first floor(n × train) train and the next floor(n × val) validate; the rest tests. A part ends
-with its last target's row, so rows without a target stay where time has them and every part is one run of steps.
+with its last target's row, so rows without a target stay where time has them and every part is one run of steps. With
+train_end and val_end the parts of all entities begin at these times instead.
 
 A gap is a run of missing values between two observed values of a column; runs at the ends of a column are not gaps. A
 gap is filled whole or left whole, because filling the first steps of a long outage would invent a plateau. Before a cut
@@ -190,7 +191,11 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
     if start == stop:
         raise LeftOut("no time lies between the first and the last value of all columns")
     seen = ~missing[start:stop]
-    at = at if trains else (0, 0)
+    if not trains:
+        at = (0, 0)
+    elif at is None and settings.cuts is not None:
+        val_row, test_row = np.searchsorted(axis.times()[start:stop], settings.cuts).tolist()
+        at = (val_row, test_row)
     parts = cut(seen[:, 0], settings.train_ratio, settings.val_ratio) if at is None else cut_at(seen[:, 0], *at)
     required = max(int(trains), required_targets(settings))
     if parts.train_targets < required:

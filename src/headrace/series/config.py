@@ -7,8 +7,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from headrace.checks import instant_us
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
 from headrace.formats.dates import date_word
@@ -122,6 +123,15 @@ class Series(RecipeSettings):
     test_ratio: float = _ratio(
         0.2, "test_prop", ge=0, lt=1, description="Share of each entity's observed targets that test."
     )
+    train_end: str | None = Field(
+        None,
+        description="Rows before this time train, in every entity, instead of a share of its targets; e.g. 2010-10-01, "
+        "which itself does not train.",
+    )
+    val_end: str | None = Field(
+        None,
+        description="Rows from train_end to before this time validate, the rest tests; none validate unless given.",
+    )
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
     )
@@ -181,6 +191,17 @@ class Series(RecipeSettings):
         except SettingsError as error:
             raise ValueError(str(error)) from None
 
+    @field_validator("train_end", "val_end", mode="before")
+    @classmethod
+    def _known_time(cls, value: Any, field: ValidationInfo) -> Any:
+        text = value.isoformat() if hasattr(value, "isoformat") else value  # YAML reads an unquoted date as a date
+        try:
+            if isinstance(text, str):
+                instant_us(field.field_name or "", text)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return text
+
     @field_validator("time_format")
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -206,6 +227,10 @@ class Series(RecipeSettings):
     def _consistent(self) -> Series:
         """Raise `ValueError` for the first of these that holds."""
         ratios = self.train_ratio + self.val_ratio + self.test_ratio
+        ratios_given = any(
+            getattr(self, name) != type(self).model_fields[name].default
+            for name in ("train_ratio", "val_ratio", "test_ratio")
+        )
         names = self.columns()
         file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
         roles = [self.time, *names, *([] if file_is_entity else [self.entity])]
@@ -217,6 +242,15 @@ class Series(RecipeSettings):
                 abs(ratios - 1) > _RATIOS_SUM,
                 f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
                 f"{ratios:g}; make them sum to 1",
+            ),
+            (
+                self.train_end is not None and ratios_given,
+                f"train_end is {self.train_end!r} and ratios are given; cut by dates or by shares of targets",
+            ),
+            (self.val_end is not None and self.train_end is None, "val_end is given without train_end; give both"),
+            (
+                self.cuts is not None and self.cuts[0] > self.cuts[1],
+                f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
             ),
             (
                 self.target in self.features,
@@ -294,6 +328,14 @@ class Series(RecipeSettings):
         return named
 
     @property
+    def cuts(self) -> tuple[int, int] | None:
+        """The times where val and test begin, in microseconds since 1970; None: cut by shares of targets."""
+        if self.train_end is None:
+            return None
+        first = instant_us("train_end", self.train_end)
+        return first, first if self.val_end is None else instant_us("val_end", self.val_end)
+
+    @property
     def may_lack(self) -> list[str]:
         """List the columns that a file may lack."""
         return [] if self.pipelines_from is None else [self.target]
@@ -338,6 +380,9 @@ class Series(RecipeSettings):
         settings["regions"] = sorted(self.region_time_series_base_dirs)
         if self.duplicates == "count":  # changes no row: older runs are still these
             del settings["duplicates"]
+        for name in ("train_end", "val_end"):
+            if (text := settings.pop(name)) is not None:
+                settings[name] = instant_us(name, text)
         del settings["pipelines_from"]  # a place; what lies there counts
         if self.reused is not None:
             settings["pipelines_from"] = self.reused.record()

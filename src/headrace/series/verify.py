@@ -37,6 +37,7 @@ from headrace.series.store import (
     read_table,
     readable_schema,
     rows_table,
+    shared_times,
     split_directory,
     stored_columns,
     stored_entities,
@@ -58,7 +59,7 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
             try:
                 workers = workers or default_workers()
                 checks += [_entities(local, settings), _rows(local, settings, workers)]
-                checks += _same_series(local, settings, workers)
+                checks += [*_same_series(local, settings, workers), _calendar(local, settings)]
                 if all(check.problem is None for check in checks):
                     checks += leak_checks(local) if settings.pipelines_from is None else _reused(local, settings)
             except CorruptShard as error:
@@ -131,6 +132,12 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     if problem is None and rows != listed:
         problem = f"{run.root}: the store holds {rows:,} rows, the splits {listed:,}"
     return Check("rows", f"{rows:,} rows of the store are those of train, val and test, on equal steps", problem)
+
+
+def _calendar(run: FinishedRun, settings: Series) -> Check:
+    """Tell which splits have rows of different entities at the same time, such as a flood in all of them."""
+    found = "; ".join(shared_times(run.root, settings.step)) or "no two splits share any, whatever the entity"
+    return Check("calendar time", found, kind="count")
 
 
 def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check]:
