@@ -311,8 +311,17 @@ def finish(
         "near_target": dict(near_target),
         "static_columns": static_columns,
         "filled_statics": filled,
-        **({} if reused is None else {REUSED: reused.record()}),
+        **(_unified_fits(settings, len(names)) if reused is None else {REUSED: reused.record()}),
     }
+
+
+def _unified_fits(settings: Series, entities: int) -> dict[str, Any]:
+    """Say on how many entities unified pipelines were fitted; fewer than asked for where fewer are retained."""
+    fits = [each for each in settings.resolved.time_series if each.fit_on_n_basins is not None]
+    found = [
+        {"columns": list(each.columns or ()), "entities": min(each.fit_on_n_basins or 0, entities)} for each in fits
+    ]
+    return {"fit_on_n_basins": found} if found else {}
 
 
 def _reports_table(spool: Spool) -> pa.Table:

@@ -377,6 +377,7 @@ class Series(RecipeSettings):
         settings = self.model_dump(mode="json", exclude={"source", "static", "entities", "entities_file", *regions})
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
+        settings |= {name: sorted(settings[name]) for name in ("features", "static_features")}  # stored by name
         settings["regions"] = sorted(self.region_time_series_base_dirs)
         if self.duplicates == "count":  # changes no row: older runs are still these
             del settings["duplicates"]

@@ -106,16 +106,14 @@ def spread(settings: Series, path: Path, name: str, number: int, files: TaskFile
 
         wanted_columns = [settings.entity, settings.time, *settings.columns()]
         for table in tables(path, name, wanted_columns, settings.may_lack):
-            entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
+            # an entity may be called NA: null_values are of values
+            entities = as_text(table[settings.entity], (), f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
             keep = np.asarray(entities.is_valid())
             if settings.null_entity == "error" and not keep.all():
                 row = int(np.argmin(keep))
-                value = table[settings.entity][row].as_py()
-                why = (
-                    f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
-                )
-                raise InputError(f"{path}: row {read + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
+                where = f"{path}: row {read + row + 1}: {settings.entity}"
+                raise InputError(f"{where} is missing: correct it, or give null_entity='drop'")
             dropped["null_entity"] += int((~keep).sum())
             if wanted is not None:
                 known = np.asarray(pc.is_in(entities, value_set=wanted))
