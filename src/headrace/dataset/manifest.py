@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
@@ -19,6 +19,7 @@ MANIFEST = "manifest.json"
 INDEX = "index.parquet"
 FORMAT_VERSION = 3
 DIGEST = "digest"
+FoldLists: TypeAlias = Mapping[str, Sequence[str]]  # which splits of a run, its cells, make each split of a fold
 _MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")
 
@@ -53,6 +54,16 @@ class Manifest:
     config_digest: str
     facts: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+
+    @property
+    def folds(self) -> list[FoldLists]:
+        """The folds of the run, none where it was prepared as one split."""
+        folds = (each["splits"] for each in self.facts.get("folds", ()))
+        return [{split: own[split] for split in in_usual_order(own)} for own in folds]
+
+    def fold_rows(self, number: int) -> dict[str, int]:
+        """Count the rows of each split of a fold."""
+        return {split: sum(self.splits[cell].rows for cell in own) for split, own in self.folds[number].items()}
 
     def to_json(self) -> bytes:
         """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""

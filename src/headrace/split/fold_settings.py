@@ -83,10 +83,9 @@ def _read(value: object) -> object:
         value = {name: int(text) if re.fullmatch(r"\d{1,9}", text) else text for name, text in value.items()}
     if not isinstance(value, Mapping):
         return value
-    kind = value.get("kind")
-    if kind not in _KINDS:
-        raise ValueError(f"folds of kind {kind!r} are not known; give {_FORMS}")
-    return _KINDS[str(kind)](**value)
+    if value.get("kind") not in _KINDS:
+        raise ValueError(f"folds of kind {value.get('kind')!r} are not known; give {_FORMS}")
+    return _KINDS[str(value["kind"])](**value)
 
 
 Folds = Annotated[Rolling | GroupKFold | None, BeforeValidator(_read)]

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import I64, Bools
 from headrace.split.allocate import TRAIN, UNSEEN, VAL
 from headrace.split.cutoff import Cutoff, cutoff_at
 from headrace.split.fold_settings import Rolling
@@ -87,6 +87,17 @@ class FoldCells:
         width = max(2, len(str(len(self.roles) - 1)))
         return tuple(f"cell-{number:0{width}d}" for number in range(len(self.roles)))
 
+    def cells_of(self, micros: I64, instant: Bools, side: I64 | None, first: I64 | None) -> I64:
+        """Return the cell of each row [N], or NO_CELL. instant: which times are of the clock of UTC.
+
+        side: of the row's entity, or its fold where entities take turns; first: the fold from which it is seen. None
+        where these folds do not ask.
+        """
+        if not len(micros) or instant.all():
+            return cell_of(self.utc, micros, side, first)
+        wall = cell_of(self.wall, micros, side, first)
+        return np.where(instant, cell_of(self.utc, micros, side, first), wall) if instant.any() else wall
+
     def lists(self, kept: Sequence[str]) -> list[dict[str, list[str]]]:
         """Return the cells of each split of each fold. kept: the cells that have rows."""
         names, held = self.names, set(kept)
@@ -121,7 +132,8 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
     for clock in ("instant_us", "wall_us"):
         if (np.diff([getattr(each, clock) for each in found]) <= 0).any():
             raise ValueError(
-                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock change); choose a longer step"
+                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock change); choose a longer "
+                "step"
             )
     return found
 

@@ -60,8 +60,8 @@ class TemporalSplit(RecipeSettings):
     split_date: str | None = Field(
         None,
         json_schema_extra=_COLUMNS,
-        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test. Required unless "
-        "folds are of entities.",
+        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test. Required "
+        "unless folds are of entities.",
     )
     folds: Folds = Field(
         None,
@@ -283,8 +283,8 @@ class TemporalSplit(RecipeSettings):
         for name in ("split_date", "gap", "label_horizon"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, and folds of entities have no cut in time; leave {name} out, or "
-                    f"choose folds that roll, such as rolling:n=5,step=30d"
+                    f"{name} is {getattr(self, name)!r}, and folds of entities have no cut in time; leave {name} out, "
+                    f"or choose folds that roll, such as rolling:n=5,step=30d"
                 )
         for name, default in (("train_ratio", 0.9), ("val_in_test", "keep")):
             if getattr(self, name) != default:
