@@ -173,8 +173,11 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainShards:
-    """Options for reading plain shards. Prepared datasets need none of them."""
+    """Options for opening a dataset: how plain shards are read, and which fold of a prepared dataset."""
 
+    fold: Annotated[
+        int | None, unless_given(min=0, help="Which fold of a dataset that was prepared in folds, from 0.")
+    ] = None
     types: Annotated[
         list[str] | None,
         unless_given(
@@ -201,7 +204,8 @@ class PlainShards:
 
         options = self.options()
         with index_progress() as on_progress:
-            return open_dataset(path, **options, on_progress=on_progress)
+            dataset = open_dataset(path, **options, on_progress=on_progress)
+        return dataset if self.fold is None else dataset.fold(self.fold)
 
 
 def types_of(words: Sequence[str] | None) -> dict[str, str]:

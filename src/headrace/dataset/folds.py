@@ -30,13 +30,13 @@ class Fold(IndexedDataset):
 
     def __init__(self, run: FinishedRun, number: int) -> None:
         super().__init__(run.root)
-        self.manifest = run.manifest
         found = run.manifest.folds
         if not found:
             raise SettingsError(f"{run.root}: was prepared as one split and has no folds; prepare it with folds=")
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(found):
             raise SettingsError(f"{run.root}: has no fold {number!r}; it has 0 to {len(found) - 1}")
         self._run, self._lists = run, found[number]
+        self.manifest = run.manifest.fold(number)
         self.number, self.folds = number, len(found)
 
     def __str__(self) -> str:
@@ -56,4 +56,4 @@ class Fold(IndexedDataset):
     @property
     def split_rows(self) -> Mapping[str, int]:
         """Rows of each split."""
-        return self.manifest.fold_rows(self.number)
+        return {split: totals.rows for split, totals in self.manifest.splits.items()}

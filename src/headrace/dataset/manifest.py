@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -57,13 +57,24 @@ class Manifest:
 
     @property
     def folds(self) -> list[FoldLists]:
-        """The folds of the run, none where it was prepared as one split."""
+        """The cells of each split of each fold; none where the run was prepared as one split."""
         folds = (each["splits"] for each in self.facts.get("folds", ()))
         return [{split: own[split] for split in in_usual_order(own)} for own in folds]
 
-    def fold_rows(self, number: int) -> dict[str, int]:
-        """Count the rows of each split of a fold."""
-        return {split: sum(self.splits[cell].rows for cell in own) for split, own in self.folds[number].items()}
+    def fold(self, number: int) -> Manifest:
+        """Return what the manifest says of one fold, as if the run were prepared as that split alone."""
+        lists, own = self.folds[number], self.facts["folds"][number]
+        cells = {split: [self.splits[cell] for cell in names] for split, names in lists.items()}
+        totals = {
+            split: SplitTotals(
+                rows=sum(each.rows for each in held),
+                shards=sum(each.shards for each in held),
+                bytes=sum(each.bytes for each in held),
+            )
+            for split, held in cells.items()
+        }
+        facts = {name: value for name, value in (self.facts | own).items() if name not in ("folds", "splits", "dates")}
+        return replace(self, splits=totals, facts=facts)
 
     def to_json(self) -> bytes:
         """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""

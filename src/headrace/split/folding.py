@@ -22,7 +22,7 @@ from headrace.split.fold_settings import GroupKFold, Rolling
 from headrace.split.folds import cutoffs, fold_cells
 from headrace.split.scan import read_entities, read_first, read_strata
 from headrace.split.settings import TemporalSplit
-from headrace.split.shards import Folding
+from headrace.split.shards import Clock, Folding
 
 
 def folding_of(context: RunContext, settings: TemporalSplit, allocation: Allocation, shards: int) -> Folding:
@@ -78,7 +78,7 @@ def check_rows(settings: TemporalSplit, folding: Folding, rows: Mapping[str, int
     """Refuse folds that train nothing, and warn of folds that test or validate nothing."""
     kept = [cell for cell, count in rows.items() if count]
     for number, lists in enumerate(folding.cells.lists(kept)):
-        cut = f" (cut at {_cut(settings, number)})" if isinstance(settings.folds, Rolling) else ""
+        cut = f" (cut at {moment(cutoffs(settings)[number].wall_us)})" if settings.split_date is not None else ""
         if not lists["train"]:
             raise InputError(
                 f"fold {number}{cut} has no rows to train; choose a later split_date, or a longer window, or a smaller "
@@ -89,14 +89,10 @@ def check_rows(settings: TemporalSplit, folding: Folding, rows: Mapping[str, int
                 yield f"fold {number}{cut} has no rows in {split}"
 
 
-def facts(settings: TemporalSplit, folding: Folding, kept: Sequence[str]) -> list[dict[str, Any]]:
+def facts(settings: TemporalSplit, folding: Folding, clock: Clock, kept: Sequence[str]) -> list[dict[str, Any]]:
     """Return the cells of each split of each fold, with the cut of folds that roll. kept: cells that have rows."""
-    rolls = isinstance(settings.folds, Rolling)
-    return [
-        {"cut": _cut(settings, number) if rolls else None, "splits": own}
-        for number, own in enumerate(folding.cells.lists(kept))
-    ]
-
-
-def _cut(settings: TemporalSplit, number: int) -> str:
-    return moment(cutoffs(settings)[number].wall_us)
+    lists = folding.cells.lists(kept)
+    if not isinstance(settings.folds, Rolling):
+        return [{"splits": own} for own in lists]
+    cuts = [cutoff.wall_us if clock == "wall" else cutoff.instant_us for cutoff in cutoffs(settings)]
+    return [{"split_date": moment(cut), "cutoff_us": cut, "splits": own} for cut, own in zip(cuts, lists, strict=True)]

@@ -424,7 +424,7 @@ def _facts(
         "date_form": "iso_mixed" if len(forms) > 1 else forms[0] if forms else None,
         "cutoff_us": None if settings.split_date is None else cutoff_us(settings, plan.clock),
         **entities,
-        **({} if plan.folding is None else {"folds": folding.facts(settings, plan.folding, splits)}),
+        **({} if plan.folding is None else {"folds": folding.facts(settings, plan.folding, plan.clock, splits)}),
         "missing_like": missing_like(scans),
         "label_map": None if plan.classes is None else dict(plan.classes),
         "dates": total((part.result["dates"] for part in parts), plan.bins, splits),
