@@ -37,8 +37,8 @@ class FinishedRun(IndexedDataset):
         folds = self.manifest.folds
         if folds and (split is None or self.split_named(split) is None):
             raise InputError(
-                f"{self.root}: is prepared in {len(folds)} folds, each with {', '.join(folds[0])}; choose one, such as "
-                "headrace.open(…).fold(0)"
+                f"{self.root}: is prepared in {len(folds)} folds, each with {', '.join(folds[0])}; choose one, with "
+                "--fold 0 or headrace.open(…).fold(0)"
             )
         return super().split_index(split)
 

@@ -158,6 +158,8 @@ def find_leaks(
     check_integer("ngram", ngram, least=3)
     if near is not None:
         check_near(near)
+    if dataset.manifest is not None and dataset.manifest.folds:
+        raise SettingsError(f"{dataset.root}: its splits are those of folds; choose a fold, with --fold 0 or .fold(0)")
     names = dataset.schema.names
     roles = roles_of(dataset)
     roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
