@@ -32,7 +32,7 @@ class Fold(IndexedDataset):
         super().__init__(run.root)
         found = run.manifest.folds
         if not found:
-            raise SettingsError(f"{run.root}: was prepared as one split and has no folds; prepare it with folds=")
+            raise SettingsError(f"{run.root}: was prepared as one split and has no folds; prepare it in folds")
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(found):
             raise SettingsError(f"{run.root}: has no fold {number!r}; it has 0 to {len(found) - 1}")
         self._run, self._lists = run, found[number]

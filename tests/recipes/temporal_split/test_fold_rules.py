@@ -100,6 +100,29 @@ def test_rolling_folds_are_those_of_time_series_split() -> None:
             assert tested.tolist() == np.flatnonzero(roles[:, fold] == TESTS).tolist()
 
 
+def test_rolling_folds_are_those_of_purged_walk_forward() -> None:
+    purgedcv = pytest.importorskip("purgedcv")
+    pandas = pytest.importorskip("pandas")
+    for rows, n, test, horizon, most in [(100, 5, 10, 4, None), (60, 4, 7, 9, 20), (40, 3, 5, 1, 9), (50, 2, 8, 0, 11)]:
+        cut = START + dt.timedelta(hours=rows - n * test)
+        reach = {"label_horizon": f"{horizon}h"} if horizon else {}
+        folds = Rolling(n=n, step=f"{test}h", window="expanding" if most is None else f"{most}h")
+        cells = fold_cells(TemporalSplit(**NAMES, split_date=cut.isoformat(), folds=folds, **reach))
+        micros = int(START.timestamp()) * 1_000_000 + HOUR_US * np.arange(rows)
+        roles = np.vstack([cells.roles, np.zeros((1, n), np.uint8)])[cell_of(cells.utc, micros, None, None)]
+        times = pandas.Series(pandas.date_range(START, periods=rows, freq="h"))
+        # Its labels end before they end: one that ends at the cut is kept, and here it is not.
+        ends = times + pandas.Timedelta(hours=horizon) + pandas.Timedelta(seconds=int(horizon > 0))
+        peer = purgedcv.WalkForwardSplit(
+            n, test, train_size=most, window="expanding" if most is None else "sliding",
+            prediction_times=times, evaluation_times=ends,
+        )  # fmt: skip
+
+        for fold, (train, tested) in enumerate(peer.split(np.zeros((rows, 1)))):
+            assert train.tolist() == np.flatnonzero(roles[:, fold] == TRAINS).tolist()
+            assert tested.tolist() == np.flatnonzero(roles[:, fold] == TESTS).tolist()
+
+
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=60), st.integers(2, 6))
 @settings(max_examples=examples(200))
 def test_entities_are_dealt_one_by_one_to_the_lightest_fold(rows: list[int], folds: int) -> None:
