@@ -25,7 +25,7 @@ from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.places import local_path_of, path_of, place_of
-from headrace.stream.loader.options import StreamArguments, StreamOptions
+from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.topology import Topology
@@ -157,7 +157,7 @@ class Dataset(IndexedDataset):
         `stream.batch` for other columns and formats. Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
-        parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
+        parts = rows._parts(split, stream_options(batch_size, options))
         return stream_of(parts, workers=workers, topology=topology, store=store)
 
     def torch_dataset(
@@ -177,7 +177,7 @@ class Dataset(IndexedDataset):
         import_torch()  # before anything is read
         from headrace.stream.loader.torch_dataset import StreamingDataset
 
-        parts = self.filter(filter)._parts(split, StreamOptions(batch_size=batch_size, **options))
+        parts = self.filter(filter)._parts(split, stream_options(batch_size, options))
         return StreamingDataset(*parts, num_workers=num_workers, topology=topology)
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
