@@ -61,7 +61,25 @@ def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str 
             if "/" in key or not is_sound_name(key) or not is_sound_name(place):
                 return f"{name} has {shown(key)}: {shown(place)}, which may lead out of the run"
     missing = sorted(set(splits) - set(facts.get("directories", splits)))
-    return f"split {shown(missing[0])} has no directory" if missing else None
+    return f"split {shown(missing[0])} has no directory" if missing else _folds_problem(facts.get("folds", []), splits)
+
+
+def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
+    """Name what is wrong with the folds of a run: each is lists of its splits, and all have the same names."""
+    lists = (
+        [each.get("splits") if isinstance(each, dict) else None for each in folds]
+        if isinstance(folds, list)
+        else [None]
+    )
+    for own in lists:
+        known = (
+            isinstance(own, dict)
+            and own.keys() == lists[0].keys()
+            and all(isinstance(each, list) for each in own.values())
+        )
+        if not known or not all(isinstance(cell, str) and cell in splits for each in own.values() for cell in each):
+            return f"folds has {shown(own)}, which are no lists of its splits"
+    return None
 
 
 def index_problem(table: pa.Table) -> str | None:

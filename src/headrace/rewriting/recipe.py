@@ -120,6 +120,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         own = dict(source.manifest.facts)
         directories = {split: own["directories"][split] for split in source.splits}
         del own["directories"]
+        facts |= {"folds": own.pop("folds")} if "folds" in own else {}
         facts |= {"source_recipe": source.manifest.recipe, "source_run": source.manifest.run_id, "source_facts": own}
     pieces = [
         piece

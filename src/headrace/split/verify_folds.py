@@ -73,6 +73,9 @@ def verify_folds(run: FinishedRun, settings: TemporalSplit, workers: int) -> lis
     told = moved and f"{run.root}: the dates of {moved} are not those that the manifest counts; prepare the run again"
     detail = f"counted again in {bins.count} stretches of time"
     checks.append(Check("rows by date", detail, told if checks[0].problem is None else None))
+    if not rolls:
+        told = "train and test of a fold are of the same time; their entities alone are apart"
+        checks.append(Check("time apart", told, kind="count"))
     if settings.entity is not None:
         checks += _entities_apart(run, settings, cells, {number[name]: each.entities for name, each in found.items()})
     return checks

@@ -306,6 +306,29 @@ def test_folds_without_an_erased_entity_are_still_proved(tmp_path: Path) -> None
     assert not verify(tmp_path / "out").problems
 
 
+def test_rewritten_folds_have_the_same_rows(tmp_path: Path) -> None:
+    fold(some(tmp_path / "in"), tmp_path / "out", entity="id", split_date="2025-01-01", folds="rolling:n=3,step=1d")
+    headrace.rewrite(tmp_path / "out", tmp_path / "fast")
+
+    assert delivered(tmp_path / "out") == delivered(tmp_path / "fast")
+    assert not verify(tmp_path / "fast").problems
+
+
+@pytest.mark.parametrize(
+    "folds",
+    [{}, [1], [{}], [{"splits": {"train": ["cell-99"]}}], [{"splits": {"train": "cell-00"}}], [{"splits": [2]}]],
+)
+def test_a_manifest_of_other_folds_is_refused(tmp_path: Path, folds: Any) -> None:
+    made = fold(some(tmp_path / "in"), tmp_path / "out", entity="id", folds="group-kfold:k=3")
+    record = json.loads((made.run / "manifest.json").read_bytes())
+    record["facts"]["folds"] = folds
+    del record["digest"]
+    (made.run / "manifest.json").write_text(json.dumps(record))
+
+    with pytest.raises(headrace.CorruptShard, match="folds has .*, which are no lists of its splits"):
+        headrace.open(tmp_path / "out")
+
+
 def test_the_commands_know_folds(tmp_path: Path) -> None:
     source, out = some(tmp_path / "in"), str(tmp_path / "out")
     words = ["split", str(source), "--out", out, "--time", "date", "--split-date", "2025-01-01", "--report", "never"]
