@@ -66,19 +66,16 @@ def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str 
 
 def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
     """Name what is wrong with the folds of a run: each is lists of its splits, and all have the same names."""
-    lists = (
-        [each.get("splits") if isinstance(each, dict) else None for each in folds]
-        if isinstance(folds, list)
-        else [None]
-    )
-    for own in lists:
-        known = (
-            isinstance(own, dict)
-            and own.keys() == lists[0].keys()
-            and all(isinstance(each, list) for each in own.values())
-        )
-        if not known or not all(isinstance(cell, str) and cell in splits for each in own.values() for cell in each):
-            return f"folds has {shown(own)}, which are no lists of its splits"
+    if not isinstance(folds, list):
+        return f"folds has {shown(folds)}, which are no lists of its splits"
+    for each in folds:
+        own = each.get("splits") if isinstance(each, dict) else None
+        cells: list[Any] = list(own.values()) if isinstance(own, dict) else [None]
+        sound = all(isinstance(some, list) and all(isinstance(cell, str) for cell in some) for some in cells)
+        if not isinstance(own, dict) or not sound or not {cell for some in cells for cell in some} <= splits.keys():
+            return f"folds has {shown(each)}, which are no lists of its splits"
+        if own.keys() != folds[0]["splits"].keys():
+            return f"folds has {shown(each)}, with other splits than the first"
     return None
 
 
