@@ -160,36 +160,15 @@ def find_leaks(
         check_near(near)
     if dataset.manifest is not None and dataset.manifest.folds:
         raise SettingsError(f"{dataset.root}: its splits are those of folds; choose a fold, with --fold 0 or .fold(0)")
+    roles = _roles(dataset, content, {"entity": entity, "label": label, "time": time, "label_horizon": label_horizon})
+    entity, label, time, label_horizon = (roles.get(each) for each in ("entity", "label", "time", "label_horizon"))
     names = dataset.schema.names
-    roles = roles_of(dataset)
-    roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
-    entity, label, time = roles.get("entity"), roles.get("label"), roles.get("time")
-    for role, name in (("entity", entity), ("label", label), ("time", time), *(("content", each) for each in content)):
-        if name is not None and name not in names:
-            raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
+    features = content_columns(names, {time, entity, label, *roles.get("targets", ())})
     packed = set(_PACKED) <= set(names) and not content
-    label_horizon = label_horizon or roles.get("label_horizon")
-    if label_horizon is not None and time is None:
-        raise SettingsError(
-            f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
-        )
-    left_out = {time, entity, label, *roles.get("targets", ())}
     own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
     alone = _PACKED[:1] if packed else () if own is None else own[1:]
-    compared = tuple(content) or alone or content_columns(names, left_out)
-    if not compared:
-        raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
-
-    if against and set(_PACKED) <= set(names):
-        raise InputError(
-            "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
-            " headrace leaks CHATS --against FILE"
-        )
-    schema = dataset.schema
-    if near is not None and not packed and not holds_texts(pa.schema([schema.field(name) for name in compared])):
-        raise SettingsError(f"near: none of the compared columns holds texts: {', '.join(compared)}; leave near out")
-    if against and not holds_texts(schema):
-        raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
+    compared = tuple(content) or alone or features
+    _refuse_what_finds_nothing(dataset.schema, compared, near=near is not None and not packed, against=bool(against))
     workers = workers or default_workers()
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
@@ -209,7 +188,7 @@ def find_leaks(
             for first, second in combinations(splits, 2)
         ),
         near_ids=None if entity is None else _near_ids(splits, entity),
-        telling=() if label is None else _telling(splits, label, content_columns(names, left_out)),
+        telling=() if label is None else _telling(splits, label, features),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
         periods=periods(dated),
@@ -217,6 +196,37 @@ def find_leaks(
         past_cut=() if label_horizon is None else past_cut(dated, label_horizon, roles.get("cutoff_us")),
         near=None if near is None else near_duplicates(splits, read, near, packed=packed),
     )
+
+
+def _roles(dataset: Dataset, content: Sequence[str], given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the roles of columns: those of the run, and those given. Raises `SettingsError` for unknown columns."""
+    names = dataset.schema.names
+    roles = roles_of(dataset) | {role: name for role, name in given.items() if name}
+    columns = [(role, roles.get(role)) for role in ("entity", "label", "time")]
+    for role, name in (*columns, *(("content", each) for each in content)):
+        if name is not None and name not in names:
+            raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
+    if roles.get("label_horizon") is not None and roles.get("time") is None:
+        raise SettingsError(
+            f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
+        )
+    return roles
+
+
+def _refuse_what_finds_nothing(schema: pa.Schema, compared: Sequence[str], *, near: bool, against: bool) -> None:
+    """Raise `SettingsError` or `InputError` where no column is compared, or none holds the texts to look for."""
+    names = schema.names
+    if not compared:
+        raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
+    if against and set(_PACKED) <= set(names):
+        raise InputError(
+            "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
+            " headrace leaks CHATS --against FILE"
+        )
+    if near and not holds_texts(pa.schema([schema.field(name) for name in compared])):
+        raise SettingsError(f"near: none of the compared columns holds texts: {', '.join(compared)}; leave near out")
+    if against and not holds_texts(schema):
+        raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
 
 
 @dataclass(frozen=True)
