@@ -172,6 +172,7 @@ class _Process:
             shared.truncate(mmap.PAGESIZE)
             self._finished = mmap.mmap(shared.fileno(), mmap.PAGESIZE)
             flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
+            # Handed on and not read: without them the same interpreter may not find its own library.
             found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
             self._popen = subprocess.Popen(
                 [sys.executable, *flags, "-c", _START, json.dumps(sys.path), str(shared.fileno())],
