@@ -288,7 +288,7 @@ class OneEpoch:
     def plan(self, index: Any, state: Any = None) -> Plan:
         """Plan the epoch over the split's index; state: what this saved state leaves, in the state's own order.
 
-        Raises `SettingsError`, `InputError` for blocks that are no table, and `StreamError` for a state of other rows.
+        Raises `SettingsError`, `InputError` for blocks without a table, and `StreamError` for a state of other rows.
         """
         from headrace.formats.blocks import kind_of_word
         from headrace.stream.loader.options import StreamOptions

@@ -165,7 +165,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
     @property
     def duplicates_are(self) -> Duplicates:
-        """What becomes of rows with the same content: as asked, else by who gives the splits."""
+        """The rule for rows with the same content: the setting, or a default that depends on who gives the splits."""
         return self.duplicates or ("group" if self.blend.datasets else "count")
 
     @property

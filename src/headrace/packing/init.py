@@ -110,7 +110,7 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
             {"entity": Aside("task")},
         ),
         Section(
-            "For whom: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most so many rows "
+            "For whom: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most this many rows "
             "of each dataset: sample.",
             {"reader": "megatron", "sample": Aside(1000)},
         ),

@@ -352,8 +352,8 @@ def are_bins(names: Iterable[str]) -> bool:
 def metadata_of_bins(root: Path, index: SplitIndex, piece: Piece, schema: pa.Schema) -> dict[str, str]:
     """Return the Parquet metadata that all source shards of a piece agree on; none where the columns are not bins.
 
-    Without the word where the masks stand nobody could tell bins from rows of lists, or what they train. Raises
-    `InputError` if shards are put together whose masks stand in different places.
+    Without the key that says where the masks stand, bins look like rows of lists, and what they train is unknown.
+    Raises `InputError` if shards are put together whose masks stand in different places.
     """
     if not are_bins(schema.names):
         return {}

@@ -47,7 +47,7 @@ from headrace.stream.order.whereabouts import row_in_shard
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
 _EXAMPLES = 5
 _LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
-_CLASSES = 100  # more than these are no classes
+_CLASSES = 100  # more distinct values than this are not classes
 _BINS = 256  # of a number's values
 _TELLING = 0.1  # of the errors that the most frequent class makes: a column that makes fewer gives the label away
 
@@ -89,7 +89,7 @@ class Telling:
 
 @dataclass(frozen=True, kw_only=True)
 class LeakReport:
-    """What `find_leaks` found.
+    """Result of `find_leaks`.
 
     unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. blank: units of each
     split that hold nothing in them, and are not compared. repeated: units of each split whose content an earlier one of
