@@ -43,6 +43,13 @@ class TemporalSplit(RecipeSettings):
 
     recipe_name: ClassVar[str] = "temporal_split"
     executed_by: ClassVar[str] = "headrace.split.recipe"
+    later: ClassVar[Sequence[tuple[str, ...]]] = (
+        ("gap",),
+        ("label_horizon",),
+        ("folds",),
+        ("duplicates", "content"),
+        ("near",),
+    )
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
     time: str = Field(
@@ -352,18 +359,10 @@ class TemporalSplit(RecipeSettings):
         """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
         from headrace.formats.source import read_signature
 
-        settings = self.model_dump(mode="json", exclude={"source", "signature", "exclude", "exclude_ngram"})
-        settings |= exclusion_identity(self)
+        settings = self.identity_without("source", "signature", "exclude", "exclude_ngram") | exclusion_identity(self)
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         if self.split_date is not None:
             settings["split_date"] = str(self.cutoff().instant_us)
-        for name in ("gap", "label_horizon", "folds"):  # runs without them are still those of older versions
-            if settings[name] is None:
-                del settings[name]
-        if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
-            del settings["duplicates"], settings["content"]
-        if self.near is None:
-            del settings["near"]
         return settings
 
     def compared(self, columns: Sequence[str]) -> tuple[str, ...]:

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from headrace.arrays import F64, I64, U64
 from headrace.checks import check_integer
-from headrace.dataset.contents import roles_of
+from headrace.dataset.contents import map_blocks, roles_of, split_digests
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
-from headrace.engine.local import default_workers, run_tasks
+from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.recipe import load, registration_of_run
@@ -194,7 +194,7 @@ def find_leaks(
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
-    digests = {each.name: each.concatenated(read, digest) for each in splits}
+    digests = {each.name: split_digests(dataset, each.name, workers, read, digest) for each in splits}
     contents = {name: found[found != NOTHING] for name, found in digests.items()}
     dated = {} if time is None else _dated(splits, roles)
     sources = {str(path): read_items(path) for path in find_benchmarks(against)}
@@ -233,12 +233,7 @@ class SplitBlocks:
 
     def map(self, columns: Sequence[str] | None, work: Any, blocks: Sequence[int] | None = None) -> list[Any]:
         """Apply a function to the table of each block, in threads; the results in the order of blocks."""
-        read = self.dataset.block_reader(self.name)
-        numbers = range(len(self.index.rows)) if blocks is None else blocks
-        return run_tasks([partial(_applied, read, work, number, columns) for number in numbers], self.workers)
-
-    def concatenated(self, columns: Sequence[str], work: Any) -> U64:
-        return np.concatenate([np.empty(0, np.uint64), *self.map(columns, work)])
+        return map_blocks(self.dataset, self.name, self.workers, columns, work, blocks)
 
     def place(self, row: int) -> str:
         """Name a row by its shard and its number there, from 0."""
@@ -249,10 +244,6 @@ class SplitBlocks:
         """Blocks that are evenly apart and hold about as many rows as a column is tried on."""
         step = max(1, -(-self.index.total_rows // _LOOKED_AT))
         return list(range(0, len(self.index.rows), step))
-
-
-def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -> Any:
-    return work(read(number, None if columns is None else list(columns)))
 
 
 def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
