@@ -3,6 +3,7 @@
 import datetime as dt
 import re
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -81,6 +82,23 @@ def test_no_entity_trains_and_tests_in_a_fold_and_each_row_tests_at_most_once(
         new -= set(entity[micros < times.end[fold]].tolist())
         assert new <= test  # whoever no fold before has seen tests
         assert (micros[(roles[:, fold] == 1) | (roles[:, fold] == 2)] < times.end[fold]).all()
+
+
+def test_cuts_stay_at_midnight_when_clocks_change_and_each_row_goes_by_its_own_clock() -> None:
+    folds = Rolling(n=3, step="30d")
+    asked = TemporalSplit(**NAMES, split_date="2025-02-15", folds=folds, timezone="Europe/Berlin")
+    cells = fold_cells(asked)
+    cuts = [dt.datetime(2025, 2, 15) + number * dt.timedelta(days=30) for number in range(3)]
+    wall = np.array([int(each.replace(tzinfo=dt.UTC).timestamp()) for each in cuts]) * 1_000_000
+    utc = np.array([int(each.replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()) for each in cuts]) * 1_000_000
+
+    assert [HOUR_US, HOUR_US, 2 * HOUR_US] == (wall - utc).tolist()
+    assert wall.tolist() == fold_times(asked, "wall").cut.tolist()
+    assert utc.tolist() == fold_times(asked, "utc").cut.tolist()
+    micros, instant = np.concatenate([wall, utc, wall - 1, utc - 1]), np.tile(np.repeat([False, True], 3), 2)
+    roles = cells.roles[cells.cells_of(micros, instant, None, None)]
+    for fold in range(3):
+        assert [TESTS, TESTS, TRAINS, TRAINS] == roles[[fold, fold + 3, fold + 6, fold + 9], fold].tolist()
 
 
 def test_rolling_folds_are_those_of_time_series_split() -> None:
