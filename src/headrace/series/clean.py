@@ -199,9 +199,10 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
     parts = cut(seen[:, 0], settings.train_ratio, settings.val_ratio) if at is None else cut_at(seen[:, 0], *at)
     required = max(int(trains), required_targets(settings))
     if parts.train_targets < required:
+        before = "" if settings.train_end is None else f" before train_end {settings.train_end}"
         raise LeftOut(
-            f"{parts.train_targets:,} observed targets would train (of {int(seen[:, 0].sum()):,}), {required:,} "
-            f"are required by min_train_years {settings.min_train_years:g}"
+            f"{parts.train_targets:,} observed targets would train{before} (of {int(seen[:, 0].sum()):,}), "
+            f"{required:,} are required by min_train_years {settings.min_train_years:g}"
         )
     found = find_gaps(missing)
     may = np.isin(columns, settings.filled_columns())

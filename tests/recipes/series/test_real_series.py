@@ -6,6 +6,7 @@ as they come. CAMELS-US (Newman 2014, Addor 2017): four basins as text files of 
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -191,3 +192,20 @@ def test_camels_us_flags_are_a_column(tmp_path: Path) -> None:
 
     estimated = [sum(row[1] for split in SPLITS for row in rows[split][name].values) for name in ("01022500",)]
     assert [225] == estimated
+
+
+@needs_camels
+def test_an_ungauged_basin_of_camels_us_is_served(tmp_path: Path) -> None:
+    unified = {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 4}
+    pipelines = {"features": unified, "target": unified}
+    trained = camels(tmp_path / "out", "daymet", preprocessing_configs=pipelines)
+    shutil.copytree(CAMELS / "basin_mean_forcing", tmp_path / "ungauged" / "basin_mean_forcing")
+    asked = Series(source=tmp_path / "ungauged", pipelines_from=tmp_path / "out", entities="01022500")
+    served = prepare(asked, tmp_path / "served", workers=1)
+
+    before, rows = readable_rows(trained), readable_rows(served)["test"]["01022500"]
+    features = {time: row[1:] for time, row in zip(rows.times, rows.values, strict=True)}
+    assert all(row[0] is None for row in rows.values)
+    for split in SPLITS:
+        own = before[split]["01022500"]
+        assert [row[1:] for row in own.values] == [features[time] for time in own.times]
