@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import instant_us
 from headrace.digest import sha256_hex
@@ -50,11 +50,18 @@ def _numbers(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _target_or_run(schema: dict[str, Any]) -> None:
+    schema["required"].remove("target")
+    schema["anyOf"] = [{"required": ["target"]}, {"required": ["pipelines_from"]}]  # that run has the target
+
+
 class Series(RecipeSettings):
     """Time series of many entities: on a regular axis, cleaned, split by time and scaled by what trains.
 
     Raises `SettingsError` when built with values that cannot work.
     """
+
+    model_config = ConfigDict(json_schema_extra=_target_or_run)
 
     recipe_name: ClassVar[str] = "series"
     later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",))
