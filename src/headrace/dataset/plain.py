@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.dataset.index import Index, SplitIndex
+from headrace.dataset.index import Index, SplitIndex, text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.local_shards import cache_directory as cache_directory
 from headrace.dataset.sound import is_sound_name
@@ -127,12 +127,14 @@ class _Asked:
             # Files without rows have no place in an index. Names that the index invents are found here.
             known = index.splits[split]
             names = self.listing.names if len(places) == 1 else [self.listing.names[each] for each in of_split.tolist()]
-            shards, listed = pa.array(known.shards), pa.array(names, pa.large_string())
-            found = pa.array(np.arange(len(names))) if shards.equals(listed) else pc.index_in(shards, listed)
-            if found.null_count:
-                missing = shards.filter(pc.is_null(found))[0].as_py()
-                return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
-            if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split][found.to_numpy()]):
+            shards, listed = pa.array(known.shards), text_array(names)
+            if not shards.equals(listed):
+                found = pc.index_in(shards, listed)
+                if found.null_count:
+                    missing = shards.filter(pc.is_null(found))[0].as_py()
+                    return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
+                of_split = of_split[found.to_numpy()]
+            if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split]):
                 return "files have other sizes or times"
         return None
 
