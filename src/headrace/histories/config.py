@@ -43,6 +43,7 @@ class Histories(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "histories"
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"),)
 
     source: Places = Field(
         min_length=1, description="Files, directories or glob patterns; shards and rows in any order."
@@ -130,13 +131,6 @@ class Histories(RecipeSettings):
                 f"content names {unknown}; name some of {', '.join(known)}, which a measurement consists of"
             )
         return self
-
-    def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output."""
-        settings = super().identity_settings()
-        if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
-            del settings["duplicates"], settings["content"]
-        return settings
 
     def compared(self) -> tuple[str, ...]:
         """Select the columns by which the measurements of two entities are compared."""
