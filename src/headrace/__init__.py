@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
+    from headrace.split.joins.features import Features
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import LeakReport, find_leaks
     from headrace.stream.audit.rows import Audit, AuditReport, audit
@@ -80,6 +81,7 @@ _NAMES = {
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
+    "split.joins.features": "Features",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "LeakReport find_leaks",
     "stream.audit.rows": "Audit AuditReport audit",
@@ -107,6 +109,7 @@ __all__ = [
     "CostModel",
     "Dataset",
     "EngineError",
+    "Features",
     "Forgotten",
     "FunctionProcessor",
     "GroupedPipeline",

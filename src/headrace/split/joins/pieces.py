@@ -1,0 +1,222 @@
+"""Gather features, and the rows that ask for them, by partition of the entity's hash: the first of two passes.
+
+A piece is the Arrow file of one source shard, of record batches that are each ordered by partition; a second file has
+the borders between partitions in each batch. A partition maps of every piece only what is its own. O(batch) of memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64, Bools
+from headrace.digest import partition_of
+from headrace.errors import InputError
+from headrace.formats.date_words import advice
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.shard import Shard
+from headrace.formats.source import fit, read_chunks
+from headrace.formats.text_columns import as_text, nulled, typed
+from headrace.printable import shown
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
+from headrace.split.allocate import Hashes, hash_entities
+from headrace.split.cutoff import to_utc
+from headrace.split.joins.features import Features
+from headrace.split.scan import MIXED, one_form_advice
+
+BATCH_ROWS, _BATCH_BYTES = 1 << 20, 128 << 20
+HIGH, LOW, EVENT, KNOWN = "high", "low", "event", "known"
+
+
+@dataclass(frozen=True)
+class Join:
+    """A table of features, surveyed. number: its place among the tables that are joined.
+
+    read: the schema of the columns to join as they are read; output: as rows get them, with the types asked for.
+    """
+
+    features: Features
+    number: int
+    shards: Sequence[Shard]
+    entity: str
+    read: pa.Schema
+    output: pa.Schema
+    types: dict[str, pa.DataType]
+    null_values: Sequence[str]
+    bad_rows: Literal["error", "drop"]
+    timezone: str
+    seed: int
+
+    @property
+    def times(self) -> dict[str, str]:
+        """The column of each time of a piece."""
+        known = {} if self.features.known_at is None else {KNOWN: self.features.known_at}
+        return {EVENT: self.features.event_time, **known}
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read, each once."""
+        return list(dict.fromkeys([self.entity, *self.times.values(), *self.read.names]))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of a piece: values are numbered, as their names are free."""
+        keys = [(HIGH, pa.uint64()), (LOW, pa.uint64()), *((name, pa.int64()) for name in self.times)]
+        return pa.schema([*keys, *((str(place), kind) for place, kind in enumerate(self.output.types))])
+
+
+class PieceWriter(AbstractContextManager["PieceWriter"]):
+    """Writes the piece of one shard under a name below the run."""
+
+    def __init__(self, files: TaskFiles, name: str, schema: pa.Schema, partitions: int) -> None:
+        self._files, self._name, self._partitions = files, name, partitions
+        self._borders = [np.empty(0, np.int64)]
+        self._batches = files.arrow_batches(piece_file(name), schema)
+        self._write = self._batches.__enter__()
+
+    def append(self, table: pa.Table) -> None:
+        """Write the rows of a table as one batch, or none if there are none."""
+        partition = partition_of(table[HIGH].to_numpy(), self._partitions)
+        counts = np.bincount(partition, minlength=self._partitions)
+        self._borders.append(np.concatenate([[0], np.cumsum(counts)]))
+        order = np.argsort(partition, kind="stable")
+        self._write(table.combine_chunks().take(pa.array(order)).combine_chunks())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._batches.__exit__(kind, error, trace)
+        if kind is None:
+            self._files.write_arrow(borders_file(self._name), pa.table({"border": np.concatenate(self._borders)}))
+
+
+def piece_file(name: str) -> str:
+    """Path of a piece, relative to the run."""
+    return f"{STAGE_DIRECTORY}/join-{name}.arrow"
+
+
+def borders_file(name: str) -> str:
+    """Path of the borders between the partitions of a piece, relative to the run."""
+    return f"{STAGE_DIRECTORY}/join-{name}.borders.arrow"
+
+
+def read_partition(run: Path, name: str, partition: int, partitions: int) -> list[pa.Table]:
+    """Map what a piece has of one partition, a table for each of its batches."""
+    borders = read_arrow(run / borders_file(name))["border"].to_numpy().reshape(-1, partitions + 1)
+    with pa.memory_map(str(run / piece_file(name))) as source:
+        reader = pa.ipc.open_file(source)
+        found = []
+        for number, (begin, end) in enumerate(borders[:, partition : partition + 2].tolist()):
+            batch = reader.get_batch(number) if end > begin else None
+            rows = reader.schema.empty_table() if batch is None else pa.table(batch.slice(begin, end - begin))
+            found.append(rows)
+        return found
+
+
+def gather_features(files: TaskFiles, join: Join, shard: Shard, name: str, partitions: int) -> dict[str, Any]:
+    """Write the piece of one shard of features. Raises `InputError` for a time that is none, where that is an error."""
+    counts: Counter[str] = Counter()
+    forms: dict[str, set[str]] = {each: set() for each in join.times}
+    with PieceWriter(files, name, join.schema, partitions) as writer:
+        for first_row, table in _batches(shard, join.columns):
+            counts["rows_read"] += table.num_rows
+            try:
+                writer.append(_piece(join, shard, table, first_row, counts, forms))
+            except InputError as error:
+                if str(shard.path) in str(error):
+                    raise
+                raise InputError(f"{shard.path}: from row {first_row + 1}: {error}") from error
+    return {**counts, "forms": {each: sorted(found) for each, found in forms.items()}}
+
+
+def _batches(shard: Shard, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the columns, null where the shard has none, about `BATCH_ROWS` at a time with the number of the first."""
+    held: list[pa.Table] = []
+    first_row = rows = size = 0
+    wanted = [name for name in columns if name in shard.schema.names]
+    absent = [name for name in columns if name not in wanted]
+    for chunk in read_chunks(shard, wanted):
+        table = chunk.table(wanted)
+        for name in absent:
+            table = table.append_column(name, pa.nulls(len(table), pa.string()))
+        held.append(table)
+        rows, size = rows + len(table), size + table.nbytes
+        if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
+            yield first_row, pa.concat_tables(held)
+            first_row, rows, size, held = first_row + rows, 0, 0, []
+    if rows:
+        yield first_row, pa.concat_tables(held)
+
+
+def _piece(
+    join: Join, shard: Shard, table: pa.Table, first_row: int, counts: Counter[str], forms: dict[str, set[str]]
+) -> pa.Table:
+    """Make the columns of a piece of those of a source, without the rows that no row can get."""
+    where = str(shard.path)
+    hashes, nobody = entity_hashes(table[join.entity], join.null_values, join.seed)
+    times, untimed = {}, np.zeros(len(table), np.bool_)
+    for role, name in join.times.items():
+        micros = _times(join, table[name], name, where, first_row, forms[role])
+        untimed |= micros == MISSING
+        times[role] = micros
+    values = fit(table.select([name for name in join.read.names if name in shard.schema.names]), join.read)
+    values = typed(values, join.types, join.null_values, where, first_row)
+    counts["without_entity"] += int(np.count_nonzero(nobody))
+    counts["without_time"] += int(np.count_nonzero(untimed & ~nobody))
+    columns = [hashes.high, hashes.low, *times.values(), *values.columns]
+    made = pa.table(columns, schema=join.schema)
+    return made.filter(pa.array(~(nobody | untimed))) if (nobody | untimed).any() else made
+
+
+def entity_hashes(column: pa.ChunkedArray, null_values: Sequence[str], seed: int) -> tuple[Hashes, Bools]:
+    """Hash the entity of every row, as the split does, each distinct one once; and say which rows have none."""
+    encoded = column.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, "entity").combine_chunks()
+    missing = np.append(np.asarray(texts.is_null(), np.bool_), True)
+    hashes = hash_entities(pc.fill_null(texts, ""), seed)
+    at = np.asarray(pc.fill_null(encoded.indices, len(texts)).to_numpy(), np.int64)
+    high, low = np.append(hashes.high, np.uint64(0)), np.append(hashes.low, np.uint64(0))
+    return Hashes(high[at], low[at]), missing[at]
+
+
+def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:
+    """Read times in UTC, `MISSING` where there is none."""
+    form = join.features.time_format
+    column = nulled(column, ("", *join.null_values))
+    dates = parse_dates(column, form)
+    forms |= dates.forms
+    if len(forms) > 1 and not (form == "iso" and forms <= MIXED):
+        first, second = sorted(forms)[:2]
+        raise InputError(f"{where}: {name} is written as {first} and as {second}; {one_form_advice(sorted(forms))}")
+    absent = dates.micros == MISSING
+    if absent.any() and join.bad_rows == "error":
+        row = int(np.flatnonzero(absent)[0])
+        value = column[row].as_py()
+        told = "has no time" if value is None else f"is {shown(value, 80)}, {advice(value, form)}"
+        raise InputError(
+            f'{where}: row {first_row + row + 1}: {name} {told}; or leave out and count such rows with bad_rows="drop"'
+        )
+    return in_utc(dates.micros, ~dates.instant & ~absent, join.timezone, twice="latest")
+
+
+def in_utc(micros: I64, wall: Bools, zone: str, twice: Literal["earliest", "latest"]) -> I64:
+    """Convert times that are wall-clock times of the zone to UTC.
+
+    twice: which of two instants a time is that clocks show twice. A feature takes the later and a row the earlier, so
+    that none counts as known before it was.
+    """
+    if zone == "UTC" or not wall.any():
+        return micros
+    found = micros.copy()
+    found[wall] = to_utc(micros[wall], zone, twice=twice)
+    return found
