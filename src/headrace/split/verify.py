@@ -22,6 +22,7 @@ from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.split.cutoff import DateBins
+from headrace.split.joins.verify import join_checks
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import on_utc
 from headrace.stream.audit.leaks import SplitBlocks
@@ -93,6 +94,8 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
             content_check(run, settings.duplicates, repeats, {split: seen[split].content for split in settings.splits})
         )
         checks += _near_checks(run, settings, repeats, workers or default_workers())
+    if settings.join:
+        checks += join_checks(run, settings, workers or default_workers())
     return checks
 
 

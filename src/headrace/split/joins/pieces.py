@@ -35,6 +35,7 @@ from headrace.split.scan import MIXED, one_form_advice
 
 BATCH_ROWS, _BATCH_BYTES = 1 << 20, 128 << 20
 HIGH, LOW, EVENT, KNOWN = "high", "low", "event", "known"
+NOBODY, UNTIMED = "without_entity", "without_time"  # features that no row can get
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,8 @@ def _piece(
         times[role] = micros
     values = fit(table.select([name for name in join.read.names if name in shard.schema.names]), join.read)
     values = typed(values, join.types, join.null_values, where, first_row)
-    counts["without_entity"] += int(np.count_nonzero(nobody))
-    counts["without_time"] += int(np.count_nonzero(untimed & ~nobody))
+    counts[NOBODY] += int(np.count_nonzero(nobody))
+    counts[UNTIMED] += int(np.count_nonzero(untimed & ~nobody))
     columns = [hashes.high, hashes.low, *times.values(), *values.columns]
     made = pa.table(columns, schema=join.schema)
     return made.filter(pa.array(~(nobody | untimed))) if (nobody | untimed).any() else made

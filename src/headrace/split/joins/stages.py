@@ -37,6 +37,8 @@ from headrace.split.joins.pieces import (
     HIGH,
     KNOWN,
     LOW,
+    NOBODY,
+    UNTIMED,
     Join,
     PieceWriter,
     gather_features,
@@ -204,64 +206,67 @@ def _rows_about(shard: Shard) -> int:
     return shard.size // _TEXT_ROW_BYTES
 
 
+def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
+    """Gather all features by partition; the receipts of each table. Raises `InputError` for times of two forms."""
+    tasks, owners = [], []
+    for join in joins.joins:
+        for place, shard in enumerate(join.shards):
+            name = features_name(join.number, place)
+            work = partial(gather_features, join=join, shard=shard, name=name, partitions=joins.partitions)
+            tasks.append(Task(shard.name, shard.size, work, [shard.path]))
+            owners.append(join.number)
+    receipts = _few_at_once(context).stage("join_features", tasks, durable=False)
+    found = [
+        [receipt for owner, receipt in zip(owners, receipts, strict=True) if owner == join.number]
+        for join in joins.joins
+    ]
+    for join, own in zip(joins.joins, found, strict=True):
+        _one_form(join, own)
+    return found
+
+
+def digest_of(gathered: Sequence[Receipt]) -> str:
+    """Digest the pieces of a table of features: the same as long as its files and the number of partitions are."""
+    return sha256_hex(canonical_json([[file.checksum for file in each.files] for each in gathered]))
+
+
 def join_stages(
-    context: RunContext,
-    joins: Joins,
-    sources: Sequence[Shard],
-    write_rows: Callable[[int, TaskFiles], dict[str, Any]],
+    context: RunContext, joins: Joins, sources: Sequence[Shard], write_rows: Callable[[int, TaskFiles], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Do the stages, and return what the manifest says of each table of features.
 
     write_rows: writes the piece of a shard's rows, given its place, and returns the task's result.
     """
-    at_once = max(1, context.engine.machines() * (_MEMORY_BYTES // _TASK_BYTES))
-    context = replace(context, workers=min(context.workers, at_once))
-    asked = [(join, place, shard) for join in joins.joins for place, shard in enumerate(join.shards)]
-    tasks = [
-        Task(
-            shard.name,
-            shard.size,
-            partial(
-                gather_features,
-                join=join,
-                shard=shard,
-                name=features_name(join.number, place),
-                partitions=joins.partitions,
-            ),
-            [shard.path],
-        )
-        for join, place, shard in asked
-    ]
-    gathered = context.stage("join_features", tasks, durable=False)
-    for join in joins.joins:
-        _one_form(join, gathered_of(join, asked, gathered))
+    gathered = gather_stage(context, joins)
     rows = [Task(shard.name, 0, partial(write_rows, place)) for place, shard in enumerate(sources)]
     context.stage("join_rows", rows, durable=False)
-    pairs = [(join, part) for join in joins.joins for part in range(joins.partitions)]
     matches = [
         Task(f"join[{join.number}], partition {part}", 0, partial(match, joins=joins, join=join, partition=part))
-        for join, part in pairs
+        for join in joins.joins
+        for part in range(joins.partitions)
     ]
-    receipts = context.stage("join_match", matches, durable=False)
+    receipts = _few_at_once(context).stage("join_match", matches, durable=False)
     facts = []
-    for join in joins.joins:
-        own = gathered_of(join, asked, gathered)
-        done = [receipt for (each, _), receipt in zip(pairs, receipts, strict=True) if each is join]
+    for join, own in zip(joins.joins, gathered, strict=True):
+        done = receipts[join.number * joins.partitions : (join.number + 1) * joins.partitions]
+        counted = [
+            *((word, name, own) for word, name in (("rows_read", "features"), (NOBODY, NOBODY), (UNTIMED, UNTIMED))),
+            *((word, word, done) for word in ("rows", "matched", "too_old")),
+        ]
         facts.append(
             {
                 "columns": list(join.output.names),
-                "features": sum(each.result["rows_read"] for each in own),
-                **{word: sum(each.result.get(word, 0) for each in own) for word in ("without_entity", "without_time")},
-                **{word: sum(each.result[word] for each in done) for word in ("rows", "matched", "too_old")},
-                "digest": sha256_hex(canonical_json([[file.checksum for file in each.files] for each in own])),
+                **{name: sum(int(each.result.get(word, 0)) for each in of) for word, name, of in counted},
+                "partitions": joins.partitions,
+                "digest": digest_of(own),
             }
         )
     return facts
 
 
-def gathered_of(join: Join, asked: Sequence[tuple[Join, int, Shard]], gathered: Sequence[Receipt]) -> list[Receipt]:
-    """Select the receipts of one table of features."""
-    return [receipt for (each, _, _), receipt in zip(asked, gathered, strict=True) if each is join]
+def _few_at_once(context: RunContext) -> RunContext:
+    """Let no more tasks run at a time on each machine than memory is meant for."""
+    return replace(context, workers=min(context.workers, context.engine.machines() * (_MEMORY_BYTES // _TASK_BYTES)))
 
 
 def _one_form(join: Join, gathered: Sequence[Receipt]) -> None:
