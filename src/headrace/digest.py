@@ -149,11 +149,6 @@ def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple
     return high, low
 
 
-def partition_of(hashes: U64, partitions: int) -> npt.NDArray[np.uint16]:
-    """Choose the partition of each hash by equal ranges of its upper half: they follow the order of hashes."""
-    return ((hashes >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint16)
-
-
 def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
     """A pseudorandom order of 0..n-1 for this key.
 

@@ -21,7 +21,6 @@ import xxhash
 
 from headrace.arrays import I64, U16, U64, Bools
 from headrace.digest import derive_key, hash_words
-from headrace.digest import partition_of as partition_of
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
 
@@ -276,3 +275,8 @@ def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) ->
 
 def _cut(path: Path) -> CorruptShard:
     return CorruptShard(f"{path}: ends early; remove the run's directory and prepare it again")
+
+
+def partition_of(order: npt.NDArray[np.uint64], partitions: int) -> npt.NDArray[np.uint16]:
+    """Choose the partition of each entity by equal ranges of the upper half of its hash: they follow hash order."""
+    return ((order >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint16)

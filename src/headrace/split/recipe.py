@@ -252,10 +252,13 @@ def _joined(
         return plan, None
     counts = [int(scan.result["rows_read"]) for scan in scans]
     stretches = [-(-count // STRETCH_ROWS) for count in counts]
-    found = Joins(joins, partitions_of(joins, sum(counts)), stretches)
+    entities = EntitySet()
+    for place in range(len(scans)):
+        entities.add(read_entities(context.run, place)[0])
+    found = Joins(joins, entities.ordered(), partitions_of(joins, sum(counts)), stretches)
 
     def write_rows(place: int, files: TaskFiles) -> dict[str, Any]:
-        return row_piece(files, found, place, *asking_rows(files.run, plan, place))
+        return row_piece(files, found, place, *asking_rows(files.run, plan, found.entities, place))
 
     facts = join_stages(context, found, source.shards, write_rows)
     return replace(plan, joins=found, schema=pa.schema([*plan.schema, *found.fields])), facts

@@ -34,6 +34,7 @@ from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
+from headrace.split.joins.known import numbered
 from headrace.split.joins.pieces import in_utc
 from headrace.split.joins.stages import Joins
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
@@ -180,14 +181,14 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     return result
 
 
-def asking_rows(run: Path, plan: SplitPlan, number: int) -> tuple[Hashes, I64, I64]:
-    """Select the rows of a shard that are kept and have an entity: its hash, the time in UTC, and their numbers."""
+def asking_rows(run: Path, plan: SplitPlan, entities: Hashes, number: int) -> tuple[I64, I64, I64]:
+    """Select the rows of a shard that are kept and have an entity: its number among all, the time in UTC, their own."""
     scanned = read_scan(run, number, alike=plan.near is not None)
     rows = np.flatnonzero((classify(scanned, plan) <= _CLASS["test"]) & (scanned.entity != NOBODY))
-    entity, micros = scanned.entity[rows], key_micros(scanned, plan)[rows]
+    micros = key_micros(scanned, plan)[rows]
     wall = np.full(len(rows), plan.clock == "wall")
     time = in_utc(micros, wall, plan.settings.timezone, twice="earliest")
-    return Hashes(scanned.hashes.high[entity], scanned.hashes.low[entity]), time, rows
+    return numbered(entities, scanned.hashes)[scanned.entity[rows]], time, rows
 
 
 def split_shard(

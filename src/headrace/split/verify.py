@@ -95,7 +95,10 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
         )
         checks += _near_checks(run, settings, repeats, workers or default_workers())
     if settings.join:
-        checks += join_checks(run, settings, workers or default_workers())
+        entities = EntitySet()
+        for each in seen.values():
+            entities.add(each.entities)
+        checks += join_checks(run, settings, entities.ordered(), workers or default_workers())
     return checks
 
 

@@ -1,4 +1,7 @@
-"""Gather features, and the rows that ask for them, by partition of the entity's hash: the first of two passes.
+"""Gather features, and the rows that ask for them, by partition of their entities: the first of two passes.
+
+Entities are numbered by the order of their hashes, and a partition is a range of numbers. Features of entities that no
+row has are left out.
 
 A piece is the Arrow file of one source shard, of record batches that are each ordered by partition; a second file has
 the borders between partitions in each batch. A partition maps of every piece only what is its own. O(batch) of memory.
@@ -19,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
-from headrace.digest import partition_of
+from headrace.digest import checksum_file
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
@@ -31,10 +34,12 @@ from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
+from headrace.split.joins.known import numbered
 from headrace.split.scan import MIXED, one_form_advice
+from headrace.storage.places import place_of
 
-BATCH_ROWS, _BATCH_BYTES = 1 << 20, 128 << 20
-HIGH, LOW, EVENT, KNOWN = "high", "low", "event", "known"
+BATCH_ROWS, _BATCH_BYTES = 1 << 19, 64 << 20
+ENTITY, EVENT, KNOWN = "entity", "event", "known"
 NOBODY, UNTIMED = "without_entity", "without_time"  # features that no row can get
 
 
@@ -71,22 +76,23 @@ class Join:
     @property
     def schema(self) -> pa.Schema:
         """The schema of a piece: values are numbered, as their names are free."""
-        keys = [(HIGH, pa.uint64()), (LOW, pa.uint64()), *((name, pa.int64()) for name in self.times)]
+        keys = [(ENTITY, pa.uint32()), *((name, pa.int64()) for name in self.times)]
         return pa.schema([*keys, *((str(place), kind) for place, kind in enumerate(self.output.types))])
 
 
 class PieceWriter(AbstractContextManager["PieceWriter"]):
-    """Writes the piece of one shard under a name below the run."""
+    """Writes the piece of one shard under a name below the run. entities: how many there are."""
 
-    def __init__(self, files: TaskFiles, name: str, schema: pa.Schema, partitions: int) -> None:
-        self._files, self._name, self._partitions = files, name, partitions
+    def __init__(self, files: TaskFiles, name: str, schema: pa.Schema, entities: int, partitions: int) -> None:
+        self._files, self._name, self._entities, self._partitions = files, name, entities, partitions
         self._borders = [np.empty(0, np.int64)]
         self._batches = files.arrow_batches(piece_file(name), schema)
         self._write = self._batches.__enter__()
 
     def append(self, table: pa.Table) -> None:
-        """Write the rows of a table as one batch, or none if there are none."""
-        partition = partition_of(table[HIGH].to_numpy(), self._partitions)
+        """Write the rows of a table as one batch."""
+        entity = table[ENTITY].to_numpy().astype(np.int64)
+        partition = (entity * self._partitions // max(1, self._entities)).astype(np.uint16)  # 16 bits sort by radix
         counts = np.bincount(partition, minlength=self._partitions)
         self._borders.append(np.concatenate([[0], np.cumsum(counts)]))
         order = np.argsort(partition, kind="stable")
@@ -123,20 +129,27 @@ def read_partition(run: Path, name: str, partition: int, partitions: int) -> lis
         return found
 
 
-def gather_features(files: TaskFiles, join: Join, shard: Shard, name: str, partitions: int) -> dict[str, Any]:
-    """Write the piece of one shard of features. Raises `InputError` for a time that is none, where that is an error."""
+def gather_features(
+    files: TaskFiles, join: Join, shard: Shard, name: str, entities: Hashes, partitions: int
+) -> dict[str, Any]:
+    """Write the piece of one shard of features. entities: of all rows, ascending by hash.
+
+    Raises `InputError` for a time that is none, where that is an error.
+    """
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
-    with PieceWriter(files, name, join.schema, partitions) as writer:
+    with PieceWriter(files, name, join.schema, len(entities), partitions) as writer:
         for first_row, table in _batches(shard, join.columns):
             counts["rows_read"] += table.num_rows
             try:
-                writer.append(_piece(join, shard, table, first_row, counts, forms))
+                writer.append(_piece(join, shard, table, first_row, entities, counts, forms))
             except InputError as error:
                 if str(shard.path) in str(error):
                     raise
                 raise InputError(f"{shard.path}: from row {first_row + 1}: {error}") from error
-    return {**counts, "forms": {each: sorted(found) for each, found in forms.items()}}
+    place = place_of(shard.path)
+    version = checksum_file(shard.path) if place.reads == "calls" else place.version(place.stat())
+    return {**counts, "forms": {each: sorted(found) for each, found in forms.items()}, "version": version}
 
 
 def _batches(shard: Shard, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -159,11 +172,17 @@ def _batches(shard: Shard, columns: Sequence[str]) -> Iterator[tuple[int, pa.Tab
 
 
 def _piece(
-    join: Join, shard: Shard, table: pa.Table, first_row: int, counts: Counter[str], forms: dict[str, set[str]]
+    join: Join,
+    shard: Shard,
+    table: pa.Table,
+    first_row: int,
+    entities: Hashes,
+    counts: Counter[str],
+    forms: dict[str, set[str]],
 ) -> pa.Table:
     """Make the columns of a piece of those of a source, without the rows that no row can get."""
     where = str(shard.path)
-    hashes, nobody = entity_hashes(table[join.entity], join.null_values, join.seed)
+    entity, nobody = entity_numbers(table[join.entity], join.null_values, join.seed, entities)
     times, untimed = {}, np.zeros(len(table), np.bool_)
     for role, name in join.times.items():
         micros = _times(join, table[name], name, where, first_row, forms[role])
@@ -173,21 +192,27 @@ def _piece(
     values = typed(values, join.types, join.null_values, where, first_row)
     counts[NOBODY] += int(np.count_nonzero(nobody))
     counts[UNTIMED] += int(np.count_nonzero(untimed & ~nobody))
-    columns = [hashes.high, hashes.low, *times.values(), *values.columns]
+    columns = [entity.astype(np.uint32), *times.values(), *values.columns]
     made = pa.table(columns, schema=join.schema)
-    return made.filter(pa.array(~(nobody | untimed))) if (nobody | untimed).any() else made
+    asked = (entity >= 0) & ~untimed
+    return made if asked.all() else made.filter(pa.array(asked))
 
 
-def entity_hashes(column: pa.ChunkedArray, null_values: Sequence[str], seed: int) -> tuple[Hashes, Bools]:
-    """Hash the entity of every row, as the split does, each distinct one once; and say which rows have none."""
+def entity_numbers(
+    column: pa.ChunkedArray, null_values: Sequence[str], seed: int, entities: Hashes
+) -> tuple[I64, Bools]:
+    """Number the entity of every row, -1 for others than these; and say which rows have none.
+
+    They are hashed as the split does it, each distinct one of the column once.
+    """
     encoded = column.combine_chunks().dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, "entity").combine_chunks()
     missing = np.append(np.asarray(texts.is_null(), np.bool_), True)
-    hashes = hash_entities(pc.fill_null(texts, ""), seed)
-    at = np.asarray(pc.fill_null(encoded.indices, len(texts)).to_numpy(), np.int64)
-    high, low = np.append(hashes.high, np.uint64(0)), np.append(hashes.low, np.uint64(0))
-    return Hashes(high[at], low[at]), missing[at]
+    number = np.append(numbered(entities, hash_entities(pc.fill_null(texts, ""), seed)), -1)
+    number[missing] = -1
+    at = pc.fill_null(encoded.indices, len(texts)).to_numpy()
+    return number[at], missing[at]
 
 
 def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:

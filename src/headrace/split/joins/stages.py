@@ -1,11 +1,11 @@
 """Join features to the rows of a split, out of core, as stages of a run.
 
-    join_features   each file of features     → its piece, by partition of the entity's hash
+    join_features   each file of features     → its piece, by partition of entities
     join_rows       each shard of the source  → entity and time of the rows that are kept, by partition
     join_match      each partition            → the features of its rows, for each stretch of rows of the source
 
 A stretch is some consecutive rows of a shard. What partitions leave of a stretch is put in the order of its rows when
-the shard is written. On disk: the features' values and 32 bytes for each, 28 bytes a row, and the joined values.
+the shard is written. On disk: the features' values and 12 bytes for each, 16 bytes a row, and the joined values.
 A match takes about 200 bytes for each of its half a million features or rows.
 """
 
@@ -21,22 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, U32, U64
-from headrace.digest import canonical_json, partition_of, sha256_hex
+from headrace.arrays import I64, U32
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
 from headrace.formats.schema import few, hint, type_named
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, survey, with_content
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.receipts import Receipt
-from headrace.split.allocate import EntitySet, Hashes
+from headrace.split.allocate import Hashes
 from headrace.split.joins.features import Features, folder
-from headrace.split.joins.known import Timed, latest_known, numbered, of_types, ranks
+from headrace.split.joins.known import Timed, latest_known, of_types, ranks
 from headrace.split.joins.pieces import (
+    ENTITY,
     EVENT,
-    HIGH,
     KNOWN,
-    LOW,
     NOBODY,
     UNTIMED,
     Join,
@@ -54,14 +53,18 @@ _TASK_BYTES = 256 << 20  # of one task, and together they stay below the limit
 _MEMORY_BYTES = 768 << 20
 _TEXT_ROW_BYTES = 32  # of a file of features that is no Parquet, about
 ROW, TIME, JOINED = "row", "time", "joined"
-ROW_SCHEMA = pa.schema([(HIGH, pa.uint64()), (LOW, pa.uint64()), (TIME, pa.int64()), (ROW, pa.uint32())])
+ROW_SCHEMA = pa.schema([(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.uint32())])
 
 
 @dataclass(frozen=True)
 class Joins:
-    """All tables of features of a run. partitions: of the entities; stretches: of the rows of each source shard."""
+    """All tables of features of a run.
+
+    entities: of all rows, ascending by hash; partitions: of them; stretches: of the rows of each source shard.
+    """
 
     joins: Sequence[Join]
+    entities: Hashes
     partitions: int
     stretches: Sequence[int]
 
@@ -212,7 +215,14 @@ def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
     for join in joins.joins:
         for place, shard in enumerate(join.shards):
             name = features_name(join.number, place)
-            work = partial(gather_features, join=join, shard=shard, name=name, partitions=joins.partitions)
+            work = partial(
+                gather_features,
+                join=join,
+                shard=shard,
+                name=name,
+                entities=joins.entities,
+                partitions=joins.partitions,
+            )
             tasks.append(Task(shard.name, shard.size, work, [shard.path]))
             owners.append(join.number)
     receipts = _few_at_once(context).stage("join_features", tasks, durable=False)
@@ -226,8 +236,8 @@ def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
 
 
 def digest_of(gathered: Sequence[Receipt]) -> str:
-    """Digest the pieces of a table of features: the same as long as its files and the number of partitions are."""
-    return sha256_hex(canonical_json([[file.checksum for file in each.files] for each in gathered]))
+    """Digest the files of a table of features: by the bytes of local files, the versions of objects in a store."""
+    return sha256_hex(canonical_json([each.result["version"] for each in gathered]))
 
 
 def join_stages(
@@ -310,24 +320,19 @@ def features_of_rows(
     """Find the features of rows, in their order: the columns of the output by number, null where there is none."""
     names = [features_name(join.number, place) for place in range(len(join.shards))]
     pieces = [each for name in names for each in read_partition(run, name, partition, joins.partitions)]
-    hashes, row_hashes = _hashes(pieces), _hashes(asked)
-    seen = EntitySet()
-    seen.add(row_hashes)
-    entities = seen.ordered()
-    entity = numbered(entities, hashes)
-    wanted = np.flatnonzero(entity >= 0)
-    known = None if join.features.known_at is None else _column(pieces, KNOWN, np.int64)[wanted]
-    features = Timed(entity[wanted], _column(pieces, EVENT, np.int64)[wanted], known)
-    values = pa.concat_tables([join.schema.empty_table(), *pieces]).drop_columns([HIGH, LOW, *join.times])
+    first = -(-partition * len(joins.entities) // joins.partitions)  # the least number of the partition
+    entity, row_entity = (_column(tables, ENTITY, np.uint32).astype(np.int64) - first for tables in (pieces, asked))
+    known = None if join.features.known_at is None else _column(pieces, KNOWN, np.int64)
+    features = Timed(entity, _column(pieces, EVENT, np.int64), known)
+    values = pa.concat_tables([join.schema.empty_table(), *pieces]).drop_columns([ENTITY, *join.times])
     values = values.combine_chunks()
 
     def ranked(places: I64) -> I64:
-        return ranks(values.take(pa.array(wanted[places])))
+        return ranks(values.take(pa.array(places)))
 
     time: I64 = _column(asked, TIME, np.int64)
-    found, too_old = latest_known(features, numbered(entities, row_hashes), time, join.features.max_age_us, ranked)
-    at = np.append(wanted, -1)[found]  # -1 is the last place
-    table = values.take(pa.array(at, mask=at < 0))
+    found, too_old = latest_known(features, row_entity, time, join.features.max_age_us, ranked)
+    table = values.take(pa.array(found, mask=found < 0))
     matches = int(np.count_nonzero(found >= 0))
     return table, {"rows_read": len(time), "rows": len(time), "matched": matches, "too_old": too_old}
 
@@ -336,17 +341,13 @@ def _column(tables: Sequence[pa.Table], name: str, kind: type[np.generic]) -> An
     return np.concatenate([np.empty(0, kind), *(each[name].to_numpy() for each in tables)])
 
 
-def _hashes(tables: Sequence[pa.Table]) -> Hashes:
-    return Hashes(_column(tables, HIGH, np.uint64), _column(tables, LOW, np.uint64))
-
-
-def row_piece(files: TaskFiles, joins: Joins, shard: int, hashes: Hashes, time: I64, number: I64) -> dict[str, Any]:
-    """Write the piece of a shard's rows: hashes of their entities, their times in UTC and their numbers, ascending."""
-    with PieceWriter(files, rows_name(shard), ROW_SCHEMA, joins.partitions) as writer:
+def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
+    """Write the piece of a shard's rows: numbers of their entities, times in UTC, and their own numbers, ascending."""
+    with PieceWriter(files, rows_name(shard), ROW_SCHEMA, len(joins.entities), joins.partitions) as writer:
         for stretch in range(joins.stretches[shard]):
             first = stretch * STRETCH_ROWS
             part = slice(*np.searchsorted(number, (first, first + STRETCH_ROWS)).tolist())
             own: U32 = (number[part] - first).astype(np.uint32)
-            columns: list[U64 | I64 | U32] = [hashes.high[part], hashes.low[part], time[part], own]
+            columns: list[I64 | U32] = [entity[part].astype(np.uint32), time[part], own]
             writer.append(pa.table(columns, schema=ROW_SCHEMA))
     return {"rows_read": len(number)}

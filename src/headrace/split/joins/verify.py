@@ -25,14 +25,14 @@ from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import nulled
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import silent
+from headrace.split.allocate import Hashes
 from headrace.split.joins.features import files_of
 from headrace.split.joins.pieces import (
     BATCH_ROWS,
-    HIGH,
-    LOW,
+    ENTITY,
     Join,
     PieceWriter,
-    entity_hashes,
+    entity_numbers,
     in_utc,
     read_partition,
 )
@@ -48,17 +48,20 @@ from headrace.split.joins.stages import (
 )
 from headrace.split.settings import TemporalSplit
 
-_KEYS = [(HIGH, pa.uint64()), (LOW, pa.uint64()), (TIME, pa.int64()), (ROW, pa.int64())]
+_KEYS = [(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.int64())]
 
 
-def join_checks(run: FinishedRun, settings: TemporalSplit, workers: int) -> Iterator[Check]:
-    """Match the rows of the output with the features once more: a check for each table of features."""
+def join_checks(run: FinishedRun, settings: TemporalSplit, entities: Hashes, workers: int) -> Iterator[Check]:
+    """Match the rows of the output with the features once more: a check for each table of features.
+
+    entities: of the output, ascending by hash.
+    """
     said = run.manifest.facts["join"]
     with tempfile.TemporaryDirectory(prefix="headrace-verify-") as directory:
         context = RunContext(Path(directory), workers, silent)
         try:
             surveyed = survey_joins(settings, context, files_of(settings.join), pa.schema([]))
-            joins = Joins(surveyed, int(said[0]["partitions"]), [1] * len(settings.splits))
+            joins = Joins(surveyed, entities, int(said[0]["partitions"]), [1] * len(settings.splits))
             gathered = gather_stage(context, joins)
         except (HeadraceError, OSError) as error:
             names = [_name(number) for number in range(len(said))]
@@ -104,10 +107,11 @@ def _gather_rows(
     columns = list(dict.fromkeys([settings.time, settings.entity, *(field.name for field in joins.fields)]))
     held: list[pa.Table] = []
     rows = 0
-    with PieceWriter(files, rows_name(place), schema, joins.partitions) as writer:
+    with PieceWriter(files, rows_name(place), schema, len(joins.entities), joins.partitions) as writer:
         for block, first in enumerate(index.first_row.tolist()):
             table = read(block, columns)
-            hashes, nobody = entity_hashes(table[settings.entity], settings.null_values, settings.seed)
+            column = table[settings.entity]
+            entity, nobody = entity_numbers(column, settings.null_values, settings.seed, joins.entities)
             dates = parse_dates(nulled(table[settings.time], ("", *settings.null_values)), settings.time_format)
             there = dates.micros != MISSING
             time = in_utc(dates.micros, ~dates.instant & there, settings.timezone, twice="earliest")
@@ -118,7 +122,7 @@ def _gather_rows(
                     where = place_of_row(run, split, first + int(odd[0]))
                     problem[number] = f"{where}: it has no entity, and features all the same"
             numbers = first + np.arange(len(table))
-            made = pa.table([hashes.high, hashes.low, time, numbers, *words], schema=schema)
+            made = pa.table([entity.astype(np.uint32), time, numbers, *words], schema=schema)
             held.append(made.filter(pa.array(there & ~nobody)))
             rows += len(held[-1])
             if rows >= BATCH_ROWS:
