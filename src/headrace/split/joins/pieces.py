@@ -3,18 +3,16 @@
 Entities are numbered by the order of their hashes, and a partition is a range of numbers. Features of entities that no
 row has are left out.
 
-A piece is the Arrow file of one source shard, of record batches that are each ordered by partition; a second file has
-the borders between partitions in each batch. A partition maps of every piece only what is its own. O(batch) of memory.
+A piece is the Arrow file of one source shard: for each half a million of its rows, a record batch for each partition. A
+partition reads of every piece only what is its own. O(batch) of memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +28,7 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import fit, read_chunks
 from headrace.formats.text_columns import as_text, nulled, typed
 from headrace.printable import shown
-from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
@@ -80,30 +78,21 @@ class Join:
         return pa.schema([*keys, *((str(place), kind) for place, kind in enumerate(self.output.types))])
 
 
-class PieceWriter(AbstractContextManager["PieceWriter"]):
-    """Writes the piece of one shard under a name below the run. entities: how many there are."""
+class PieceWriter:
+    """Writes the piece of one shard. write: of `TaskFiles.arrow_batches`; entities: how many there are."""
 
-    def __init__(self, files: TaskFiles, name: str, schema: pa.Schema, entities: int, partitions: int) -> None:
-        self._files, self._name, self._entities, self._partitions = files, name, entities, partitions
-        self._borders = [np.empty(0, np.int64)]
-        self._batches = files.arrow_batches(piece_file(name), schema)
-        self._write = self._batches.__enter__()
+    def __init__(self, write: Callable[[pa.Table], None], entities: int, partitions: int) -> None:
+        self._write, self._entities, self._partitions = write, entities, partitions
 
     def append(self, table: pa.Table) -> None:
-        """Write the rows of a table as one batch."""
+        """Write the rows of a table as a batch for each partition."""
         entity = table[ENTITY].to_numpy().astype(np.int64)
         partition = (entity * self._partitions // max(1, self._entities)).astype(np.uint16)  # 16 bits sort by radix
-        counts = np.bincount(partition, minlength=self._partitions)
-        self._borders.append(np.concatenate([[0], np.cumsum(counts)]))
-        order = np.argsort(partition, kind="stable")
-        self._write(table.combine_chunks().take(pa.array(order)).combine_chunks())
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._batches.__exit__(kind, error, trace)
-        if kind is None:
-            self._files.write_arrow(borders_file(self._name), pa.table({"border": np.concatenate(self._borders)}))
+        ordered = table.combine_chunks().take(pa.array(np.argsort(partition, kind="stable"))).combine_chunks()
+        begin = 0
+        for rows in np.bincount(partition, minlength=self._partitions).tolist():
+            self._write(ordered.slice(begin, rows))
+            begin += rows
 
 
 def piece_file(name: str) -> str:
@@ -111,22 +100,11 @@ def piece_file(name: str) -> str:
     return f"{STAGE_DIRECTORY}/join-{name}.arrow"
 
 
-def borders_file(name: str) -> str:
-    """Path of the borders between the partitions of a piece, relative to the run."""
-    return f"{STAGE_DIRECTORY}/join-{name}.borders.arrow"
-
-
-def read_partition(run: Path, name: str, partition: int, partitions: int) -> list[pa.Table]:
-    """Map what a piece has of one partition, a table for each of its batches."""
-    borders = read_arrow(run / borders_file(name))["border"].to_numpy().reshape(-1, partitions + 1)
-    with pa.memory_map(str(run / piece_file(name))) as source:
+def read_batches(path: Path, first: int, step: int) -> list[pa.Table]:
+    """Read every so many-th batch of a piece. Not mapped: many small parts of files would bring their neighbours in."""
+    with pa.OSFile(str(path)) as source:
         reader = pa.ipc.open_file(source)
-        found = []
-        for number, (begin, end) in enumerate(borders[:, partition : partition + 2].tolist()):
-            batch = reader.get_batch(number) if end > begin else None
-            rows = reader.schema.empty_table() if batch is None else pa.table(batch.slice(begin, end - begin))
-            found.append(rows)
-        return found
+        return [pa.table(reader.get_batch(number)) for number in range(first, reader.num_record_batches, step)]
 
 
 def gather_features(
@@ -138,7 +116,8 @@ def gather_features(
     """
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
-    with PieceWriter(files, name, join.schema, len(entities), partitions) as writer:
+    with files.arrow_batches(piece_file(name), join.schema) as write:
+        writer = PieceWriter(write, len(entities), partitions)
         for first_row, table in _batches(shard, join.columns):
             counts["rows_read"] += table.num_rows
             try:

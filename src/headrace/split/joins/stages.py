@@ -42,7 +42,7 @@ from headrace.split.joins.pieces import (
     PieceWriter,
     gather_features,
     piece_file,
-    read_partition,
+    read_batches,
 )
 from headrace.split.scan import MIXED, one_form_advice
 from headrace.split.settings import TemporalSplit
@@ -100,17 +100,13 @@ class Joins:
         """Put in order what the partitions have of a stretch; rows that asked for nothing get nulls."""
         columns: list[pa.ChunkedArray] = []
         for join in self.joins:
-            parts = [_batch(run / matched_file(join.number, part), number) for part in range(self.partitions)]
+            paths = [run / matched_file(join.number, part) for part in range(self.partitions)]
+            parts = [table for path in paths for table in read_batches(path, number, sum(self.stretches))]
             table = pa.concat_tables(parts).combine_chunks()
             place = np.full(STRETCH_ROWS, -1, np.int64)
             place[table[ROW].to_numpy()] = np.arange(len(table))
             columns += table.drop_columns([ROW]).take(pa.array(place, mask=place < 0)).columns
         return pa.table(columns, schema=pa.schema(self.fields))
-
-
-def _batch(path: Path, number: int) -> pa.Table:
-    with pa.memory_map(str(path)) as source:
-        return pa.table(pa.ipc.open_file(source).get_batch(number))
 
 
 def matched_file(join: int, partition: int) -> str:
@@ -309,17 +305,16 @@ def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[st
 
 def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
     """Read the rows of a partition that ask for features, a table for each stretch."""
-    shards = range(len(joins.stretches))
-    parts = [read_partition(run, rows_name(place), partition, joins.partitions) for place in shards]
-    return [table for own in parts for table in own]
+    paths = [run / piece_file(rows_name(place)) for place in range(len(joins.stretches))]
+    return [table for path in paths for table in read_batches(path, partition, joins.partitions)]
 
 
 def features_of_rows(
     run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]
 ) -> tuple[pa.Table, Mapping[str, int]]:
     """Find the features of rows, in their order: the columns of the output by number, null where there is none."""
-    names = [features_name(join.number, place) for place in range(len(join.shards))]
-    pieces = [each for name in names for each in read_partition(run, name, partition, joins.partitions)]
+    paths = [run / piece_file(features_name(join.number, place)) for place in range(len(join.shards))]
+    pieces = [table for path in paths for table in read_batches(path, partition, joins.partitions)]
     first = -(-partition * len(joins.entities) // joins.partitions)  # the least number of the partition
     entity, row_entity = (_column(tables, ENTITY, np.uint32).astype(np.int64) - first for tables in (pieces, asked))
     known = None if join.features.known_at is None else _column(pieces, KNOWN, np.int64)
@@ -343,7 +338,8 @@ def _column(tables: Sequence[pa.Table], name: str, kind: type[np.generic]) -> An
 
 def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
     """Write the piece of a shard's rows: numbers of their entities, times in UTC, and their own numbers, ascending."""
-    with PieceWriter(files, rows_name(shard), ROW_SCHEMA, len(joins.entities), joins.partitions) as writer:
+    with files.arrow_batches(piece_file(rows_name(shard)), ROW_SCHEMA) as write:
+        writer = PieceWriter(write, len(joins.entities), joins.partitions)
         for stretch in range(joins.stretches[shard]):
             first = stretch * STRETCH_ROWS
             part = slice(*np.searchsorted(number, (first, first + STRETCH_ROWS)).tolist())

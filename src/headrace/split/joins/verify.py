@@ -34,7 +34,8 @@ from headrace.split.joins.pieces import (
     PieceWriter,
     entity_numbers,
     in_utc,
-    read_partition,
+    piece_file,
+    read_batches,
 )
 from headrace.split.joins.stages import (
     ROW,
@@ -107,7 +108,8 @@ def _gather_rows(
     columns = list(dict.fromkeys([settings.time, settings.entity, *(field.name for field in joins.fields)]))
     held: list[pa.Table] = []
     rows = 0
-    with PieceWriter(files, rows_name(place), schema, len(joins.entities), joins.partitions) as writer:
+    with files.arrow_batches(piece_file(rows_name(place)), schema) as write:
+        writer = PieceWriter(write, len(joins.entities), joins.partitions)
         for block, first in enumerate(index.first_row.tolist()):
             table = read(block, columns)
             column = table[settings.entity]
@@ -140,7 +142,7 @@ def _compare(
     asked = [
         (split, table)
         for place, split in enumerate(settings.splits)
-        for table in read_partition(pieces, rows_name(place), partition, joins.partitions)
+        for table in read_batches(pieces / piece_file(rows_name(place)), partition, joins.partitions)
     ]
     values, result = features_of_rows(pieces, joins, join, partition, [table for _, table in asked])
     digests, begin = row_digests(values), 0
