@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,9 @@ def make(folder: Path, rows: int, features: int) -> None:
                 columns |= {"day": moments(seconds), "arrival": moments(seconds + draw.integers(0, 9 * 86_400, count))}
                 columns |= {"amount": draw.random(count), "balance": draw.random(count)}
                 columns |= {"visits": draw.integers(0, 100, count).astype(np.int32)}
-                columns |= {"segment": pa.DictionaryArray.from_arrays(draw.integers(0, 9, count).astype(np.int8), words)}
+                columns |= {
+                    "segment": pa.DictionaryArray.from_arrays(draw.integers(0, 9, count).astype(np.int8), words)
+                }
                 columns["segment"] = columns["segment"].cast(pa.string())
             pq.write_table(pa.table(columns), folder / name / f"part-{number:05d}.parquet")
 
@@ -88,7 +91,7 @@ def run_headrace(folder: Path, out: Path, way: str) -> Callable[[], None]:
     return work
 
 
-def run_duckdb(folder: Path, out: Path, way: str) -> Callable[[], None]:
+def run_duckdb(folder: Path, out: Path) -> Callable[[], None]:
     """Its ASOF join, from and to Parquet, with room for spilling."""
     import duckdb
 
@@ -107,7 +110,7 @@ def run_duckdb(folder: Path, out: Path, way: str) -> Callable[[], None]:
     return work
 
 
-def run_polars(folder: Path, out: Path, way: str) -> Callable[[], None]:
+def run_polars(folder: Path, out: Path) -> Callable[[], None]:
     """Its join_asof, which needs both tables sorted by time."""
     import polars as pl
 
@@ -122,9 +125,10 @@ def run_polars(folder: Path, out: Path, way: str) -> Callable[[], None]:
 
 def one(asked: argparse.Namespace) -> None:
     """Do the work of one way in this process, and print what it took."""
-    run = {"duckdb": run_duckdb, "polars": run_polars}.get(asked.way, run_headrace)
+    peers = {"duckdb": run_duckdb, "polars": run_polars}
+    run = peers.get(asked.way, partial(run_headrace, way=asked.way))
     with tempfile.TemporaryDirectory(dir=asked.folder) as out:
-        work = run(asked.folder, Path(out) / "out", asked.way)
+        work = run(asked.folder, Path(out) / "out")
         cpu, wall = sum(os.times()[:4]), time.perf_counter()
         work()
         took = {"cpu_s": sum(os.times()[:4]) - cpu, "wall_s": time.perf_counter() - wall}

@@ -94,7 +94,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
     scans = context.stage("scan", source.tasks(scan), durable=False)
     context.warn(odd_values(settings, scans))
-    plan, joined = _joined(_plan(output, content, source, scans, context), joins, source, scans, context)
+    plan, features = _joined(_plan(output, content, source, scans, context), joins, source, scans, context)
     root = "" if settings.layout == "sharded" else f"{STAGE_DIRECTORY}/"
 
     def split(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             **_facts(settings, plan, scans, parts),
             "duplicates": repeats,
             **({} if advice is None else {"guidance": advice}),
-            **({} if joined is None else {"join": joined}),
+            **({} if features is None else {"join": features}),
             **(
                 {}
                 if benchmarks is None

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
+from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
-from headrace.split.allocate import Hashes
+from headrace.split.allocate import EntitySet, Hashes, hash_entities
 from headrace.split.joins import stages
 from headrace.split.joins.known import Timed, latest_known, numbered, ranks
+from headrace.split.joins.verify import join_checks
 from laws import examples
 from tables import digests, fresh, split, split_rows, write_rows
 
@@ -87,9 +89,7 @@ def test_rows_get_what_a_look_at_all_features_finds(
 
     for name in ("train", "val", "test"):
         found = split_rows(prepared.run, name)
-        assert [
-            (*row[:3], *naive(features, row[0], row[1], known=known, max_age=max_age)) for row in found
-        ] == found
+        assert [(*row[:3], *naive(features, row[0], row[1], known=known, max_age=max_age)) for row in found] == found
         assert found == split_rows(again.run, name)
     assert headrace.verify(prepared.run).problems == []
 
@@ -100,9 +100,7 @@ def test_rows_get_what_a_look_at_all_features_finds(
     st.sampled_from([1, 10**6, 2**57]),
 )
 @settings(max_examples=examples(300))
-def test_the_kernel_agrees_with_a_loop_for_times_of_any_size(
-    features: list[Any], rows: list[Any], scale: int
-) -> None:
+def test_the_kernel_agrees_with_a_loop_for_times_of_any_size(features: list[Any], rows: list[Any], scale: int) -> None:
     entity, event, known, value = np.array(features, np.int64).reshape(-1, 4).T
     own, time = np.array(rows, np.int64).reshape(-1, 2).T
     table = pa.table({"value": value})
@@ -127,7 +125,9 @@ def test_hashes_are_found_among_known_ones(known: list[int], others: list[int]) 
 def test_entities_that_share_half_a_hash_are_told_apart() -> None:
     high, low = np.array([7, 7, 7, 9], np.uint64), np.array([1, 2, 5, 1], np.uint64)
 
-    found = numbered(Hashes(high, low), Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64)))
+    found = numbered(
+        Hashes(high, low), Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64))
+    )
 
     assert [2, 0, -1, 3, -1] == found.tolist()
 
@@ -139,7 +139,7 @@ def test_values_have_one_order_whatever_their_type() -> None:
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, pl.DataFrame, pl.DataFrame]]:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, pl.DataFrame, pl.DataFrame]:
     """Rows and features, as files and as frames; events of one entity are at different times."""
     directory = tmp_path_factory.mktemp("joins")
     draw = np.random.default_rng(3)
@@ -149,13 +149,18 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pat
 
     rows = pl.DataFrame({"id": draw.integers(0, 60, 3000), "date": times(3000), "row": np.arange(3000)})
     features = pl.DataFrame(
-        {"who": draw.integers(0, 70, 8000), "day": times(8000), "amount": draw.random(8000), "word": draw.integers(0, 9, 8000)}
+        {
+            "who": draw.integers(0, 70, 8000),
+            "day": times(8000),
+            "amount": draw.random(8000),
+            "word": draw.integers(0, 9, 8000),
+        }
     ).with_columns(pl.col("word").cast(pl.String))
     for name, table, files in (("rows", rows, 5), ("features", features, 4)):
         (directory / name).mkdir()
         for number in range(files):
             table[number::files].write_parquet(directory / name / f"part-{number:05d}.parquet")
-    yield directory / "rows", directory / "features", rows, features
+    return directory / "rows", directory / "features", rows, features
 
 
 def output(run: Path) -> pl.DataFrame:
@@ -166,7 +171,13 @@ def test_polars_join_asof_finds_the_same(tables: Any, tmp_path: Path) -> None:
     source, features, rows, frame = tables
     found = output(joined(source, features, tmp_path / "out", max_age="3d", val_in_test="keep").run)
     asof = rows.sort("date").join_asof(
-        frame.sort("day"), left_on="date", right_on="day", by_left="id", by_right="who", tolerance="3d", check_sortedness=False
+        frame.sort("day"),
+        left_on="date",
+        right_on="day",
+        by_left="id",
+        by_right="who",
+        tolerance="3d",
+        check_sortedness=False,
     )
     expected = asof.sort("row").filter(pl.col("row").is_in(found["row"].implode())).select(found.columns)
 
@@ -338,3 +349,57 @@ def test_vectors_are_refused_as_nothing_settles_their_ties(tables: Any, tmp_path
     frame = pl.DataFrame({"who": [1], "day": ["2024-01-01"], "v": [[1.0, 2.0]]})
     with pytest.raises(InputError, match=r"column v is .*list.*, whose values have no order"):
         joined(tables[0], frame, tmp_path / "out")
+
+
+def test_verify_refuses_features_that_were_not_known_yet_and_others_than_the_latest(tmp_path: Path) -> None:
+    def day(number: int) -> dt.datetime:
+        return START + dt.timedelta(days=number)
+
+    rows = [("a", day(5), 1), ("b", day(5), 2), ("b", day(40), 3)]
+    write_rows(tmp_path / "in" / "part-00000.parquet", HEADER, rows)
+    source = write(tmp_path / "f", [(who, day(3), day(9), 1, "x") for who in ("a", "b")])
+    run = joined(tmp_path / "in", source, tmp_path / "out", columns=["word"]).run
+    finished = FinishedRun(*find_run(run))
+    asked = {"source": source, "entity": "who", "event_time": "day", "columns": ["word"]}
+    names = {"source": tmp_path / "in", "time": "date", "entity": "id", "split_date": "2025-01-01"}
+    entities = EntitySet()
+    entities.add(hash_entities(pa.array(["a", "b"]), 42))
+
+    def problems(**other: str) -> list[str | None]:
+        settings = headrace.TemporalSplit(**names, join=[asked | other])
+        return [check.problem for check in join_checks(finished, settings, entities.ordered(), 1)]
+
+    assert [None] == problems()
+    for other in ({"known_at": "arrived"}, {"max_age": "1d"}):
+        (problem,) = problems(**other)
+        assert problem is not None
+        assert problem.endswith("row 1: its features are not the latest of join[0] that were known at its time")
+
+
+def test_verify_says_what_it_cannot_prove_where_the_source_is_gone_or_changed(tmp_path: Path) -> None:
+    rows = [("a", START, 1), ("b", START, 2)]
+    write_rows(tmp_path / "in" / "part-00000.parquet", HEADER, rows)
+    source = write(tmp_path / "f", [("a", START, START, 1, "x")])
+    run = joined(tmp_path / "in", source, tmp_path / "out").run
+    write(tmp_path / "f", [("a", START, START, 2, "x")])
+    changed = headrace.verify(run)
+    for path in source.iterdir():
+        path.unlink()
+    gone = headrace.verify(run)
+
+    assert ([], []) == (changed.problems, gone.problems)
+    assert "is not what it was when the run read it" in changed.checks[-1].detail
+    assert "cannot be read" in gone.checks[-1].detail
+    assert ("unchecked", "unchecked") == (changed.checks[-1].kind, gone.checks[-1].kind)
+
+
+def test_one_file_per_split_and_a_manifest_that_counts(tables: Any, tmp_path: Path) -> None:
+    source, features, _, _ = tables
+    shards = joined(source, features, tmp_path / "shards")
+    single = joined(source, features, tmp_path / "single", layout="single")
+    facts = single.manifest.facts["join"][0]
+
+    assert output(shards.run).equals(output(single.run))
+    assert facts == shards.manifest.facts["join"][0]
+    assert facts["rows"] == sum(each.rows for each in single.manifest.splits.values())
+    assert facts["matched"] == len(output(single.run)["amount"].drop_nulls())

@@ -116,7 +116,9 @@ def ranks(values: pa.Table) -> I64:
     columns = [pl.Series(str(number), _ordered(column)) for number, column in enumerate(values.columns)]
     found = np.empty(values.num_rows, np.int64)
     if columns:
-        order = pl.DataFrame(columns).select(pl.arg_sort_by([each.name for each in columns], nulls_last=False)).to_series()
+        order = (
+            pl.DataFrame(columns).select(pl.arg_sort_by([each.name for each in columns], nulls_last=False)).to_series()
+        )
         found[order.to_numpy()] = np.arange(len(found))
     return found
 

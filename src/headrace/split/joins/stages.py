@@ -11,7 +11,7 @@ A match takes about 200 bytes for each of its half a million features or rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from headrace.formats.schema import few, hint, type_named
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, survey, with_content
 from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.events import Note
 from headrace.run.receipts import Receipt
 from headrace.split.allocate import Hashes
 from headrace.split.joins.features import Features, folder
@@ -267,7 +268,19 @@ def join_stages(
                 "digest": digest_of(own),
             }
         )
+        context.on_event(_told(join, facts[-1]))
     return facts
+
+
+def _told(join: Join, found: dict[str, Any]) -> Note:
+    """Say how many rows got features; a warning where none did, as the two then rarely name entities alike."""
+    told = f"join[{join.number}]: {found['matched']:,} of {found['rows']:,} rows with an entity got features"
+    if found["too_old"]:
+        told += f", {found['too_old']:,} have only one older than {join.features.max_age}"
+    if found["matched"] or not found["rows"]:
+        return Note("info", told)
+    where = join.shards[0].path
+    return Note("warning", f"{told}; check that {join.entity!r} of {where} names entities as the rows do, and its times")
 
 
 def _few_at_once(context: RunContext) -> RunContext:
@@ -311,7 +324,7 @@ def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
 
 def features_of_rows(
     run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]
-) -> tuple[pa.Table, Mapping[str, int]]:
+) -> tuple[pa.Table, dict[str, int]]:
     """Find the features of rows, in their order: the columns of the output by number, null where there is none."""
     paths = [run / piece_file(features_name(join.number, place)) for place in range(len(join.shards))]
     pieces = [table for path in paths for table in read_batches(path, partition, joins.partitions)]

@@ -101,7 +101,7 @@ def _gather_rows(
     A row without entity can have no feature; the first that has one is a problem of that join.
     """
     assert settings.entity is not None
-    split, problem = settings.splits[place], [None for _ in joins.joins]
+    split, problem = settings.splits[place], dict[int, str]()
     index, read = run.split_index(split), run.block_reader(split)
     digests = [(str(join.number), pa.uint64()) for join in joins.joins]
     schema = pa.schema([*_KEYS, *digests])
@@ -120,7 +120,7 @@ def _gather_rows(
             words = [row_digests(table.select(join.output.names)) for join in joins.joins]
             for number, own in enumerate(words):
                 odd = np.flatnonzero(nobody & (own != NOTHING))
-                if len(odd) and problem[number] is None:
+                if len(odd) and number not in problem:
                     where = place_of_row(run, split, first + int(odd[0]))
                     problem[number] = f"{where}: it has no entity, and features all the same"
             numbers = first + np.arange(len(table))
@@ -132,7 +132,7 @@ def _gather_rows(
                 held, rows = [], 0
         if held:
             writer.append(pa.concat_tables(held))
-    return {"problem": problem}
+    return {"problem": [problem.get(number) for number in range(len(joins.joins))]}
 
 
 def _compare(
