@@ -161,7 +161,7 @@ def numbered(known: Hashes, hashes: Hashes) -> I64:
     return np.where(hit, at, -1)
 
 
-def of_types(columns: Sequence[pa.Field]) -> pa.Field | None:
+def without_order(columns: Sequence[pa.Field]) -> pa.Field | None:
     """Return the first column whose values have no order, and so could not settle ties."""
     kinds = (
         *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128),

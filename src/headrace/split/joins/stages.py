@@ -32,7 +32,7 @@ from headrace.run.events import Note
 from headrace.run.receipts import Receipt
 from headrace.split.allocate import Hashes
 from headrace.split.joins.features import Features, folder
-from headrace.split.joins.known import Timed, latest_known, of_types, ranks
+from headrace.split.joins.known import Timed, latest_known, without_order, ranks
 from headrace.split.joins.pieces import (
     ENTITY,
     EVENT,
@@ -145,7 +145,7 @@ def survey_joins(
             if name in names:
                 raise InputError(
                     f"{first}: rows would get the column {name!r}, which is {names[name]} already; give "
-                    f"join[{number}] a prefix=, or name other columns="
+                    f"join[{number}] a prefix=, or list other columns to join"
                 )
             names[name] = f"a column of join[{number}]"
         joins.append(join)
@@ -169,14 +169,14 @@ def _surveyed(settings: TemporalSplit, number: int, features: Features, shards: 
             )
     columns = features.columns or tuple(name for name in schema.names if name not in roles.values())
     if not columns:
-        raise InputError(f"{where}: has no column beside entity and times; name those to join with columns=")
+        raise InputError(f"{where}: has no column beside entity and times; list those to join as its columns")
     types = {name: type_named(word) for name, word in features.types.items() if name in columns}
     read = pa.schema([schema.field(name).with_nullable(True) for name in columns])
     output = pa.schema([(f"{features.prefix}{each.name}", types.get(each.name, each.type)) for each in read])
-    if (odd := of_types(list(output))) is not None:
+    if (odd := without_order(list(output))) is not None:
         raise InputError(
-            f"{where}: column {odd.name} is {odd.type}, whose values have no order to settle ties by; name flat "
-            f"columns in columns="
+            f"{where}: column {odd.name} is {odd.type}, whose values have no order to settle ties by; list only "
+            f"flat columns to join"
         )
     return Join(
         features=features,
@@ -280,7 +280,9 @@ def _told(join: Join, found: dict[str, Any]) -> Note:
     if found["matched"] or not found["rows"]:
         return Note("info", told)
     where = join.shards[0].path
-    return Note("warning", f"{told}; check that {join.entity!r} of {where} names entities as the rows do, and its times")
+    return Note(
+        "warning", f"{told}; check that {join.entity!r} of {where} names entities as the rows do, and its times"
+    )
 
 
 def _few_at_once(context: RunContext) -> RunContext:
