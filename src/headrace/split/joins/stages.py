@@ -32,7 +32,7 @@ from headrace.run.events import Note
 from headrace.run.receipts import Receipt
 from headrace.split.allocate import Hashes
 from headrace.split.joins.features import Features, folder
-from headrace.split.joins.known import Timed, latest_known, without_order, ranks
+from headrace.split.joins.known import Timed, latest_known, ranks, without_order
 from headrace.split.joins.pieces import (
     ENTITY,
     EVENT,
