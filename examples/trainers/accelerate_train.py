@@ -30,10 +30,8 @@ def main() -> None:
     if asked.checkpoint:
         accelerator.save_state(asked.checkpoint)
     accelerator.print(seen.report(asked))
-    accelerator.wait_for_everyone()
-    model, optimizer = accelerator.free_memory(model, optimizer)  # before the group, which their hooks belong to
-    accelerator.end_training()
 
 
 if __name__ == "__main__":
     main()
+    rows.leave_group()

@@ -60,10 +60,9 @@ def main() -> None:
     line = seen.report(asked)
     if dist.get_rank() == 0:
         print(line)
-    dist.barrier()
     engine.destroy()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    rows.leave_group()

@@ -72,8 +72,8 @@ def main() -> None:
     line = trainer.seen.report(asked)
     if trainer.is_world_process_zero():
         print(line)
-    trainer.end()
 
 
 if __name__ == "__main__":
     main()
+    rows.leave_group()  # instead of trainer.end(), which would need a trainer that still lives

@@ -7,6 +7,7 @@ stop included, and whether one came twice.
 from __future__ import annotations
 
 import argparse
+import gc
 import gzip
 import sys
 import tempfile
@@ -144,9 +145,6 @@ class Seen:
         if dist.is_initialized():
             parts = [None] * dist.get_world_size()
             dist.all_gather_object(parts, self.here)
-            # Gloo's thread drops the gathered tensors, for which it needs the interpreter lock. Let it do so before the
-            # group is freed: that waits for the thread and may hold the lock.
-            dist.barrier()
         return {"rows": [*self.earlier, *(row for part in parts for row in part)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -163,3 +161,15 @@ class Seen:
         if twice or (options.stop_after is None and len(rows) != split):
             sys.exit(line)
         return line
+
+
+def leave_group() -> None:
+    """Free the process group. Call it once nothing holds the model any more.
+
+    A DDP model holds the group as well. If it is the last that does, it waits for gloo's threads with the interpreter
+    lock held, and a thread that needs the lock to drop a gathered tensor never ends.
+    """
+    gc.collect()  # models are in cycles
+    if dist.is_initialized():
+        dist.barrier()  # gloo's threads may abort a rank that leaves while others still talk to it
+        dist.destroy_process_group()

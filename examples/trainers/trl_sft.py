@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import rows
 import torch
 import torch.distributed as dist
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainerCallback
@@ -125,8 +126,6 @@ def main() -> None:
         print(f"trained tokens {tokens:,} of the split's {split:,}, evaluation loss {loss:.4f}")
         if options.stop_after is not None:
             (Path(get_last_checkpoint(checkpoints)) / "tokens").write_text(str(tokens))
-    trainer.accelerator.wait_for_everyone()  # so that gloo lets go of its tensors before the group is freed
-    trainer.end()
     if tokens != split and options.stop_after is None:
         sys.exit("tokens were trained twice, or not at all")
 
@@ -139,3 +138,4 @@ def trained_tokens(bins: headrace.Dataset) -> int:
 
 if __name__ == "__main__":
     main()
+    rows.leave_group()  # instead of trainer.end(), which would need a trainer that still lives

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
+    from headrace.split.fold_settings import GroupKFold, Rolling
     from headrace.split.joins.features import Features
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import LeakReport, find_leaks
@@ -81,6 +82,7 @@ _NAMES = {
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
+    "split.fold_settings": "GroupKFold Rolling",
     "split.joins.features": "Features",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "LeakReport find_leaks",
@@ -112,6 +114,7 @@ __all__ = [
     "Features",
     "Forgotten",
     "FunctionProcessor",
+    "GroupKFold",
     "GroupedPipeline",
     "HeadraceError",
     "Histories",
@@ -128,6 +131,7 @@ __all__ = [
     "Prepared",
     "Processor",
     "Rewrite",
+    "Rolling",
     "RunBusy",
     "Series",
     "SeriesBuilder",

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from rank_processes import leave_group
 
 Group = tuple[str, int, int, Mapping[str, Mapping[str, Any]]]  # name, world size, port, jobs by title
 
@@ -44,6 +45,5 @@ def fits_of_rank(
         for title, job in jobs.items():
             record[name][title] = fitted(job)
             torch.distributed.barrier()
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+        leave_group()
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(record))

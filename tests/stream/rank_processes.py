@@ -6,6 +6,8 @@ moment when the server started: pass what differs.
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import multiprocessing
 import socket
 from collections.abc import Callable, Iterator
@@ -56,6 +58,7 @@ def end_ranks(function: Callable[..., None], processes: int, *arguments: object)
 
 def _run(rank: int, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
     multiprocessing.set_start_method(None, force=True)  # workers start as they would elsewhere, not as we did
+    faulthandler.dump_traceback_later(_TIMEOUT.total_seconds() + 30)  # says where it hangs, before the test is ended
     function(rank, *arguments)
 
 
@@ -77,5 +80,15 @@ def process_group(rank: int, world_size: int, folder: str | Path, name: str = "g
     store = f"file://{folder}/{name}.store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
     yield
+    leave_group()
+
+
+def leave_group() -> None:
+    """Free the process group. Call it where no trainer or DDP model is referred to any more.
+
+    A DDP model that outlives the group frees it with the interpreter lock held and waits for gloo's threads, one of
+    which may be waiting for that lock to drop a gathered tensor.
+    """
+    gc.collect()
     dist.barrier()  # gloo's threads sometimes abort a process that leaves the group while others still talk to it
     dist.destroy_process_group()

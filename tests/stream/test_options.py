@@ -1,9 +1,11 @@
 """Settings are checked when built, and say what to do."""
 
+import dataclasses
+
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,23 @@ def test_unknown_columns_and_a_column_named_valid_are_refused():
     with pytest.raises(SettingsError, match='named "valid"'):
         StreamOptions(batch_size=1).check_columns(["a", "valid"])
     assert StreamOptions(batch_size=1, columns=["a"]).check_columns(["a", "valid"]) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("drop_last", 'remainder="drop"'),
+        ("num_workers", "a stream takes workers="),
+        ("collate_fn", "transform="),
+        ("shufle", "did you mean 'shuffle'"),
+        ("nonsense", "there are shuffle, seed"),
+    ],
+)
+def test_an_option_of_another_loader_is_answered_with_ours(option, message):
+    with pytest.raises(SettingsError, match=f"^{option} is no option of a stream; .*{message}"):
+        stream_options(8, {option: 1})
+
+
+def test_every_setting_of_a_stream_is_an_option():
+    names = {field.name for field in dataclasses.fields(StreamOptions)}
+    assert names == {"batch_size", *StreamArguments.__annotations__}

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from rank_processes import leave_group
 from script_processes import tell_rank
 from stream_cases import Numbers, index_of
 from torch.utils.data import default_collate
@@ -79,5 +80,4 @@ def train_on_rank(rank: int, world_size: int, port: int, folder: str) -> None:
     except SettingsError as error:
         out["plain"] = str(error)
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave_group()

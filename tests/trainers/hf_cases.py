@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from rank_processes import leave_group
 from script_processes import tell_rank
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -209,8 +210,7 @@ def run_on_rank(rank: int, world_size: int, port: int, folder: str, runs: list[d
     out = [globals()[run.pop("call", "fit")](**run) for run in map(dict, runs)]
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
     if world_size > 1:
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+        leave_group()
 
 
 def trl_arguments(kind: type, folder: str, **settings: Any) -> Any:

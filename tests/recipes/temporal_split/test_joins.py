@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
-from headrace.split.allocate import EntitySet, Hashes, hash_entities
+from headrace.split.allocate import Hashes
 from headrace.split.joins import stages
 from headrace.split.joins.known import Timed, latest_known, numbered, ranks
 from headrace.split.joins.verify import join_checks
@@ -362,12 +362,10 @@ def test_verify_refuses_features_that_were_not_known_yet_and_others_than_the_lat
     finished = FinishedRun(*find_run(run))
     asked = {"source": source, "entity": "who", "event_time": "day", "columns": ["word"]}
     names = {"source": tmp_path / "in", "time": "date", "entity": "id", "split_date": "2025-01-01"}
-    entities = EntitySet()
-    entities.add(hash_entities(pa.array(["a", "b"]), 42))
 
     def problems(**other: str) -> list[str | None]:
         settings = headrace.TemporalSplit(**names, join=[asked | other])
-        return [check.problem for check in join_checks(finished, settings, entities.ordered(), 1)]
+        return [check.problem for check in join_checks(finished, settings, 1)]
 
     assert [None] == problems()
     for other in ({"known_at": "arrived"}, {"max_age": "1d"}):
@@ -403,3 +401,17 @@ def test_one_file_per_split_and_a_manifest_that_counts(tables: Any, tmp_path: Pa
     assert facts == shards.manifest.facts["join"][0]
     assert facts["rows"] == sum(each.rows for each in single.manifest.splits.values())
     assert facts["matched"] == len(output(single.run)["amount"].drop_nulls())
+
+
+def test_rows_of_folds_get_features_too_and_they_are_verified(tables: Any, tmp_path: Path) -> None:
+    source, features, _, _ = tables
+    one = output(joined(source, features, tmp_path / "one").run)
+    table = headrace.Features(source=features, entity="who", event_time="day")
+    folds = headrace.TemporalSplit(source=source, time="date", entity="id", folds=headrace.GroupKFold(3), join=[table])
+    made = headrace.prepare(folds, tmp_path / "folds")
+    found = pl.concat(headrace.open(tmp_path / "folds")[name].to_polars().collect() for name in made.manifest.splits)
+    verdict = headrace.verify(tmp_path / "folds")
+
+    assert one.equals(found.sort("row").filter(pl.col("row").is_in(one["row"].implode())))
+    assert verdict.problems == []
+    assert verdict.checks[-1].name == "features of join[0]"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.dataset.contents import place_of_row
 from headrace.dataset.open import FinishedRun
@@ -22,10 +23,10 @@ from headrace.dataset.verify import Check
 from headrace.errors import HeadraceError
 from headrace.formats.content import NOTHING, row_digests
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.text_columns import nulled
+from headrace.formats.text_columns import as_text, nulled
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import silent
-from headrace.split.allocate import Hashes
+from headrace.split.allocate import EntitySet, Hashes, hash_entities
 from headrace.split.joins.features import files_of
 from headrace.split.joins.pieces import (
     BATCH_ROWS,
@@ -52,24 +53,23 @@ from headrace.split.settings import TemporalSplit
 _KEYS = [(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.int64())]
 
 
-def join_checks(run: FinishedRun, settings: TemporalSplit, entities: Hashes, workers: int) -> Iterator[Check]:
-    """Match the rows of the output with the features once more: a check for each table of features.
-
-    entities: of the output, ascending by hash.
-    """
+def join_checks(run: FinishedRun, settings: TemporalSplit, workers: int) -> Iterator[Check]:
+    """Match the rows of the output with the features once more: a check for each table of features."""
     said = run.manifest.facts["join"]
     with tempfile.TemporaryDirectory(prefix="headrace-verify-") as directory:
         context = RunContext(Path(directory), workers, silent)
         try:
             surveyed = survey_joins(settings, context, files_of(settings.join), pa.schema([]))
-            joins = Joins(surveyed, entities, int(said[0]["partitions"]), [1] * len(settings.splits))
+            joins = Joins(
+                surveyed, _entities(run, settings, context), int(said[0]["partitions"]), [1] * len(run.splits)
+            )
             gathered = gather_stage(context, joins)
         except (HeadraceError, OSError) as error:
             names = [_name(number) for number in range(len(said))]
             yield from (Check(name, f"not proved, as they cannot be read: {error}", kind="unchecked") for name in names)
             return
-        work = [partial(_gather_rows, run, settings, joins, place) for place in range(len(settings.splits))]
-        tasks = [Task(split, 0, own) for split, own in zip(settings.splits, work, strict=True)]
+        work = [partial(_gather_rows, run, settings, joins, place) for place in range(len(run.splits))]
+        tasks = [Task(split, 0, own) for split, own in zip(run.splits, work, strict=True)]
         alone = [receipt.result["problem"] for receipt in context.stage("join_rows", tasks, durable=False)]
         for join, receipts, own in zip(joins.joins, gathered, said, strict=True):
             if digest_of(receipts) != own["digest"]:
@@ -78,7 +78,7 @@ def join_checks(run: FinishedRun, settings: TemporalSplit, entities: Hashes, wor
                 yield Check(_name(join.number), told, kind="unchecked")
                 continue
             parts = range(joins.partitions)
-            found = context.map([partial(_compare, run, settings, context.run, joins, join, part) for part in parts])
+            found = context.map([partial(_compare, run, context.run, joins, join, part) for part in parts])
             problem = next((each for *_, each in found if each is not None), None)
             problem = problem or next((each[join.number] for each in alone if each[join.number] is not None), None)
             rows, matched = sum(rows for rows, _, _ in found), sum(matched for _, matched, _ in found)
@@ -87,6 +87,21 @@ def join_checks(run: FinishedRun, settings: TemporalSplit, entities: Hashes, wor
                 f"others none; no row has a later one"
             )
             yield Check(_name(join.number), detail, problem)
+
+
+def _entities(run: FinishedRun, settings: TemporalSplit, context: RunContext) -> Hashes:
+    """Hash the entities of the output, ascending."""
+    assert settings.entity is not None
+    name, found = settings.entity, EntitySet()
+
+    def look(split: str, block: int) -> Hashes:
+        texts = as_text(run.block_reader(split)(block, [name])[name], settings.null_values, "entity")
+        return hash_entities(pc.unique(texts).drop_null(), settings.seed)
+
+    for split in run.splits:
+        for hashes in context.map([partial(look, split, block) for block in range(len(run.split_index(split).rows))]):
+            found.add(hashes)
+    return found.ordered()
 
 
 def _name(number: int) -> str:
@@ -101,7 +116,7 @@ def _gather_rows(
     A row without entity can have no feature; the first that has one is a problem of that join.
     """
     assert settings.entity is not None
-    split, problem = settings.splits[place], dict[int, str]()
+    split, problem = run.splits[place], dict[int, str]()
     index, read = run.split_index(split), run.block_reader(split)
     digests = [(str(join.number), pa.uint64()) for join in joins.joins]
     schema = pa.schema([*_KEYS, *digests])
@@ -135,13 +150,11 @@ def _gather_rows(
     return {"problem": [problem.get(number) for number in range(len(joins.joins))]}
 
 
-def _compare(
-    run: FinishedRun, settings: TemporalSplit, pieces: Path, joins: Joins, join: Join, partition: int
-) -> tuple[int, int, str | None]:
+def _compare(run: FinishedRun, pieces: Path, joins: Joins, join: Join, partition: int) -> tuple[int, int, str | None]:
     """Match the rows of a partition again; how many there are, how many have a feature, and what is wrong."""
     asked = [
         (split, table)
-        for place, split in enumerate(settings.splits)
+        for place, split in enumerate(run.splits)
         for table in read_batches(pieces / piece_file(rows_name(place)), partition, joins.partitions)
     ]
     values, result = features_of_rows(pieces, joins, join, partition, [table for _, table in asked])

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
 from headrace.stream.loader.dataset import Dataset, stream_of
-from headrace.stream.loader.options import StreamArguments, StreamOptions
+from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.ranks.topology import Topology
@@ -55,7 +55,7 @@ class Blend:
 
         Raises `InputError` where the columns read are not the same in all, `SettingsError`, `StreamError`.
         """
-        parts = self._parts(split, StreamOptions(batch_size=batch_size, **options))
+        parts = self._parts(split, stream_options(batch_size, options))
         return stream_of(parts, workers=workers, topology=topology)
 
     def torch_dataset(
@@ -71,7 +71,7 @@ class Blend:
         import_torch()  # before anything is read
         from headrace.stream.loader.torch_dataset import StreamingDataset
 
-        parts = self._parts(split, StreamOptions(batch_size=batch_size, **options))
+        parts = self._parts(split, stream_options(batch_size, options))
         return StreamingDataset(*parts, num_workers=num_workers, topology=topology)
 
     def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:

@@ -24,7 +24,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, shown
-from headrace.stream.loader.options import VALID, Memory, StreamOptions
+from headrace.stream.loader.options import VALID, Memory, StreamOptions, check_options
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.layout import order_of_state
@@ -112,6 +112,7 @@ def item_index(items: Items) -> ItemIndex:
 
 def item_options(batch_size: int, given: ItemArguments, *, shuffle: bool, seed: int) -> StreamOptions:
     """The settings of a stream of items. Raises `SettingsError` for what cannot work."""
+    check_options(given, ItemArguments.__annotations__)
     check_word("batch_format", given.get("batch_format", "torch"), get_args(ItemFormat))
     return StreamOptions(batch_size=batch_size, shuffle=shuffle, seed=seed, packed="off", **given)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, get_args
 
 import pyarrow as pa
 
-from headrace.checks import check_boolean, check_integer, check_word
+from headrace.checks import check_boolean, check_integer, check_word, nearest
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
@@ -55,6 +55,19 @@ _WORDS: Mapping[str, Any] = {  # setting → what it may be
     "on_bad_block": OnBadBlock,
     "verify": Verify,
     "memory": Memory,
+}
+
+_NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → what does it here
+    "num_workers": "a stream takes workers=, a torch dataset num_workers=",
+    "workers": "a stream takes workers=, a torch dataset num_workers=",
+    "drop_last": 'remainder="drop" does that',
+    "collate_fn": "transform= takes a function of a whole batch",
+    "pin_memory": 'memory="pinned" does that',
+    "prefetch_factor": "prefetch_bytes= and prefetch_blocks= bound what is read ahead",
+    "buffer_size": "shuffle=True shuffles over all rows, and shuffle_rows= sets how many at a time",
+    "rank": "topology=headrace.Topology(rank=…, world_size=…) sets both",
+    "world_size": "topology=headrace.Topology(rank=…, world_size=…) sets both",
+    "num_replicas": "topology=headrace.Topology(rank=…, world_size=…) sets both",
 }
 
 VALID = "valid"
@@ -149,6 +162,21 @@ class StreamArguments(TypedDict, total=False):
     balance: BalanceWord | CostModel
     mask_entities: Sequence[str]
     entity_column: str | None
+
+
+def check_options(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `SettingsError` for an option that is none, and say what does here what it does in other loaders."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            hint = _NAMES_ELSEWHERE.get(name) or nearest(name, known, f"there are {', '.join(known)}")
+            raise SettingsError(f"{name} is no option of a stream; {hint}")
+
+
+def stream_options(batch_size: int, given: StreamArguments) -> StreamOptions:
+    """Build the settings of a stream from a caller's. Raises `SettingsError` for unknown names and bad values."""
+    check_options(given, StreamArguments.__annotations__)
+    return StreamOptions(batch_size=batch_size, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
