@@ -105,17 +105,16 @@ def spread(settings: Series, path: Path, name: str, number: int, files: TaskFile
             piece.clear()
             held, written = 0, written + held
 
-        for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
-            entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
+        wanted_columns = [settings.entity, settings.time, *settings.columns()]
+        for table in tables(path, name, wanted_columns, settings.may_lack):
+            # an entity may be called NA: null_values are of values
+            entities = as_text(table[settings.entity], (), f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
             keep = np.asarray(entities.is_valid())
             if settings.null_entity == "error" and not keep.all():
                 row = int(np.argmin(keep))
-                value = table[settings.entity][row].as_py()
-                why = (
-                    f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
-                )
-                raise InputError(f"{path}: row {read + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
+                where = f"{path}: row {read + row + 1}: {settings.entity}"
+                raise InputError(f"{where} is missing: correct it, or give null_entity='drop'")
             dropped["null_entity"] += int((~keep).sum())
             if wanted is not None:
                 known = np.asarray(pc.is_in(entities, value_set=wanted))
@@ -408,6 +407,8 @@ def _refuse(
 
 def _fit_unified(settings: Series, context: RunContext, spools: Sequence[Spool], names: Sequence[str]) -> None:
     """Fit the unified pipelines on train rows of a seeded choice of retained entities. O(their rows) of memory."""
+    if settings.pipelines_from is not None:
+        return
     chosen = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
 
     def work(files: TaskFiles) -> dict[str, Any]:
