@@ -240,7 +240,7 @@ def copies_bytes(plan: Output, shard: Shard) -> bool:
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
-    if not same_format or derives or plan.kind.format == "parquet":
+    if not same_format or derives or plan.kind.format == "parquet" or shard.partition:
         return False
     if plan.kind.format == "jsonl":
         return True
