@@ -1,4 +1,4 @@
-"""Shards that nobody prepared: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
+"""Open plain shards: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
 
 One split, called "all", or the splits that names of directories and files tell (train, val, test …). The index is built
 in threads – footers for Parquet, one scan for text – by one process of a machine, while others that open the same
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.dataset.index import Index, SplitIndex
+from headrace.dataset.index import Index, SplitIndex, text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.local_shards import cache_directory as cache_directory
 from headrace.dataset.sound import is_sound_name
@@ -131,12 +131,14 @@ class _Asked:
             # Files without rows have no place in an index. Names that the index invents are found here.
             known = index.splits[split]
             names = self.listing.names if len(places) == 1 else [self.listing.names[each] for each in of_split.tolist()]
-            shards, listed = pa.array(known.shards), pa.array(names, pa.large_string())
-            found = pa.array(np.arange(len(names))) if shards.equals(listed) else pc.index_in(shards, listed)
-            if found.null_count:
-                missing = shards.filter(pc.is_null(found))[0].as_py()
-                return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
-            if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split][found.to_numpy()]):
+            shards, listed = pa.array(known.shards), text_array(names)
+            if not shards.equals(listed):
+                found = pc.index_in(shards, listed)
+                if found.null_count:
+                    missing = shards.filter(pc.is_null(found))[0].as_py()
+                    return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
+                of_split = of_split[found.to_numpy()]
+            if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split]):
                 return "files have other sizes or times"
         return None
 
@@ -162,7 +164,7 @@ class _Asked:
             except CorruptShard:
                 data = self.published_bytes(tone) or self._built()
                 try:
-                    # What a killed builder left: while this process has the lock, nobody else writes it.
+                    # What a killed builder left: while this process has the lock, no other process writes it.
                     place_of(cached).sweep()
                     cached.unlink(missing_ok=True)
                     write_new(cached, data, sync="none")
@@ -174,7 +176,7 @@ class _Asked:
                             f" {len(self.listing.names):,} files: give a cache_dir that can be written"
                         )
                     return parse_stored(memoryview(data), cached)
-            with suppress(OSError):  # its purpose is served: who waits finds the index, and nobody else will wait
+            with suppress(OSError):  # its purpose is served: waiting processes find the index, and no others will wait
                 lock.unlink()
             return index
 
@@ -266,7 +268,7 @@ def publish_index(
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> PublishedIndex:
-    """Publish the index of a directory, a file or a glob, for whoever opens the same with the same types and nulls.
+    """Publish the index of a directory, a file or a glob, for every later opening with the same types and nulls.
 
     place: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None: beside them, or in the
     cache where that directory cannot be written. An index that fits the files is left as it is. Raises as `open_plain`,
@@ -357,7 +359,7 @@ def build(
     unknown = sorted(set(kinds) - text)
     if unknown:
         raise SettingsError(
-            f"types: {unknown[0]!r} is no column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
+            f"types: {unknown[0]!r} is not a column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
         )
     schema = common_schema(shards, "error")
     formats = [word for each in found for word in each.formats]

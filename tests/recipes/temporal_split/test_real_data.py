@@ -7,11 +7,13 @@ import csv
 import gzip
 import io
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace
 from headrace.errors import InputError
 from headrace.run.events import Note
 from headrace.run.prepare import Prepared
@@ -222,3 +224,31 @@ def test_a_later_split_date_without_validation_customers_leaves_an_empty_test_an
     assert 0 == prepared.manifest.splits["test"].rows
     assert 1 == len(warnings)
     assert "test is empty" in warnings[0]
+
+
+@needs_cdnow
+def test_folds_of_customers_have_the_rows_of_group_k_fold(tmp_path: Path, purchases: Path) -> None:
+    model_selection = pytest.importorskip("sklearn.model_selection")
+    split(purchases, tmp_path / "out", split_date=None, folds="group-kfold:k=5", entity="customer_id", train_ratio=0.9)
+    customers = [row[0] for path in sorted(purchases.iterdir()) for row in read_rows(path)[1]]
+    expected = [len(test) for _, test in model_selection.GroupKFold(5).split(customers, groups=customers)]
+    found = [headrace.open(tmp_path / "out").fold(number).split_rows["test"] for number in range(5)]
+
+    assert 69_659 == sum(found)
+    assert expected == found
+    assert not headrace.verify(tmp_path / "out").problems
+
+
+@pytest.mark.slow
+@needs_retail
+def test_folds_that_roll_through_a_year_of_sales(tmp_path: Path, original: list[list[str]]) -> None:
+    asked = {"split_date": "2011-08-01", "gap": "7d", "folds": "rolling:n=3,step=30d,window=90d", "entity": None}
+    retail(tmp_path / "out", layout="single", null_entity="error", **asked)
+    cuts = [datetime(2011, 8, 1) + number * timedelta(days=30) for number in range(3)]
+    times = [datetime.fromisoformat(row[4]) for row in original]
+    for number, cut in enumerate(cuts):
+        rows = headrace.open(tmp_path / "out").fold(number).split_rows
+        end = cut - timedelta(days=7)
+        assert sum(end - timedelta(days=90) <= each < end for each in times) == rows["train"]
+        assert sum(cut <= each < cut + timedelta(days=30) for each in times) == rows["test"]
+    assert not headrace.verify(tmp_path / "out").problems
