@@ -129,6 +129,7 @@ class SplitIndex:
     condition: digest of the filter that left these rows; "" for all rows.
     checksums: XXH3-128 of each shard, parallel to `shards`; "" or nothing at all where it is not known (plain shards).
     stamps: size and modification time of each shard when it was indexed, [shards, 2]; None where checksums are known.
+    partitioned: columns that the names of shards hold and the files do not; see `formats.partitions`.
     mapped: the file that fields are views of. A process that is spawned on this machine maps that file too; any other
     pickle carries the values.
     """
@@ -145,6 +146,7 @@ class SplitIndex:
     checksums: Sequence[str] = ()
     condition: str = ""
     stamps: I64 | None = None
+    partitioned: tuple[str, ...] = ()
     mapped: MappedSplit | None = field(default=None, repr=False, compare=False)
 
     @cached_property

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.formats.blocks import look
+from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.config import WORKING_BYTES, Histories
@@ -93,11 +94,12 @@ def _survey(
 
     def looked(path: Path, name: str) -> tuple[Shard, int]:
         if settings.partitions is not None:
-            shard = survey(path, name)
+            shard = survey(path, name, partitions=types)
             return shard, shard.size // _ROW_BYTES
-        shard, spans = look(path, name)
+        shard, spans = look(path, name, partitions=types)
         return shard, sum(span.rows for span in spans)
 
+    types = partition_types(name for _, name in files)
     found = context.map([partial(looked, path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in with_content(shards):
