@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
     from headrace.split.fold_settings import GroupKFold, Rolling
+    from headrace.split.joins.features import Features
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import LeakReport, find_leaks
     from headrace.stream.audit.rows import Audit, AuditReport, audit
@@ -82,6 +83,7 @@ _NAMES = {
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
     "split.fold_settings": "GroupKFold Rolling",
+    "split.joins.features": "Features",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "LeakReport find_leaks",
     "stream.audit.rows": "Audit AuditReport audit",
@@ -109,6 +111,7 @@ __all__ = [
     "CostModel",
     "Dataset",
     "EngineError",
+    "Features",
     "Forgotten",
     "FunctionProcessor",
     "GroupKFold",

@@ -189,7 +189,7 @@ def kind_of(field: FieldInfo) -> tuple[Kind, tuple[str, ...]]:
     if origin is Literal:
         return "text", tuple(map(str, inner))
     if origin is tuple:
-        return "names", ()
+        return ("yaml" if hasattr(inner[0], "model_fields") else "names"), ()  # models are no names
     if origin is not None and issubclass(origin, Mapping):
         return ("pairs" if inner == [str, str] else "yaml"), ()
     if any(type(each).__name__ == "BeforeValidator" for each in field.metadata):

@@ -72,15 +72,29 @@ class TaskFiles:
 
     def write_arrow(self, target: str, table: pa.Table) -> None:
         """Make an intermediate file of a table, told by its checksum, for a later stage to map. Raises `StoreError`."""
-        temporary = self.temporary(target)
+        with self.arrow_batches(target, table.schema) as write:
+            write(table)
+
+    @contextmanager
+    def arrow_batches(self, target: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+        """Make such a file of tables written one after the other; a table in one chunk, or empty, is a record batch."""
+        temporary, rows = self.temporary(target), 0
         with (
             local.storing(temporary.parent),
             pa.OSFile(str(temporary), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
+            pa.ipc.new_file(sink, schema) as writer,
         ):
-            writer.write_table(table)
+
+            def write(table: pa.Table) -> None:
+                nonlocal rows
+                writer.write_table(table)
+                if not table.num_rows:  # which is no batch to Arrow
+                    writer.write_batch(pa.RecordBatch.from_pylist([], schema))
+                rows += table.num_rows
+
+            yield write
         size = temporary.stat().st_size
-        self.finished(temporary, target, Written(table.num_rows, size, "", (), checksum_file(temporary)))
+        self.finished(temporary, target, Written(rows, size, "", (), checksum_file(temporary)))
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
         """The file at `temporary` is complete."""

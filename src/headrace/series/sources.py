@@ -38,6 +38,7 @@ from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kin
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.formats.open_parquet import open_file
+from headrace.formats.partitions import partition_types
 from headrace.formats.saved import saved_files
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
@@ -225,6 +226,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         if settings.region_time_series_base_dirs and called != region:
             problems[entity] = f"{path}: is of region {called!r} by its name, and lies in that of {region!r}"
     names = sorted({*own, *problems})
+    types = partition_types(name for _, name in files_of(SERIES, files))
 
     def rows(number: int, columns: Sequence[str]) -> Observed:
         entity = names[number]
@@ -232,18 +234,24 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
             raise InputError(problems[entity])
         if settings.reader == "camels_us":
             return read_basin(settings, [path for path, _ in own[entity]], columns)
-        return read_file(settings, *own[entity][0], columns)
+        return read_file(settings, *own[entity][0], columns, types)
 
     return EntitySource(names, rows, own)
 
 
-def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -> Observed:
-    """Read a file that is one entity, with these columns of values.
+def read_file(
+    settings: Series,
+    path: Path,
+    name: str,
+    columns: Sequence[str],
+    partitions: Mapping[str, pa.DataType] | None = None,
+) -> Observed:
+    """Read a file that is one entity, with these columns of values. partitions: types of those that names hold.
 
     Raises `InputError` if it cannot be read, or a value is not a number.
     """
     times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
-    for table in tables(path, name, [settings.time, *columns], settings.may_lack):
+    for table in tables(path, name, [settings.time, *columns], settings.may_lack, partitions):
         own_times, own_values, bad = parse(settings, columns, table, first_row)
         if bad:
             raise InputError(f"{path}: {bad[min(bad)]}")
@@ -257,10 +265,16 @@ def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -
     return Observed(np.concatenate(times), np.concatenate(values), bad_time)
 
 
-def tables(path: Path, name: str, columns: Sequence[str], may_lack: Sequence[str] = ()) -> Iterator[pa.Table]:
+def tables(
+    path: Path,
+    name: str,
+    columns: Sequence[str],
+    may_lack: Sequence[str] = (),
+    partitions: Mapping[str, pa.DataType] | None = None,
+) -> Iterator[pa.Table]:
     """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent.
 
-    may_lack: columns that are all null where the file has none.
+    may_lack: columns that are all null where the file has none. partitions: types of columns that names of files hold.
     """
     needed = [each for each in columns if each not in may_lack]
     kind = kind_of_name(path.name)
@@ -268,7 +282,7 @@ def tables(path: Path, name: str, columns: Sequence[str], may_lack: Sequence[str
         kind = detect(path)
     if holds_nothing(path, kind):
         return
-    if kind.format == "parquet":  # opened once: of small files that is most of the work
+    if kind.format == "parquet" and not partitions:  # opened once: of small files that is most of the work
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}
             _all_there(path, needed, raw)
@@ -277,7 +291,7 @@ def tables(path: Path, name: str, columns: Sequence[str], may_lack: Sequence[str
                 table = file.read([raw[each] for each in own], use_threads=False).rename_columns(own)
                 yield _with_all(table, columns)
                 return
-    shard = survey(path, name)
+    shard = survey(path, name, partitions=partitions)
     if shard.content == "nothing":
         return
     _all_there(path, needed, shard.schema.names)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -55,16 +55,16 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
     return Cutoff(_micros(moment.astimezone(UTC)), wall_us, start or wall_us, end or wall_us)
 
 
-def to_utc(wall_us: I64, zone: str) -> I64:
+def to_utc(wall_us: I64, zone: str, *, twice: Literal["earliest", "latest"] = "earliest") -> I64:
     """Convert wall-clock times of a zone to microseconds since 1970 UTC.
 
-    A time that happens twice is the first of both; one that clocks skip is told by the clock of the day before.
+    twice: which of both a time is that happens twice. One that clocks skip is told by the clock of the day before.
     """
     import polars as pl
 
     def converted(shift: int) -> pl.Series:
         times = pl.Series(wall_us - shift).cast(pl.Datetime("us"))
-        zoned = times.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+        zoned = times.dt.replace_time_zone(zone, ambiguous=twice, non_existent="null")
         return zoned.dt.convert_time_zone("UTC").cast(pl.Int64) + shift
 
     day = timedelta(days=1) // timedelta(microseconds=1)

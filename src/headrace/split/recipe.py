@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
+from headrace.formats.partitions import partition_types
 from headrace.formats.schema import few, hint, is_text, type_named
 from headrace.formats.shard import SEPARATOR, Shard
 from headrace.formats.source import common_schema, read_signature, survey, with_content
@@ -29,12 +30,16 @@ from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
 from headrace.split.findings import check_units, few_rows, missing_like, odd_values, one_form
 from headrace.split.fold_settings import GroupKFold
+from headrace.split.joins.features import is_of_join
+from headrace.split.joins.pieces import Join
+from headrace.split.joins.stages import STRETCH_ROWS, Joins, join_stages, partitions_of, row_piece, survey_joins
 from headrace.split.scan import read_entities, scan_shard
 from headrace.split.settings import TemporalSplit, compression_problem
 from headrace.split.shards import (
     SPLITS,
     Output,
     SplitPlan,
+    asking_rows,
     clock_of,
     copies_bytes,
     cutoff_us,
@@ -76,9 +81,12 @@ class Source:
 
 def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the split in the run directory."""
-    source = _survey(settings, context, files)
+    source = _survey(settings, context, [pair for pair in files if not is_of_join(settings.join, pair[1])])
     output = _output(settings, source)
     content = _content(output, source)
+    joins = survey_joins(settings, context, files, source.schema)
+    for join in joins:
+        _refuse_types(output, join.output, join.shards)
 
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
 
@@ -88,7 +96,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
     scans = context.stage("scan", source.tasks(scan), durable=False)
     context.warn(odd_values(settings, scans))
-    plan = _plan(output, content, source, scans, context)
+    plan, features = _joined(_plan(output, content, source, scans, context), joins, source, scans, context)
     root = "" if settings.layout == "sharded" else f"{STAGE_DIRECTORY}/"
 
     def split(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
@@ -146,6 +154,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             **_facts(settings, plan, scans, parts, splits),
             "duplicates": repeats,
             **({} if advice is None else {"guidance": advice}),
+            **({} if features is None else {"join": features}),
             **(
                 {}
                 if benchmarks is None
@@ -163,7 +172,8 @@ def directory_of(split: str) -> str:
 
 def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Source:
     signature = None if settings.signature is None else read_signature(settings.signature)
-    shards = context.map([partial(survey, path, name, signature) for path, name in files])
+    types = partition_types(name for _, name in files)
+    shards = context.map([partial(survey, path, name, signature, types) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
     wanted = {"time": settings.time}
     wanted |= {"entity": settings.entity} if settings.entity is not None else {}
@@ -222,14 +232,6 @@ def _output(settings: TemporalSplit, source: Source) -> Output:
     format_ = next(iter(formats)) if settings.format == "same" else settings.format
     if problem := compression_problem(format_, settings.compression):
         raise SettingsError(problem)
-    for field in source.schema if format_ in ("csv", "tsv") else ():
-        type_ = field.type
-        if pa.types.is_nested(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
-            shard = next(each for each in source.shards if field.name in each.schema.names)
-            raise InputError(
-                f"{shard.path}: column {field.name} is {type_}, which {format_} cannot hold; "
-                f'choose format="parquet" or remove the column'
-            )
     kind, codec = Kind("parquet", "none"), settings.compression or "lz4"
     if format_ != "parquet":
         compressions = {kind.compression for kind in kinds if kind.format not in ("parquet", "arrow")}
@@ -237,7 +239,7 @@ def _output(settings: TemporalSplit, source: Source) -> Output:
         kind, codec = Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked above
     # A text file of all shards' rows has the separator of the first shard, if that is of its format.
     dialect = source.first.dialect if source.first.kind.format == kind.format else None
-    return Output(
+    output = Output(
         settings=settings,
         source=source.schema,
         kind=kind,
@@ -245,6 +247,40 @@ def _output(settings: TemporalSplit, source: Source) -> Output:
         separator=SEPARATOR.get(kind.format, "") if dialect is None else dialect.separator,
         types={name: type_named(word) for name, word in settings.types.items()},
     )
+    _refuse_types(output, source.schema, source.shards)
+    return output
+
+
+def _refuse_types(output: Output, schema: pa.Schema, shards: Sequence[Shard]) -> None:
+    """Raise `InputError` for columns that the format cannot hold, naming the first file that has one."""
+    for field in schema if output.kind.format in ("csv", "tsv") else ():
+        type_ = field.type
+        if pa.types.is_nested(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
+            shard = next((each for each in shards if field.name in each.schema.names), shards[0])
+            raise InputError(
+                f"{shard.path}: column {field.name} is {type_}, which {output.kind.format} cannot hold; "
+                f'choose format="parquet" or remove the column'
+            )
+
+
+def _joined(
+    plan: SplitPlan, joins: Sequence[Join], source: Source, scans: Sequence[Receipt], context: RunContext
+) -> tuple[SplitPlan, list[dict[str, Any]] | None]:
+    """Find the features of all rows that are kept; what the manifest says of them."""
+    if not joins:
+        return plan, None
+    counts = [int(scan.result["rows_read"]) for scan in scans]
+    stretches = [-(-count // STRETCH_ROWS) for count in counts]
+    entities = EntitySet()
+    for place in range(len(scans)):
+        entities.add(read_entities(context.run, place)[0])
+    found = Joins(joins, entities.ordered(), partitions_of(joins, sum(counts)), stretches)
+
+    def write_rows(place: int, files: TaskFiles) -> dict[str, Any]:
+        return row_piece(files, found, place, *asking_rows(files.run, plan, found.entities, place))
+
+    facts = join_stages(context, found, source.shards, write_rows)
+    return replace(plan, joins=found, schema=pa.schema([*plan.schema, *found.fields])), facts
 
 
 def _content(output: Output, source: Source) -> Content | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import duration_us
 from headrace.errors import InputError, SettingsError
@@ -17,6 +17,7 @@ from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
 from headrace.split.fold_settings import Folds, GroupKFold
+from headrace.split.joins.features import Features, files_of, listed
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
@@ -49,6 +50,7 @@ class TemporalSplit(RecipeSettings):
         ("folds",),
         ("duplicates", "content"),
         ("near",),
+        ("join",),
     )
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
@@ -181,6 +183,11 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra=_ROWS,
         description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
     )
+    join: Annotated[tuple[Features, ...], BeforeValidator(listed)] = Field(
+        (),
+        json_schema_extra={"panel": "Features"},
+        description="Tables of features: each row gets the latest one of its entity that was known at its time.",
+    )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
     shard_numbers: Literal["keep", "dense"] = Field(
@@ -253,6 +260,11 @@ class TemporalSplit(RecipeSettings):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, which is about entities, and entity is not given; give "
                     f"entity=, or leave {name} out"
+                )
+            if self.join:
+                raise ValueError(
+                    "join is given and entity is not, so no row has an entity to join by; give entity=, or leave join "
+                    "out"
                 )
         if self.time == self.entity:
             raise ValueError(f"time and entity are both {self.time!r}; they must differ")
@@ -335,10 +347,12 @@ class TemporalSplit(RecipeSettings):
         return cutoffs(self)[0]
 
     def config(self) -> dict[str, Any]:
-        """All settings as JSON; those of runs without folds are as older versions wrote them."""
+        """All settings as JSON; those of runs without folds or joins are as older versions wrote them."""
         config = super().config()
         if self.folds is None:
             del config["folds"]
+        if not self.join:
+            del config["join"]
         return config
 
     def source_files(self) -> list[tuple[Path, str]]:
@@ -353,7 +367,11 @@ class TemporalSplit(RecipeSettings):
             raise InputError(
                 f"{self.source[0]}: holds no data file beside the signature; give the directory of the shards"
             )
-        return files
+        return files + files_of(self.join)
+
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns of the rows and of all features, as given."""
+        return [*self.source, *(place for each in self.join for place in each.source)]
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
@@ -363,6 +381,8 @@ class TemporalSplit(RecipeSettings):
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         if self.split_date is not None:
             settings["split_date"] = str(self.cutoff().instant_us)
+        for each in settings.get("join", ()):  # the fingerprint of the source tells its files
+            del each["source"]
         return settings
 
     def compared(self, columns: Sequence[str]) -> tuple[str, ...]:

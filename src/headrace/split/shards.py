@@ -6,10 +6,10 @@ written. Which way is taken depends on the settings and the shard alone, so resu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +35,9 @@ from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
 from headrace.split.folds import FoldCells
+from headrace.split.joins.known import numbered
+from headrace.split.joins.pieces import in_utc
+from headrace.split.joins.stages import Joins
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.storage.local import storing
@@ -101,6 +104,7 @@ class SplitPlan(Output):
     schema: of the output. clock: that the dates are told by; where some are told by each, key ranges are in UTC. bins:
     stretches of time in which the rows of each split are counted. content: what rows are compared by, if they are;
     leave: which rows go because of it. near: what was found of near rows, if they are looked for.
+    joins: the features that rows get.
     """
 
     schema: pa.Schema
@@ -113,6 +117,7 @@ class SplitPlan(Output):
     leave: Leave | None = None
     near: Mapping[str, int] | None = None
     folding: Folding | None = None
+    joins: Joins | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -231,6 +236,16 @@ def _classify_folds(scanned: Scanned, plan: SplitPlan, folding: Folding) -> Clas
     return result
 
 
+def asking_rows(run: Path, plan: SplitPlan, entities: Hashes, number: int) -> tuple[I64, I64, I64]:
+    """Select the rows of a shard that are kept and have an entity: its number among all, the time in UTC, their own."""
+    scanned = read_scan(run, number, alike=plan.near is not None)
+    rows = np.flatnonzero((classify(scanned, plan) < len(plan.parts)) & (scanned.entity != NOBODY))
+    micros = key_micros(scanned, plan)[rows]
+    wall = np.full(len(rows), plan.clock == "wall")
+    time = in_utc(micros, wall, plan.settings.timezone, twice="earliest")
+    return numbered(entities, scanned.hashes)[scanned.entity[rows]], time, rows
+
+
 def split_shard(
     files: TaskFiles, plan: SplitPlan, shard: Shard, number: int, targets: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -246,7 +261,8 @@ def split_shard(
         writers: dict[str, ShardWriter] = {}
         row = 0
         found = digests if scanned.content is None else None
-        for pieces in _derived(plan, shard, found) if sizes is None else _copied(plan, shard, sizes, found):
+        joined = None if plan.joins is None else plan.joins.reader(files.run, number)
+        for pieces in _derived(plan, shard, found, joined) if sizes is None else _copied(plan, shard, sizes, found):
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
                 raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
@@ -295,6 +311,7 @@ def copies_bytes(plan: Output, shard: Shard) -> bool:
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
+    derives = derives or bool(settings.join) or bool(shard.partition)
     if not same_format or derives or plan.kind.format == "parquet":
         return False
     if plan.kind.format == "jsonl":
@@ -338,8 +355,13 @@ def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32], digests
     unchanged(shard)
 
 
-def _derived(plan: SplitPlan, shard: Shard, digests: list[U64] | None) -> Iterator[Piece]:
-    """The shard's rows as the output's columns. digests: as above."""
+def _derived(
+    plan: SplitPlan,
+    shard: Shard,
+    digests: list[U64] | None,
+    joined: Callable[[int, int], list[pa.ChunkedArray]] | None,
+) -> Iterator[Piece]:
+    """The shard's rows as the output's columns. digests: as above; joined: reads the features of rows, if any."""
     where = str(shard.path)
     for chunk in read_chunks(shard):
         try:
@@ -348,6 +370,10 @@ def _derived(plan: SplitPlan, shard: Shard, digests: list[U64] | None) -> Iterat
                 own = table.select(list(plan.content.schema.names))  # text files keep the text of declared types
                 own = typed(own, plan.types, plan.settings.null_values, where, chunk.first_row)
                 digests.append(plan.content.of_table(own))
+            if joined is not None and plan.joins is not None:
+                features = joined(chunk.first_row, len(table))
+                fields = [*table.schema, *plan.joins.fields]
+                table = pa.table([*table.columns, *features], schema=pa.schema(fields))
             yield table
         except InputError as error:
             if where in str(error):

@@ -22,6 +22,7 @@ from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.split.cutoff import DateBins
+from headrace.split.joins.verify import join_checks
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import on_utc
 from headrace.split.verify_folds import verify_folds
@@ -61,8 +62,9 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     repeats = run.manifest.facts.get("duplicates")  # None where nobody looked, as for a run of an older version
     compared = () if repeats is None else tuple(repeats["content"])
     settings = TemporalSplit(**config)
+    joined = join_checks(run, settings, workers or default_workers()) if settings.join else ()
     if settings.folds is not None:
-        return verify_folds(run, settings, workers or default_workers())
+        return [*verify_folds(run, settings, workers or default_workers()), *joined]
     said = run.manifest.facts.get("dates")  # None for a run of an older version
     bins = None if said is None else DateBins(said["first_us"], said["width_us"], len(said["rows"]["train"]))
     seen = {split: _read(run, settings, split, bins, compared, workers or default_workers()) for split in run.splits}
@@ -96,7 +98,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
             content_check(run, settings.duplicates, repeats, {split: seen[split].content for split in settings.splits})
         )
         checks += _near_checks(run, settings, repeats, workers or default_workers())
-    return checks
+    return [*checks, *joined]
 
 
 def _near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], workers: int) -> list[Check]:

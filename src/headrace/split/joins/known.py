@@ -1,0 +1,171 @@
+"""Choose for every row the latest feature of its entity that was known at its time. Pure.
+
+Entity and time of a feature make one 64-bit key, so one sort orders features by entity and the time they were known
+from, and a search finds for each row the last that was known. The feature that counts is not that one but, among those
+up to it, the one of the latest event: a late correction of an old event does not hide a newer one. So features are
+ranked by (entity, event, ...) as well, and the running maximum of the rank, in the order of knowing, is the rank of the
+feature that counts. Ranks ascend with the entity, so the maximum never reaches over from another one.
+
+About 100 ns a feature, and 100 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from headrace.arrays import I64, U64, Bools
+from headrace.split.allocate import Hashes
+
+_KEY_BITS = 63
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Features [N]: number of their entity, microseconds of the event, and from when on they were known, if apart."""
+
+    entity: I64
+    event: I64
+    known: I64 | None = None
+
+
+def latest_known(
+    features: Timed, entity: I64, time: I64, max_age_us: int | None, ranked: Callable[[I64], I64]
+) -> tuple[I64, int]:
+    """Return for each row [R] the place of its feature, -1 for none, and how many rows have only one that is too old.
+
+    entity, time: of the rows. ranked: ranks features [M], given by place, by their values: it decides between features
+    of one event that were known at the same time. Of those known at different times the one known last counts.
+    """
+    found = np.full(len(time), -1, np.int64)
+    if not len(time) or not len(features.event):
+        return found, 0
+    event, known = features.event, features.known
+    usable = event if known is None else np.maximum(event, known)
+    of_event, of_usable, of_row, shift = _keys((features.entity, event), (features.entity, usable), (entity, time))
+
+    by_event = np.argsort(of_event)  # unstable, and four times as fast; equal keys are settled next
+    _settle(by_event, of_event[by_event], known, ranked)
+    order, best = by_event, None
+    if known is not None:
+        rank = np.empty(len(by_event), np.int64)
+        rank[by_event] = np.arange(len(by_event))
+        order = np.argsort(of_usable)
+        best = np.maximum.accumulate(rank[order])
+    ordered = of_usable[order]
+    rows = np.argsort(of_row)  # searched in order: the features that are looked at stay in the cache
+    last = np.searchsorted(ordered, of_row[rows], side="right") - 1
+    own = (last >= 0) & (ordered[last] >> shift == of_row[rows] >> shift)
+    rows, last = rows[own], last[own]
+    chosen = by_event[last if best is None else best[last]]
+    if max_age_us is None:
+        found[rows] = chosen
+        return found, 0
+    young = time[rows] - event[chosen] <= max_age_us
+    found[rows[young]] = chosen[young]
+    return found, int(len(young) - np.count_nonzero(young))
+
+
+def _keys(*pairs: tuple[I64, I64]) -> tuple[U64, U64, U64, np.uint64]:
+    """Put entity and time of each pair into one key, ordered by both; and by how many bits the entity is shifted."""
+    entities, times = [entity for entity, _ in pairs], [time for _, time in pairs]
+    first, last = min(int(each.min()) for each in times), max(int(each.max()) for each in times)
+    bits = (last - first).bit_length()
+    if bits + int(max(each.max() for each in entities)).bit_length() > _KEY_BITS:
+        distinct = np.unique(np.concatenate(times))
+        times, first, bits = [np.searchsorted(distinct, each) for each in times], 0, len(distinct).bit_length()
+    shift = np.uint64(bits)
+    keys = [
+        (entity.astype(np.uint64) << shift) | (time - first).astype(np.uint64)
+        for entity, time in zip(entities, times, strict=True)
+    ]
+    return keys[0], keys[1], keys[2], shift
+
+
+def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I64]) -> None:
+    """Put features of one entity and event in order, in place: by when they were known, then by their values."""
+    places = _repeated(keys[1:] == keys[:-1])
+    if not len(places):
+        return
+    rows, keys = order[places], keys[places]
+    later = np.zeros(len(rows), np.int64) if known is None else known[rows]
+    if known is not None:
+        turn = np.lexsort((later, keys))
+        rows, keys, later = rows[turn], keys[turn], later[turn]
+    again = _repeated((keys[1:] == keys[:-1]) & (later[1:] == later[:-1]))
+    if len(again):
+        tied = rows[again]
+        rows[again] = tied[np.lexsort((ranked(tied), later[again], keys[again]))]
+    order[places] = rows
+
+
+def _repeated(same: Bools) -> I64:
+    """List the places that are the same as the one before or behind them."""
+    inside = np.zeros(len(same) + 1, np.bool_)
+    inside[1:] |= same
+    inside[:-1] |= same
+    return np.flatnonzero(inside)
+
+
+def ranks(values: pa.Table) -> I64:
+    """Rank rows by their values, column by column; missing is least, numbers go by size, text by its bytes. [N]"""
+    columns = [pl.Series(str(number), _ordered(column)) for number, column in enumerate(values.columns)]
+    found = np.empty(values.num_rows, np.int64)
+    if columns:
+        order = (
+            pl.DataFrame(columns).select(pl.arg_sort_by([each.name for each in columns], nulls_last=False)).to_series()
+        )
+        found[order.to_numpy()] = np.arange(len(found))
+    return found
+
+
+def _ordered(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Turn floats into whole numbers of the same order, in which 0.0 and -0.0, equal to a sort, differ."""
+    if not pa.types.is_floating(column.type):
+        return column
+    size = column.type.bit_width
+    missing = np.asarray(column.is_null().to_numpy(), np.bool_)
+    numbers = column.to_numpy().astype(f"f{size // 8}").view(f"i{size // 8}")
+    numbers = numbers ^ ((numbers >> (size - 1)) & np.iinfo(numbers.dtype).max)
+    return pa.array(numbers, mask=missing)
+
+
+def numbered(known: Hashes, hashes: Hashes) -> I64:
+    """Find each hash [N] among known ones, which are ascending and distinct; -1 for those that are not there.
+
+    A table of the upper bits leads to a place a few steps before it: hashes are spread evenly between the first and the
+    last, as those of a partition are. A binary search takes six times as long.
+    """
+    if not len(known):
+        return np.full(len(hashes), -1, np.int64)
+    first, last = known.high[0], known.high[-1]
+    shift = np.uint64(max(0, int(last - first).bit_length() - max(1, (4 * len(known)).bit_length())))
+    edges = np.arange(int((last - first) >> shift) + 2, dtype=np.uint64)
+    starts = np.searchsorted((known.high - first) >> shift, edges)
+    inside = (hashes.high >= first) & (hashes.high <= last)
+    slot = np.where(inside, (hashes.high - first) >> shift, np.uint64(len(edges) - 1)).astype(np.int64)
+    at = starts[slot]
+    left = np.arange(len(at))
+    while len(left):
+        place = np.minimum(at[left], len(known) - 1)
+        high, low = known.high[place], known.low[place]
+        behind = (high < hashes.high[left]) | ((high == hashes.high[left]) & (low < hashes.low[left]))
+        left = left[behind & (at[left] < len(known) - 1)]
+        at[left] += 1
+    at = np.minimum(at, len(known) - 1)
+    hit = (known.high[at] == hashes.high) & (known.low[at] == hashes.low)
+    return np.where(hit, at, -1)
+
+
+def without_order(columns: Sequence[pa.Field]) -> pa.Field | None:
+    """Return the first column whose values have no order, and so could not settle ties."""
+    kinds = (
+        *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128),
+        *(pa.types.is_temporal, pa.types.is_string, pa.types.is_large_string),
+        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+    )
+    return next((field for field in columns if not any(kind(field.type) for kind in kinds)), None)

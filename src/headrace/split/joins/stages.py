@@ -1,0 +1,364 @@
+"""Join features to the rows of a split, out of core, as stages of a run.
+
+    join_features   each file of features     → its piece, by partition of entities
+    join_rows       each shard of the source  → entity and time of the rows that are kept, by partition
+    join_match      each partition            → the features of its rows, for each stretch of rows of the source
+
+A stretch is some consecutive rows of a shard. What partitions leave of a stretch is put in the order of its rows when
+the shard is written. On disk: the features' values and 12 bytes for each, 16 bytes a row, and the joined values.
+A match takes about 200 bytes for each of its half a million features or rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.arrays import I64, U32
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import InputError
+from headrace.formats.schema import few, hint, type_named
+from headrace.formats.shard import Shard
+from headrace.formats.source import common_schema, survey, with_content
+from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.events import Note
+from headrace.run.receipts import Receipt
+from headrace.split.allocate import Hashes
+from headrace.split.joins.features import Features, folder
+from headrace.split.joins.known import Timed, latest_known, ranks, without_order
+from headrace.split.joins.pieces import (
+    ENTITY,
+    EVENT,
+    KNOWN,
+    NOBODY,
+    UNTIMED,
+    Join,
+    PieceWriter,
+    gather_features,
+    piece_file,
+    read_batches,
+)
+from headrace.split.scan import MIXED, one_form_advice
+from headrace.split.settings import TemporalSplit
+
+STRETCH_ROWS = 1 << 19
+_PARTITION_ROWS, MAX_PARTITIONS = 1 << 19, 1 << 12
+_TASK_BYTES = 256 << 20  # of one task, and together they stay below the limit
+_MEMORY_BYTES = 768 << 20
+_TEXT_ROW_BYTES = 32  # of a file of features that is no Parquet, about
+ROW, TIME, JOINED = "row", "time", "joined"
+ROW_SCHEMA = pa.schema([(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.uint32())])
+
+
+@dataclass(frozen=True)
+class Joins:
+    """All tables of features of a run.
+
+    entities: of all rows, ascending by hash; partitions: of them; stretches: of the rows of each source shard.
+    """
+
+    joins: Sequence[Join]
+    entities: Hashes
+    partitions: int
+    stretches: Sequence[int]
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns that rows get."""
+        return [field for join in self.joins for field in join.output]
+
+    def reader(self, run: Path, shard: int) -> Callable[[int, int], list[pa.ChunkedArray]]:
+        """Return what reads the joined columns of some consecutive rows of a shard: first row, number of rows."""
+        begin = sum(self.stretches[:shard])
+        held: dict[int, pa.Table] = {}
+
+        def read(first_row: int, rows: int) -> list[pa.ChunkedArray]:
+            parts = []
+            while rows:
+                stretch, first = divmod(first_row, STRETCH_ROWS)
+                if stretch not in held:
+                    held.clear()
+                    held[stretch] = self._stretch(run, begin + stretch)
+                part = held[stretch].slice(first, min(rows, STRETCH_ROWS - first))
+                parts.append(part)
+                first_row, rows = first_row + len(part), rows - len(part)
+            found: list[pa.ChunkedArray] = pa.concat_tables(parts).columns if parts else self._empty().columns
+            return found
+
+        return read
+
+    def _empty(self) -> pa.Table:
+        return pa.schema(self.fields).empty_table()
+
+    def _stretch(self, run: Path, number: int) -> pa.Table:
+        """Put in order what the partitions have of a stretch; rows that asked for nothing get nulls."""
+        columns: list[pa.ChunkedArray] = []
+        for join in self.joins:
+            paths = [run / matched_file(join.number, part) for part in range(self.partitions)]
+            parts = [table for path in paths for table in read_batches(path, number, sum(self.stretches))]
+            table = pa.concat_tables(parts).combine_chunks()
+            place = np.full(STRETCH_ROWS, -1, np.int64)
+            place[table[ROW].to_numpy()] = np.arange(len(table))
+            columns += table.drop_columns([ROW]).take(pa.array(place, mask=place < 0)).columns
+        return pa.table(columns, schema=pa.schema(self.fields))
+
+
+def matched_file(join: int, partition: int) -> str:
+    """Path of the features of a partition's rows, relative to the run."""
+    return piece_file(f"{join}-matched-{partition:05d}")
+
+
+def rows_name(shard: int) -> str:
+    """Name of the piece of the rows of a shard."""
+    return f"rows-{shard:05d}"
+
+
+def features_name(join: int, shard: int) -> str:
+    """Name of the piece of a file of features."""
+    return f"{join}-features-{shard:05d}"
+
+
+def survey_joins(
+    settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]], source: pa.Schema
+) -> list[Join]:
+    """Find the columns that rows get. files: of the whole run; source: the schema of the rows.
+
+    Raises `InputError` for columns that are not there, that have no order, or that rows have already.
+    """
+    names = dict.fromkeys(source.names, "a column of the source")
+    if settings.lineage == "columns":
+        names |= dict.fromkeys(("source_shard", "source_row"), "a column of lineage")
+    joins = []
+    for number, features in enumerate(settings.join):
+        own = [pair for pair in files if pair[1].startswith(folder(number))]
+        shards = context.map([partial(survey, path, name) for path, name in own])
+        join = _surveyed(settings, number, features, shards)
+        first = with_content(shards)[0].path
+        for name in join.output.names:
+            if name in names:
+                raise InputError(
+                    f"{first}: rows would get the column {name!r}, which is {names[name]} already; give "
+                    f"join[{number}] a prefix=, or list other columns to join"
+                )
+            names[name] = f"a column of join[{number}]"
+        joins.append(join)
+    return joins
+
+
+def _surveyed(settings: TemporalSplit, number: int, features: Features, shards: Sequence[Shard]) -> Join:
+    where = with_content(shards)[0].path
+    assert settings.entity is not None
+    schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
+    entity = features.entity or settings.entity
+    roles = {"entity": entity, "event_time": features.event_time}
+    roles |= {} if features.known_at is None else {"known_at": features.known_at}
+    wanted = roles | {f"columns[{place}]": name for place, name in enumerate(features.columns)}
+    wanted |= {f"types[{name!r}]": name for name in features.types}
+    for role, name in wanted.items():
+        if name not in schema.names:
+            raise InputError(
+                f"{where}: has no column {name!r} (join[{number}].{role}); its columns are "
+                f"{few(schema.names)}{hint(schema.names)}"
+            )
+    columns = features.columns or tuple(name for name in schema.names if name not in roles.values())
+    if not columns:
+        raise InputError(f"{where}: has no column beside entity and times; list those to join as its columns")
+    types = {name: type_named(word) for name, word in features.types.items() if name in columns}
+    read = pa.schema([schema.field(name).with_nullable(True) for name in columns])
+    output = pa.schema([(f"{features.prefix}{each.name}", types.get(each.name, each.type)) for each in read])
+    if (odd := without_order(list(output))) is not None:
+        raise InputError(
+            f"{where}: column {odd.name} is {odd.type}, whose values have no order to settle ties by; list only "
+            f"flat columns to join"
+        )
+    return Join(
+        features=features,
+        number=number,
+        shards=shards,
+        entity=entity,
+        read=read,
+        output=output,
+        types=types,
+        null_values=settings.null_values,
+        bad_rows=settings.bad_rows,
+        timezone=settings.timezone,
+        seed=settings.seed,
+    )
+
+
+def partitions_of(joins: Sequence[Join], rows: int) -> int:
+    """Choose how many partitions there are, by the rows and the features of the largest table."""
+    most = max([rows, *(sum(map(_rows_about, join.shards)) for join in joins)])
+    return min(MAX_PARTITIONS, max(1, -(-most // _PARTITION_ROWS)))
+
+
+def _rows_about(shard: Shard) -> int:
+    if shard.kind.format == "parquet" and shard.content != "nothing":
+        with shard.path.open("rb") as file:
+            return int(pq.read_metadata(file).num_rows)
+    return shard.size // _TEXT_ROW_BYTES
+
+
+def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
+    """Gather all features by partition; the receipts of each table. Raises `InputError` for times of two forms."""
+    tasks, owners = [], []
+    for join in joins.joins:
+        for place, shard in enumerate(join.shards):
+            name = features_name(join.number, place)
+            work = partial(
+                gather_features,
+                join=join,
+                shard=shard,
+                name=name,
+                entities=joins.entities,
+                partitions=joins.partitions,
+            )
+            tasks.append(Task(shard.name, shard.size, work, [shard.path]))
+            owners.append(join.number)
+    receipts = _few_at_once(context).stage("join_features", tasks, durable=False)
+    found = [
+        [receipt for owner, receipt in zip(owners, receipts, strict=True) if owner == join.number]
+        for join in joins.joins
+    ]
+    for join, own in zip(joins.joins, found, strict=True):
+        _one_form(join, own)
+    return found
+
+
+def digest_of(gathered: Sequence[Receipt]) -> str:
+    """Digest the files of a table of features: by the bytes of local files, the versions of objects in a store."""
+    return sha256_hex(canonical_json([each.result["version"] for each in gathered]))
+
+
+def join_stages(
+    context: RunContext, joins: Joins, sources: Sequence[Shard], write_rows: Callable[[int, TaskFiles], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Do the stages, and return what the manifest says of each table of features.
+
+    write_rows: writes the piece of a shard's rows, given its place, and returns the task's result.
+    """
+    gathered = gather_stage(context, joins)
+    rows = [Task(shard.name, 0, partial(write_rows, place)) for place, shard in enumerate(sources)]
+    context.stage("join_rows", rows, durable=False)
+    matches = [
+        Task(f"join[{join.number}], partition {part}", 0, partial(match, joins=joins, join=join, partition=part))
+        for join in joins.joins
+        for part in range(joins.partitions)
+    ]
+    receipts = _few_at_once(context).stage("join_match", matches, durable=False)
+    facts = []
+    for join, own in zip(joins.joins, gathered, strict=True):
+        done = receipts[join.number * joins.partitions : (join.number + 1) * joins.partitions]
+        counted = [
+            *((word, name, own) for word, name in (("rows_read", "features"), (NOBODY, NOBODY), (UNTIMED, UNTIMED))),
+            *((word, word, done) for word in ("rows", "matched", "too_old")),
+        ]
+        facts.append(
+            {
+                "columns": list(join.output.names),
+                **{name: sum(int(each.result.get(word, 0)) for each in of) for word, name, of in counted},
+                "partitions": joins.partitions,
+                "digest": digest_of(own),
+            }
+        )
+        context.on_event(_told(join, facts[-1]))
+    return facts
+
+
+def _told(join: Join, found: dict[str, Any]) -> Note:
+    """Say how many rows got features; a warning where none did, as the two then rarely name entities alike."""
+    told = f"join[{join.number}]: {found['matched']:,} of {found['rows']:,} rows with an entity got features"
+    if found["too_old"]:
+        told += f", {found['too_old']:,} have only one older than {join.features.max_age}"
+    if found["matched"] or not found["rows"]:
+        return Note("info", told)
+    where = join.shards[0].path
+    return Note(
+        "warning", f"{told}; check that {join.entity!r} of {where} names entities as the rows do, and its times"
+    )
+
+
+def _few_at_once(context: RunContext) -> RunContext:
+    """Let no more tasks run at a time on each machine than memory is meant for."""
+    return replace(context, workers=min(context.workers, context.engine.machines() * (_MEMORY_BYTES // _TASK_BYTES)))
+
+
+def _one_form(join: Join, gathered: Sequence[Receipt]) -> None:
+    """Raise `InputError` naming two files whose times are written in two forms."""
+    for role, name in join.times.items():
+        first: dict[str, str] = {}
+        for receipt, shard in zip(gathered, join.shards, strict=True):
+            for form in receipt.result["forms"][role]:
+                first.setdefault(form, str(shard.path))
+        if len(first) > 1 and not (join.features.time_format == "iso" and first.keys() == MIXED):
+            (form, path), (other, elsewhere) = list(first.items())[:2]
+            raise InputError(
+                f"{elsewhere}: {name} is of form {other}, in {path} of form {form}; {one_form_advice(sorted(first))}"
+            )
+
+
+def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[str, Any]:
+    """Write the features of a partition's rows, a batch for each stretch."""
+    asked = rows_of(files.run, joins, partition)
+    values, result = features_of_rows(files.run, joins, join, partition, asked)
+    numbers = np.concatenate([np.empty(0, np.uint32), *(each[ROW].to_numpy() for each in asked)])
+    table = values.add_column(0, ROW, pa.array(numbers)).combine_chunks()
+    with files.arrow_batches(matched_file(join.number, partition), table.schema) as write:
+        begin = 0
+        for each in asked:
+            write(table.slice(begin, len(each)))
+            begin += len(each)
+    return result
+
+
+def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
+    """Read the rows of a partition that ask for features, a table for each stretch."""
+    paths = [run / piece_file(rows_name(place)) for place in range(len(joins.stretches))]
+    return [table for path in paths for table in read_batches(path, partition, joins.partitions)]
+
+
+def features_of_rows(
+    run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]
+) -> tuple[pa.Table, dict[str, int]]:
+    """Find the features of rows, in their order: the columns of the output by number, null where there is none."""
+    paths = [run / piece_file(features_name(join.number, place)) for place in range(len(join.shards))]
+    pieces = [table for path in paths for table in read_batches(path, partition, joins.partitions)]
+    first = -(-partition * len(joins.entities) // joins.partitions)  # the least number of the partition
+    entity, row_entity = (_column(tables, ENTITY, np.uint32).astype(np.int64) - first for tables in (pieces, asked))
+    known = None if join.features.known_at is None else _column(pieces, KNOWN, np.int64)
+    features = Timed(entity, _column(pieces, EVENT, np.int64), known)
+    values = pa.concat_tables([join.schema.empty_table(), *pieces]).drop_columns([ENTITY, *join.times])
+    values = values.combine_chunks()
+
+    def ranked(places: I64) -> I64:
+        return ranks(values.take(pa.array(places)))
+
+    time: I64 = _column(asked, TIME, np.int64)
+    found, too_old = latest_known(features, row_entity, time, join.features.max_age_us, ranked)
+    table = values.take(pa.array(found, mask=found < 0))
+    matches = int(np.count_nonzero(found >= 0))
+    return table, {"rows_read": len(time), "rows": len(time), "matched": matches, "too_old": too_old}
+
+
+def _column(tables: Sequence[pa.Table], name: str, kind: type[np.generic]) -> Any:
+    return np.concatenate([np.empty(0, kind), *(each[name].to_numpy() for each in tables)])
+
+
+def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
+    """Write the piece of a shard's rows: numbers of their entities, times in UTC, and their own numbers, ascending."""
+    with files.arrow_batches(piece_file(rows_name(shard)), ROW_SCHEMA) as write:
+        writer = PieceWriter(write, len(joins.entities), joins.partitions)
+        for stretch in range(joins.stretches[shard]):
+            first = stretch * STRETCH_ROWS
+            part = slice(*np.searchsorted(number, (first, first + STRETCH_ROWS)).tolist())
+            own: U32 = (number[part] - first).astype(np.uint32)
+            columns: list[I64 | U32] = [entity[part].astype(np.uint32), time[part], own]
+            writer.append(pa.table(columns, schema=ROW_SCHEMA))
+    return {"rows_read": len(number)}
