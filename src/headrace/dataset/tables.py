@@ -18,9 +18,10 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from headrace.dataset.snapshots import read_snapshot
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,20 +49,27 @@ def is_table(value: object) -> bool:
 
 
 def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
-    """Replace every table in a value by the directory of its copy; lists and mappings are looked into."""
+    """Replace every table in a value by the directory of its copy; lists and mappings are looked into.
+
+    An address of a snapshot is a table too; see `dataset.snapshots`.
+    """
+    if isinstance(value, str | PurePath):
+        snapshot = read_snapshot(value)
+        return value if snapshot is None else keep(snapshot[1], cache_dir, version=snapshot[0])
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
         return {name: with_paths(each, cache_dir) for name, each in value.items()}
-    if isinstance(value, list | tuple) and any(not isinstance(each, str | int | float) for each in value):
+    if isinstance(value, list | tuple) and any(not isinstance(each, int | float) for each in value):
         return [with_paths(each, cache_dir) for each in value]
     return value
 
 
-def keep(table: object, cache_dir: str | Path | None = None) -> Path:
+def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "") -> Path:
     """Write a table, or tables by split, into the cache, and return the directory of its shards.
 
-    cache_dir: as of `headrace.open`. Memory is O(row group). Raises `InputError` for tables without columns, splits of
+    cache_dir: as of `headrace.open`. version: words that are part of what the copy is named by.
+    Memory is O(row group). Raises `InputError` for tables without columns, splits of
     strange names, and types that Parquet cannot hold, and `StoreError`.
     """
     from headrace.dataset.local_shards import cache_directory
@@ -78,7 +86,7 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
     home = local.make_directory(cache_directory(cache_dir) / "tables")
     made = local.make_directory(local.temporary_for(home / "table"))
     try:
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(version.encode())
         files: list[Path] = []
         for split, each in sorted(splits.items()):
             digest.update(f"{split}\0".encode())

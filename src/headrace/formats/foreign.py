@@ -43,7 +43,7 @@ class Layout:
     def refusal(self, directory: str | Path) -> str:
         """Say what the directory is and what to do, without the directory's name in front."""
         export = self.export.replace("PATH", repr(str(directory)))
-        return f"is {self.name}{'' if self.files == 'saved' else ', which headrace does not read'}; {export}"
+        return f"is {self.name}{'' if self.files == 'saved' else ', which headrace does not read as files'}; {export}"
 
 
 def _python(code: str) -> str:
@@ -53,13 +53,14 @@ def _python(code: str) -> str:
 _ROWS_TO_PARQUET = "pq.write_table(pa.Table.from_pylist(list(rows)), PATH + '.parquet')"
 _DELTA = Layout(
     "a Delta table",
-    "in Python give deltalake.DeltaTable(PATH) as the source, or "
+    "put 'delta:' before its path (extra deltalake), or "
     + _python("import polars; polars.scan_delta(PATH).sink_parquet(PATH + '.parquet')")
     + " (needs deltalake)",
 )
 _ICEBERG = Layout(
     "an Iceberg table",
-    _python(
+    "put 'iceberg:' before its path (extra pyiceberg), or "
+    + _python(
         "import glob, os, polars; polars.scan_iceberg(max(glob.glob(PATH + '/metadata/*.metadata.json'),"
         " key=os.path.getmtime)).sink_parquet(PATH + '.parquet')"
     )
@@ -69,7 +70,8 @@ _HUDI = Layout("a Hudi table", _python("spark.read.format('hudi').load(PATH).wri
 _LAYOUTS = {
     "lance": Layout(
         "a Lance dataset",
-        _python(
+        "put 'lance:' before its path (extra pylance), or "
+        + _python(
             "import lance, pyarrow.dataset as ds; ds.write_dataset(lance.dataset(PATH).scanner().to_reader(),"
             " PATH + '-parquet', format='parquet')"
         ),
