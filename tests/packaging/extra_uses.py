@@ -140,6 +140,18 @@ def datasets_dataset() -> None:
     _table()["all"].to_datasets()
 
 
+def delta_open() -> None:
+    headrace.open("delta:.")
+
+
+def iceberg_open() -> None:
+    headrace.open("iceberg:.")
+
+
+def lance_open() -> None:
+    headrace.open("lance:.")
+
+
 def validate_sharding() -> str:
     """A module that is run: its error goes to a person."""
     said = io.StringIO()

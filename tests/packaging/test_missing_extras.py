@@ -34,6 +34,9 @@ PACKAGES = {
     "pandas": ["pandas"],
     "duckdb": ["duckdb"],
     "datasets": ["datasets"],
+    "deltalake": ["deltalake"],
+    "pyiceberg": ["pyiceberg"],
+    "pylance": ["lance"],
 }
 ALL = tuple(sorted({name for names in PACKAGES.values() for name in names} | {"torchdata"}))
 USES = [
@@ -62,6 +65,9 @@ USES = [
     ("pandas", "pandas_frame", ["pandas"]),
     ("duckdb", "duckdb_relation", ["duckdb"]),
     ("datasets", "datasets_dataset", ["datasets"]),
+    ("deltalake", "delta_open", ["deltalake"]),
+    ("pyiceberg", "iceberg_open", ["pyiceberg"]),
+    ("pylance", "lance_open", ["lance"]),
 ]
 
 

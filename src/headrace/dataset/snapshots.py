@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any
 
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, MissingExtra
 
 _ADDRESS = re.compile(r"(delta|iceberg|lance):(?://(?=/))?(.+?)(?:@([0-9]+))?", re.DOTALL)
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg", "lance": "lance"}
@@ -25,7 +25,7 @@ def read_snapshot(address: object) -> tuple[str, Any] | None:
     """Open the snapshot that an address names; None where it names none. Returns words for it, and a table.
 
     The words hold the kind, the identity that the table gives itself where it has one, and the version. Raises
-    `SettingsError` where the library is missing, and `InputError` where the table or version is, or cannot be read.
+    `MissingExtra` where the library is missing, and `InputError` where the table or version is, or cannot be read.
     """
     match = _ADDRESS.fullmatch(str(address)) if isinstance(address, str | PurePath) else None
     path = "" if match is None else os.path.abspath(os.path.expanduser(match[2]))
@@ -37,7 +37,7 @@ def read_snapshot(address: object) -> tuple[str, Any] | None:
     try:
         import_module(_LIBRARIES[kind])
     except ImportError as error:
-        raise SettingsError(f"{address}: needs {_EXTRAS[kind]}; install headrace[{_EXTRAS[kind]}]") from error
+        raise MissingExtra(_LIBRARIES[kind], _EXTRAS[kind]) from error
     try:
         identity, table = {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
     except Exception as error:  # each library has families of its own
