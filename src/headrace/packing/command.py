@@ -211,9 +211,11 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     cut = ", ".join(f"{count:,} {done[name]}" for name, count in facts["too_long"].items() if count)
     typed = facts.get("special_text_rows", 0)  # runs made before it was counted have none
     in_bins, encoded = facts["packed"]["tokens"], facts["encoded"]["encoded_tokens"]
+    more = sum(each["tokens"] for each in facts.get("repeated", {}).values())
+    again = f" + {more:,} repeated" if more else ""
     lines = [
         *([f"sequences longer than a bin: {cut}"] if cut else []),
         *([f"{typed:,} rows hold the text of a special token in a message (special_text)"] if typed else []),
-        f"{read:,} rows read, {encoded:,} tokens = {in_bins:,} in bins + {encoded - in_bins:,} left out",
+        f"{read:,} rows read, {encoded:,} tokens{again} = {in_bins:,} in bins + {encoded + more - in_bins:,} left out",
     ]
     console.print("\n".join(lines), highlight=False)

@@ -49,10 +49,11 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="fullest_shuffle: best_fit_shuffle or exact_fit_shuffle, whichever needs fewer bins.",
     )
     seed: int = _splits(42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing.")
-    too_long: Literal["truncate", "drop", "split", "error"] = _packing(
+    too_long: Literal["truncate", "drop", "split", "turns", "error"] = _packing(
         "error",
-        description="Sequences that fit no bin; truncate: cut at the end; split: cut into pieces. All but error are "
-        "counted, and so are trained tokens lost.",
+        description="Sequences that fit no bin; truncate: cut at the end; split: cut into pieces; turns: cut chats "
+        "between turns into pieces that repeat system prompt and tools. All but error are counted, and so are trained "
+        "tokens lost.",
     )
     pad_multiple: int = _packing(
         1,

@@ -110,8 +110,10 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     dropped, lost = _left_out(encoded, choice, packed)
     in_bins = sum(receipt.result["rows"] for receipt in packed)
     conserved = [("rows", rows_read, in_bins, dropped.total())]
+    repeated = {TOO_LONG: {"tokens": _summed(encoded, "repeated_tokens")["repeated_tokens"], "labels": 0}}
     for name in ("tokens", "labels"):
-        conserved.append((name, counts[f"encoded_{name}"], kept[name], sum(loss[name] for loss in lost.values())))
+        there = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
+        conserved.append((name, there, kept[name], sum(loss[name] for loss in lost.values())))
     held = _summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
     conserved += [(f"written {name}", kept[name], held[name], 0) for name in ("bins", "sequences", "stored_tokens")]
     if settings.loss_mask_alignment == "shift_left":
@@ -177,6 +179,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             "units": [{"of": what, **units} for what, units in choice.units],
             "encoded": counts,
             "lost": lost,
+            "repeated": repeated,
             **_summed(encoded, "special_text_rows"),
             "too_long": _summed(encoded, "truncated", "too_long_dropped", "divided"),
             "packed": kept,
