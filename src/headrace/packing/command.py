@@ -140,7 +140,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     from rich.table import Table
     from rich.text import Text
 
-    from headrace.cli.tables import print_facts
+    from headrace.cli.tables import percent, print_facts
     from headrace.dataset.manifest import in_usual_order
     from headrace.formats.source import told_empty
 
@@ -154,6 +154,9 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         groups = [group for group in facts["groups"] if group["split"] == split]
         for group in groups if len(groups) > 1 else ():
             table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
+        for source, own in sorted(pair for group in groups for pair in group.get("sources", {}).items()):
+            numbers = (f"{own['rows']:,}", f"{own['tokens']:,}", percent(own["labels"], own["tokens"]))
+            table.add_row(split, source, *numbers, style="dim")
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
         size = f"{manifest.splits[split].bytes / 1e6:,.1f}"
         table.add_row(split, name, *_numbers(groups), size, end_section=True)

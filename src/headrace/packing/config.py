@@ -39,6 +39,11 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="What to prepare: a blend file, a path to data, or the same as values."
     )
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")
+    pack_across: Literal["split", "dataset"] = _packing(
+        "split",
+        description="What a bin may hold; split: sequences of all datasets of a split, with the source and row of each "
+        "in columns of their own; dataset: of one dataset, whose shards a trainer can weigh.",
+    )
     capacity: Counted = _packing(
         "stored",
         description="What counts against pack_size; stored: all tokens; runtime: one less per sequence, for readers "
@@ -164,11 +169,23 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return self
 
     @model_serializer(mode="wrap")
-    def _without_near(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_later_settings(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         settings: dict[str, Any] = plain(self)
         if self.near is None:  # runs keep the names that they had before it could be asked
             settings.pop("near", None)
+        if not self.several_sources:
+            settings.pop("pack_across", None)
         return settings
+
+    @property
+    def several_sources(self) -> bool:
+        """Tell whether a split may hold rows of more than one dataset."""
+        return any(sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups())
+
+    @property
+    def packs_across(self) -> bool:
+        """Tell whether bins hold sequences of several datasets."""
+        return self.several_sources and self.pack_across == "split"
 
     @property
     def duplicates_are(self) -> Duplicates:
@@ -195,6 +212,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
             "compression": self.compression,
             "compression_level": level,
             "declared": "required" if own else "nullable",
+            "traced": self.packs_across,
         }
 
     @property
@@ -215,6 +233,8 @@ class PackedSequences(RecipeSettings, ChatSettings):
         A tokenizer of the hub is there by its name and commit too.
         """
         elsewhere = {"tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
+        if self.pack_across == "dataset":  # as all runs were before it could be asked
+            elsewhere.add("pack_across")
         settings = self.model_dump(mode="json", exclude=elsewhere)
         for sources in settings["blend"].values():
             for source in sources:

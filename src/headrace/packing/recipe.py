@@ -14,7 +14,7 @@ from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import HeadraceError, InputError, SettingsError, StoreError
 from headrace.machine import library_version
-from headrace.packing.blend import SPLITS, Dataset
+from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CURES
@@ -29,6 +29,7 @@ from headrace.packing.shards import (
     PUBLISHED,
     Group,
     Linked,
+    Pool,
     Shard,
     even_cuts,
     pack_group,
@@ -49,7 +50,7 @@ from headrace.stream.audit.exclude import exclusion_identity, read_excluded
 
 _SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a warning
 _KINDS = ("sequences", "tokens", "labels")
-_NOT_OF_GROUPS = {"blend", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
+_NOT_OF_GROUPS = {"blend", "pack_across", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
 _BIN_WITHOUT_LABEL = "bin_without_label"
 
 
@@ -89,17 +90,23 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         least_tokens=settings.least_compared,
         near=near,
     )
-    groups = _groups(settings, datasets, choice, fingerprint)
+    pools = [Pool(each.source.name, [each], [owner], origins[owner]) for owner, each in enumerate(datasets)]
+    if settings.packs_across:
+        joined = Origins.joined(origins, [len(each.names) for each in datasets])
+        pools = [Pool("blend", datasets, range(len(datasets)), joined)]
+    groups = _groups(settings, pools, choice, fingerprint)
     packing = []
     for group, sequences in groups.items():
-        own = partial(pack_group, settings=settings, group=group, sequences=sequences, origins=origins[group.dataset])
+        own = partial(pack_group, settings=settings, group=group, sequences=sequences, pool=pools[group.pool])
         packing.append(Task(f"{group.split}/{group.name}", 8 * len(sequences), own))
     packed = context.stage("pack", packing, durable=False)
     shards = _shards(settings, list(groups), packed)
+    owners, sources = [each.owners for each in pools], [each.files for each in pools]
 
     def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        spools = [Spool.open(files.run / task.file()) for task in tasks if task.owner == shard.group.dataset]
-        return write_shard(files, settings, shard, JoinedSpool(spools), pad_id or 0, fingerprint)
+        spools = [Spool.open(files.run / task.file()) for task in tasks if task.owner in owners[shard.group.pool]]
+        names = sources[shard.group.pool]
+        return write_shard(files, settings, shard, JoinedSpool(spools), pad_id or 0, fingerprint, names)
 
     written = context.stage(
         "materialise", [Task(shard.target, shard.input_bytes, partial(write, shard)) for shard in shards]
@@ -151,7 +158,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     if benchmarks is not None:
         excluded["benchmarks"] = benchmarks.facts(each.result["excluded"] for each in encoded)
     return Outcome(
-        schema=schema_of(settings.parquet["declared"]),
+        schema=schema_of(settings.parquet["declared"], traced=settings.packs_across),
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
@@ -179,7 +186,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             "units": [{"of": what, **units} for what, units in choice.units],
             "encoded": counts,
             "lost": lost,
-            "repeated": repeated,
+            **({"repeated": repeated} if any(more["tokens"] for more in repeated.values()) else {}),
             **_summed(encoded, "special_text_rows"),
             "too_long": _summed(encoded, "truncated", "too_long_dropped", "divided"),
             "packed": kept,
@@ -211,21 +218,22 @@ def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequenc
         )
 
 
-def _groups(
-    settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, fingerprint: str
-) -> dict[Group, I64]:
-    """List what is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
+def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str) -> dict[Group, I64]:
+    """List what is packed on its own, with its sequences: every pool in every split, in the order of splits."""
     shared = settings.model_dump(mode="json", exclude=_NOT_OF_GROUPS) | exclusion_identity(settings)
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
-        for place, dataset in enumerate(datasets):
-            sequences = np.flatnonzero(choice.splits[place] == number)
+        for place, pool in enumerate(pools):
+            sequences = np.flatnonzero(np.concatenate([choice.splits[owner] for owner in pool.owners]) == number)
             if not len(sequences):
                 continue
-            name, source = dataset.source.name, dataset.source.model_dump(mode="json", exclude={"path"})
-            files = list(zip(dataset.names, dataset.sizes, strict=True))
-            digest = sha256_hex(canonical_json([name, dataset.split, source, files, shared, fingerprint]))
-            groups[Group(len(groups), place, name, split, f"datasets/{name}/{digest[:16]}")] = sequences
+            parts: list[Any] = []
+            for dataset in pool.datasets:
+                source = dataset.source.model_dump(mode="json", exclude={"path"})
+                files = list(zip(dataset.names, dataset.sizes, strict=True))
+                parts += [dataset.source.name, dataset.split, source, files]
+            digest = sha256_hex(canonical_json([*parts, shared, fingerprint]))
+            groups[Group(len(groups), place, pool.name, split, f"datasets/{pool.name}/{digest[:16]}")] = sequences
     return groups
 
 

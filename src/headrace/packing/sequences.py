@@ -190,7 +190,7 @@ def _mix(words: U64) -> U64:
 class Origins:
     """Sequences [N] in spool order; those of one source row stand together.
 
-    file int32, row int64: the source file's place in its dataset, and the row's number in it from 0.
+    file int32, row int64: the source file's place in its dataset, and the row's number in it from 1.
     unit_high, unit_low uint64: hash of what must stay in one split: the entity, else the row itself.
     content_high, content_low uint64: digest of what the row asks.
     lengths, labels int64: tokens, and those that are trained and have a token before them.
@@ -218,8 +218,14 @@ class Origins:
         return np.flatnonzero(new)
 
     @classmethod
-    def joined(cls, parts: Sequence[Origins]) -> Origins:
-        """Lay the sequences of several spools end to end."""
+    def joined(cls, parts: Sequence[Origins], files: Sequence[int] | None = None) -> Origins:
+        """Lay the sequences of several spools end to end.
+
+        files: how many each dataset has, where every part is of another; files are then numbered through.
+        """
+        if files is not None:
+            begins = np.cumsum([0, *files[:-1]], dtype=np.int32)
+            parts = [replace(part, file=part.file + begin) for part, begin in zip(parts, begins, strict=True)]
         kinds = (np.int32, np.int64, *(4 * (np.uint64,)), np.int64, np.int64, np.uint64)
         columns = {
             each.name: np.concatenate([np.empty(0, kind), *(getattr(part, each.name) for part in parts)])

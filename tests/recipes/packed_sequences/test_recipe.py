@@ -153,8 +153,8 @@ def test_weights_are_shares_of_tokens(tmp_path: Path) -> None:
     ]
     run = packed({"datasets": datasets}, tmp_path / "out")
 
-    groups = [group for group in run.manifest.facts["groups"] if group["split"] == "train"]
-    tokens = {group["dataset"]: group["tokens"] for group in groups}
+    (train,) = [group for group in run.manifest.facts["groups"] if group["split"] == "train"]
+    tokens = {name: own["tokens"] for name, own in train["sources"].items()}
     assert {"a", "b"} == set(tokens)
     assert abs(tokens["b"] / tokens["a"] - 0.22) < 150 / tokens["a"]
     assert run.manifest.dropped["weight"] > 200

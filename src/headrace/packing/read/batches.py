@@ -44,6 +44,7 @@ from headrace.packing.read.packed_rows import (
     lengths_of,
     stored_alignment,
 )
+from headrace.packing.storage.packed_parquet import TRACES
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.read.batch import in_format, make_batches
@@ -127,6 +128,10 @@ class PackedBatches:
                 f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
                 ' numbers there; use packed="off" for rows as they are'
             )
+
+    def default_columns(self, available: Sequence[str]) -> list[str]:
+        """Leave out where sequences come from: batches are for models."""
+        return [name for name in available if name not in TRACES.names]
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise `SettingsError` unless batches can be made of these columns."""
