@@ -156,7 +156,8 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
             table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
         for source, own in sorted(pair for group in groups for pair in group.get("sources", {}).items()):
             numbers = (f"{own['rows']:,}", f"{own['tokens']:,}", percent(own["labels"], own["tokens"]))
-            table.add_row(split, source, *numbers, style="dim")
+            of = f"{percent(own['tokens'], sum(group['tokens'] for group in groups))} of the tokens"
+            table.add_row(split, f"{source}, {of}", *numbers, style="dim")
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
         size = f"{manifest.splits[split].bytes / 1e6:,.1f}"
         table.add_row(split, name, *_numbers(groups), size, end_section=True)

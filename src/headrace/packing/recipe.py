@@ -117,7 +117,8 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     dropped, lost = _left_out(encoded, choice, packed)
     in_bins = sum(receipt.result["rows"] for receipt in packed)
     conserved = [("rows", rows_read, in_bins, dropped.total())]
-    repeated = {TOO_LONG: {"tokens": _summed(encoded, "repeated_tokens")["repeated_tokens"], "labels": 0}}
+    repeated: dict[str, Mapping[str, int]] = {"repeat": choice.repeated}
+    repeated[TOO_LONG] = {"tokens": _summed(encoded, "repeated_tokens")["repeated_tokens"], "labels": 0}
     for name in ("tokens", "labels"):
         there = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
         conserved.append((name, there, kept[name], sum(loss[name] for loss in lost.values())))
@@ -224,7 +225,11 @@ def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fi
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
         for place, pool in enumerate(pools):
-            sequences = np.flatnonzero(np.concatenate([choice.splits[owner] for owner in pool.owners]) == number)
+            side, copies = (
+                np.concatenate([of[owner] for owner in pool.owners]) for of in (choice.splits, choice.copies)
+            )
+            here = np.flatnonzero(side == number)
+            sequences = np.concatenate([here[copies[here] > turn] for turn in range(int(copies[here].max(initial=1)))])
             if not len(sequences):
                 continue
             parts: list[Any] = []

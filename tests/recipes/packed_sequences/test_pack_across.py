@@ -9,6 +9,7 @@ import pytest
 from recipe_cases import all_sequences, packed, sequence_of, sources, token_rows, write_jsonl
 
 import headrace
+from headrace.errors import SettingsError
 from tables import digests
 
 
@@ -109,3 +110,46 @@ def test_batches_hold_no_traces_unless_they_are_asked_for(tmp_path: Path, blend:
     assert not {"source", "source_row"} & set(plain)
     assert set(plain) | {"source_row"} == set(traced)
     assert "source" in dataset.schema.names
+
+
+@pytest.mark.parametrize("how", ["split", "dataset"])
+def test_epochs_repeat_whole_rows_in_train_alone_and_everything_adds_up(tmp_path: Path, blend: dict, how: str) -> None:
+    plain = packed(blend, tmp_path / "plain", pack_across=how).manifest.facts
+    names = [dataset["name"] for dataset in blend["datasets"]]
+    epochs = dict(zip(names, [0.5, 3, 2.5, 1, 1, 1, 1], strict=True))
+    datasets = [{**dataset, "epochs": epochs[dataset["name"]]} for dataset in blend["datasets"]]
+    run, again = (packed({"datasets": datasets}, tmp_path / str(n), pack_across=how, workers=n) for n in (1, 3))
+
+    assert digests(run.run) == digests(again.run)
+    facts = run.manifest.facts
+
+    def tokens(facts: dict[str, Any], split: str) -> dict[str, int]:
+        groups = [group for group in facts["groups"] if group["split"] == split]
+        alone = {group["dataset"]: group for group in groups}
+        return {name: own["tokens"] for group in groups for name, own in group.get("sources", alone).items()}
+
+    for name, before in tokens(plain, "train").items():
+        assert abs(tokens(facts, "train")[name] - epochs[name] * before) <= 151
+    assert tokens(facts, "valid") == tokens(plain, "valid")
+    once = all_sequences(tmp_path / "plain")
+    assert set(all_sequences(tmp_path / "1")) < set(once)
+    assert max(all_sequences(tmp_path / "1").values()) == 3
+    assert facts["repeated"]["repeat"]["tokens"] > 0
+    assert headrace.verify(tmp_path / "1").problems == []
+
+
+def test_weights_may_repeat_the_scarce_dataset(tmp_path: Path, blend: dict) -> None:
+    large, small = blend["datasets"][:2]
+    datasets = [large, {**small, "weight": 1, "repeat": 10}]
+    facts = packed({"datasets": [{**datasets[0], "weight": 9}, datasets[1]]}, tmp_path / "out").manifest.facts
+
+    (train,) = [group for group in facts["groups"] if group["split"] == "train"]
+    shares = {name: own["tokens"] / train["tokens"] for name, own in train["sources"].items()}
+    assert shares["small-20"] == pytest.approx(0.1, abs=0.01)
+    assert train["sources"]["small-20"]["sequences"] > 5 * train["sources"]["small-20"]["rows"]
+
+
+def test_epochs_beside_weights_are_refused(blend: dict) -> None:
+    datasets = [{**blend["datasets"][0], "epochs": 2}, {**blend["datasets"][1], "weight": 2}]
+    with pytest.raises(SettingsError, match="epochs beside weights"):
+        headrace.PackedSequences(blend={"datasets": datasets})
