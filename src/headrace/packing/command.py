@@ -127,6 +127,12 @@ def convert(
         declared=declared,
         metadata={ALIGNMENT_KEY: alignment},
     )
+    if alignment == "unknown":
+        say(
+            "warning: nothing says how the loss masks stand, so streams read these bins as plain lists; convert again"
+            " with --alignment, which is legacy_roll_right for most older files",
+            "err",
+        )
     if as_json:
         emit({**result, "path": str(target)})
         return

@@ -199,7 +199,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
 
 
 def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:
-    """Raise `InputError` if more rows are bad than `max_bad_share` allows."""
+    """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
     read = sum(receipt.result["rows_read"] for receipt in encoded)
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
@@ -217,6 +217,17 @@ def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequenc
             f"listed in {context.run / 'stage'}/*.rejected.jsonl: {CURES.get(most, 'correct them')}, or raise "
             "max_bad_share"
         )
+    if read and not any(receipt.result["sequences"] for receipt in encoded):
+        dropped: Counter[str] = Counter()
+        for receipt in encoded:
+            dropped.update(receipt.result["dropped"])
+            first = receipt.result["first"] | first
+        listed = "; ".join(
+            f"{reason} {rows:,}" + (f", first {first[reason]}" if reason in first else "")
+            for reason, rows in sorted(dropped.items())
+            if rows
+        )
+        raise InputError(f"no row of {read:,} gives a sequence to pack: {listed}; correct the data or the settings")
 
 
 def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str) -> dict[Group, I64]:

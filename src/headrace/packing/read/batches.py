@@ -15,6 +15,7 @@ tokens.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,9 +224,18 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
     if not known or not index.shards:
         return False
     try:
-        return stored_alignment(root / index.shards[0], index.formats[0]) is not None
+        said = stored_alignment(root / index.shards[0], index.formats[0])
     except (FileNotFoundError, InputError):
         return False  # reading will say what is wrong with it
+    if said == "unknown":
+        warnings.warn(
+            f"{root / index.shards[0]}: holds packed rows, and was converted without --alignment, so batches are lists"
+            " and not packed; convert it again with --alignment, or say where masks stand, e.g."
+            ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "legacy_roll_right"',
+            UserWarning,
+            stacklevel=2,
+        )
+    return said not in (None, "unknown")
 
 
 def packed_batches(

@@ -151,6 +151,9 @@ class ParquetShardWriter:
                 f"{where}: input_ids {input_ids.shape}, loss_mask {loss_mask.shape}, seq_start_id "
                 f"{seq_start_id.shape}; give one axis each, and as many mask values as ids"
             )
+        wrong = loss_mask[(loss_mask != 0) & (loss_mask != 1)]
+        if len(wrong):
+            raise ValueError(f"{where}: loss_mask holds {wrong[0]}; give 1 where a label is trained, else 0")
         self.write_bins(
             PackedRows.of_bin(
                 as_type(input_ids, np.dtype(np.int32), f"{where}: input_ids"),
