@@ -1,7 +1,7 @@
 """Packing sequences, gathering their tokens, writing and reading bins: headrace beside other ways, in one run.
 
-    python benchmarks/packing.py [--rounds 3] [--tables pack,blend,gather,write,read] [--bins 4000] [--most 1000000] [--large]
-                                 [--data ../shared/data] [--bridge algorithms.py]
+    python benchmarks/packing.py [--rounds 3] [--tables pack,blend,gather,write,read] [--bins 4000] [--most 1000000]
+                                 [--large] [--data ../shared/data] [--bridge algorithms.py]
 
 Every contestant runs in a fresh process, round after round. Times are CPU seconds of the process (with threads), which
 say nearly the same on a busy machine; ratios are of the same round. Imports and making the input are before the clock.

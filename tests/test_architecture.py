@@ -34,3 +34,17 @@ def test_every_file_that_the_page_names_is_there() -> None:
 
     assert named
     assert named <= modules
+
+
+def test_the_environment_is_read_by_commands_and_by_the_topology() -> None:
+    """Others hand variables on to processes of theirs, or set them for libraries that listen to nothing else."""
+    package = ROOT / "src/headrace"
+    commands = {"split/command.py", "validate_sharding.py"}
+    others = {"stream/ranks/topology.py", "engine/ray.py", "packing/chats/render_process.py"}
+    using = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"\bos\.(environ|getenv)\b", path.read_text())
+    }
+
+    assert commands | others == {name for name in using if not name.startswith("cli/")}

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
+    from headrace.split.fold_settings import GroupKFold, Rolling
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import LeakReport, find_leaks
     from headrace.stream.audit.rows import Audit, AuditReport, audit
@@ -80,6 +81,7 @@ _NAMES = {
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
+    "split.fold_settings": "GroupKFold Rolling",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "LeakReport find_leaks",
     "stream.audit.rows": "Audit AuditReport audit",
@@ -109,6 +111,7 @@ __all__ = [
     "EngineError",
     "Forgotten",
     "FunctionProcessor",
+    "GroupKFold",
     "GroupedPipeline",
     "HeadraceError",
     "Histories",
@@ -125,6 +128,7 @@ __all__ = [
     "Prepared",
     "Processor",
     "Rewrite",
+    "Rolling",
     "RunBusy",
     "Series",
     "SeriesBuilder",

@@ -23,7 +23,7 @@ import xxhash
 from headrace.arrays import U64
 
 _ROWS_IN_CACHE = 1 << 14
-_FEW_ITEMS = 16  # measured: to sort the words costs as much as to compare them with so many
+_FEW_ITEMS = 16  # measured: sorting the words costs as much as comparing them with this many
 _READ_BYTES = 1 << 18  # stays in the processor's cache between reading and hashing
 
 

@@ -102,7 +102,7 @@ def contexts(
 
 
 def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:
-    """Make Grain's `ReadOptions` for elements of this size: a buffer of so many bytes, at least one element a thread.
+    """Make Grain's `ReadOptions` for elements of this size: a bounded buffer, at least one element a thread.
 
     buffer_bytes: of each process that reads. Grain's own default is 500 elements, whatever they take.
     """

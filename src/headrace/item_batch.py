@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ItemBatch(Sequence[dict[str, Any]]):
-    """Items of one batch: `arrays`, tensors whose first axis is B; one by one to whoever asks, as default_collate does.
+    """Items of one batch: `arrays`, tensors whose first axis is B; or single items, as default_collate reads them.
 
     what: an item is called so in messages.
     """

@@ -29,7 +29,7 @@ def printable(text: str, most: int = MOST) -> str:
 
 
 def printable_lines(text: str, most: int = MOST) -> str:
-    """Make each line of a text printable; its line ends are meant."""
+    """Make each line of a text printable and keep its line ends."""
     return "\n".join(printable(line, most) for line in text.split("\n"))
 
 

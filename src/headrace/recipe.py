@@ -85,12 +85,12 @@ class Registration:
         until: the end of what a row holds) and are not called as the settings say; time_format: of such a time.
     contents: function from a table of rows to a hash of what each holds but for its entity, uint64 [rows], where rows
         hold more than their columns; and the column in which they do.
-    unproved: what a certificate of such a run says that nobody proved, in sentences.
+    unproved: sentences of a certificate on what was not proved.
     forget: how shards are written again without some entities, a `run.erase.Erasure`; None: they cannot be.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
-    readers: shard formats that are no table to stream, and how they are read.
+    readers: shard formats that cannot be streamed as tables, and how they are read.
     streams: what a stream asks of a recipe whose rows are more than their columns, by name.
     """
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from headrace.checks import nearest
 from headrace.credentials import refuse_credentials
@@ -24,6 +24,17 @@ def _as_tuple(value: object) -> object:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Duplicates = Literal["group", "drop", "count", "allow"]  # what becomes of rows with the same content
+
+
+def never_groups(why: str) -> AfterValidator:
+    """Refuse "group" for `Duplicates` in a recipe whose rows cannot move to another split. why: ends the sentence."""
+
+    def check(value: str) -> str:
+        if value == "group":
+            raise ValueError(f"duplicates is 'group', and {why}; choose 'drop', 'count' or 'allow'")
+        return value
+
+    return AfterValidator(check)
 
 
 def _as_paths(value: object) -> object:

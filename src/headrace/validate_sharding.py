@@ -61,7 +61,7 @@ class Launched:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Launched | None:
-        """Read torchrun's variables; None: this process is alone. Raises `SettingsError` for one that is no integer."""
+        """Read torchrun's variables; None: this process is alone. Raises `SettingsError` for other than integers."""
         if "WORLD_SIZE" not in environ:
             return None
         found = []

@@ -79,6 +79,8 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("init", "pack"), ("chats.jsonl", "--out", "from-init", "--config", "d.yaml")),
     (("init", "series"), ("gauges", "--target", "flow", "--out", "series", "--config", "series.yaml")),
     (("split",), ("raw", "--out", "split", *NEEDED)),
+    (("split",), ("raw", "--out", "folds", *NEEDED, "--folds", "rolling:n=2,step=1d")),
+    (("folds",), ("folds",)),
     (("run",), ("split.yaml",)),
     (("run",), ("split.yaml", "--set", "seed=7", "--dry-run")),
     (("pack",), ("chats.jsonl", "--out", "bins", "--tokenizer", "tokenizer", "--packed-storage", "legacy_npy_pickle")),

@@ -118,7 +118,7 @@ def test_declared_types_and_nulls_reach_the_batch(tmp_path):
 
 def test_types_of_unknown_columns_or_words_are_refused(tmp_path):
     write_rows(tmp_path / "a.csv", ("x",), [("1",)])
-    with pytest.raises(headrace.SettingsError, match="'y' is no column of a CSV"):
+    with pytest.raises(headrace.SettingsError, match="'y' is not a column of a CSV"):
         headrace.open(tmp_path / "a.csv", types={"y": "int64"}, cache_dir=tmp_path / "cache")
     with pytest.raises(headrace.SettingsError, match="'decimal' is not known"):
         headrace.open(tmp_path / "a.csv", types={"x": "decimal"}, cache_dir=tmp_path / "cache")

@@ -104,7 +104,7 @@ def test_our_own_streams_pass_on_every_rank_and_workers():
         ({"id": np.array([1.0, np.nan])}, "id", "holds 1 NaN"),
         ({"id": np.zeros((2, 2))}, "id", "has 2 axes"),
         ({"id": [[1], [2]]}, "id", "a key is a number"),
-        ({"id": [1, "a"]}, "id", "no keys"),
+        ({"id": [1, "a"]}, "id", "cannot be keys"),
         ((1, 2), 5, "has 2 parts"),
         ((1, 2), "id", "a batch is a tuple"),
     ],

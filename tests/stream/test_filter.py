@@ -268,7 +268,7 @@ def test_the_digest_is_the_same_in_every_process(tmp_path):
         ([("x", "==", None)], "is_null"),
         ([], "expected a pyarrow.compute expression"),
         ("x > 3", "expected a pyarrow.compute expression"),
-        ([("x", ">")], "is no term"),
+        ([("x", ">")], "is neither a term"),
     ],
 )
 def test_a_filter_that_does_not_fit_says_why(dataset, condition, message):

@@ -25,7 +25,7 @@ def offsets_of(sizes: npt.ArrayLike) -> I64:
 
 
 def padded_lengths(lengths: npt.NDArray[np.integer], multiple: int = 1, counted: Counted = "stored") -> I64:
-    """Count the tokens that are stored for sequences of so many; int64, never fewer.
+    """Count the tokens that are stored for sequences of these lengths; int64, never fewer.
 
     counted="stored": a multiple of `multiple`. "runtime": one more than a multiple, for readers that train on L - 1
     positions of a stored sequence and want those to be a multiple. Raises `ValueError` if multiple < 1.

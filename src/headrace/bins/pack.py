@@ -55,7 +55,7 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 _MANY = 1_000_000  # sequences above which exact fit takes longer than its few bins are worth
 _SHORT_BY = 64  # how far from exact a pair may be
-_ORDERS, _SMALL = 8, 50_000  # how many orders exact fit tries for up to so many sequences
+_ORDERS, _SMALL = 8, 50_000  # orders that exact fit tries for up to this many sequences
 
 
 def pack(

@@ -27,7 +27,7 @@ from headrace.recipe import load, registrations
 
 _PANELS = {
     "Prepare": ("init", "run", "schema"),  # behind the commands of the recipes
-    "Look at what was prepared": ("inspect", "verify", "leaks", "report", "forget", "gc"),
+    "Look at what was prepared": ("inspect", "folds", "verify", "leaks", "report", "forget", "gc"),
     "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
     "This machine": ("doctor",),
 }
@@ -102,6 +102,7 @@ app.add_typer(init_app(), name="init")
 _OWN: tuple[Callable[..., Any], ...] = (
     commands.run,
     commands.inspect,
+    commands.folds,
     commands.verify,
     leaks_command.leaks,
     entities.forget,

@@ -100,8 +100,11 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     if prepared.how == "reused":
         told = ": this was made before from the same files and settings; nothing was computed"
         console.print(Text.assemble(("reused", "green"), told))
+    names = prepared.manifest.facts["directories"]
+    if prepared.manifest.folds:
+        names = [*list(names)[:1], "…"]
     console.print(
-        f"shards  {printable(str(out / 'splits'))}/{{{','.join(prepared.manifest.facts['directories'])}}}"
+        f"shards  {printable(str(out / 'splits'))}/{{{','.join(names)}}}"
         if place_of(out).has_links
         else f"splits  {printable(str(out / 'splits.json'))} names them",
         highlight=False,
@@ -215,6 +218,38 @@ def inspect(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None
         emit(manifest_record(manifest, root, "finished"))
         return
     print_run(printer(), manifest, root, "full")
+
+
+def folds(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None:
+    """List the folds of a dataset that was prepared in folds, with the rows of each split.
+
+    Streaming commands take --fold, and Python headrace.open(OUT).fold(NUMBER).
+
+    Example:  headrace folds out
+    """
+    from headrace.cli.tables import folds_table
+    from headrace.dataset.open import find_run
+
+    root, manifest = find_run(out, run_id)
+    if not manifest.folds:
+        raise SettingsError(f"{root}: was prepared as one split and has no folds; prepare it with --folds")
+    if as_json:
+        each = [manifest.fold(number) for number in range(len(manifest.folds))]
+        emit(
+            {
+                "run": str(root),
+                "folds": [
+                    {
+                        "fold": number,
+                        "split_date": fold.facts["split_date"],
+                        "rows": {k: v.rows for k, v in fold.splits.items()},
+                    }
+                    for number, fold in enumerate(each)
+                ],
+            }
+        )
+        return
+    printer().print(folds_table(manifest))
 
 
 def verify(

@@ -75,7 +75,7 @@ def _offer_of(words: tuple[str, ...], name: str, kind: str) -> _Offer | None:
 def _offered(offer: _Offer, context: Any, begun: str) -> list[Offered]:
     try:
         found = list(offer(context, begun))
-    except (OSError, ValueError):  # what cannot be read offers nothing: a shell is no place for errors
+    except (OSError, ValueError):  # what cannot be read offers nothing: an error would spoil the line in the shell
         return []
     return [Offered(value, told) for value, told in sorted(found) if value.startswith(begun)]
 

@@ -66,7 +66,7 @@ def is_derived(command: Callable[..., Any]) -> bool:
 
 def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
     class Derived(TyperCommand):
-        """A placeholder until somebody asks for its parameters or calls it."""
+        """A placeholder until its parameters are read or it is called."""
 
         @cached_property
         def made(self) -> Any:

@@ -173,8 +173,11 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainShards:
-    """Options for reading plain shards. Prepared datasets need none of them."""
+    """Options for opening a dataset: how plain shards are read, and which fold of a prepared dataset."""
 
+    fold: Annotated[
+        int | None, unless_given(min=0, help="Which fold of a dataset that was prepared in folds, from 0.")
+    ] = None
     types: Annotated[
         list[str] | None,
         unless_given(
@@ -201,7 +204,8 @@ class PlainShards:
 
         options = self.options()
         with index_progress() as on_progress:
-            return open_dataset(path, **options, on_progress=on_progress)
+            dataset = open_dataset(path, **options, on_progress=on_progress)
+        return dataset if self.fold is None else dataset.fold(self.fold)
 
 
 def types_of(words: Sequence[str] | None) -> dict[str, str]:
@@ -284,7 +288,7 @@ class OneEpoch:
     def plan(self, index: Any, state: Any = None) -> Plan:
         """Plan the epoch over the split's index; state: what this saved state leaves, in the state's own order.
 
-        Raises `SettingsError`, `InputError` for blocks that are no table, and `StreamError` for a state of other rows.
+        Raises `SettingsError`, `InputError` for blocks without a table, and `StreamError` for a state of other rows.
         """
         from headrace.formats.blocks import kind_of_word
         from headrace.stream.loader.options import StreamOptions

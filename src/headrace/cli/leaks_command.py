@@ -25,7 +25,7 @@ _SHOWN = 20  # overlaps; --json has all
 
 @dataclass(frozen=True, kw_only=True)
 class LeakOptions:
-    """What is compared, and what is too much."""
+    """Options of `headrace leaks`: what to compare, and above which share to fail."""
 
     content: Annotated[
         list[str] | None,

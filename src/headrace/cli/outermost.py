@@ -158,7 +158,7 @@ def _is_bug(error: BaseException, code: int) -> bool:
 
 
 def _report_hint(arguments: Sequence[str]) -> str:
-    """Say what a report of a bug needs. Leave arguments out: they may name places that nobody else should know."""
+    """Say what a report of a bug needs. Leave arguments out: they may name private places."""
     import headrace
 
     words = [word for word in arguments[:1] if _WORD.fullmatch(word)]
@@ -222,7 +222,7 @@ def own_process() -> Generator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # nobody reads it any more: Python would say so on stderr
+    except (OSError, ValueError):  # the reader has gone: Python would say so on stderr
         code = code or 1
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -50,7 +50,7 @@ def _printer_class() -> type[Console]:
 
 
 def printer(stream: Literal["out", "err"] = "out", **options: Any) -> Console:
-    """Return the printer of a standard stream. Where stdout is no terminal, lines are not wrapped to its width."""
+    """Return the printer of a standard stream. Where stdout is not a terminal, lines are not wrapped to its width."""
     if stream == "err":
         return _printer_class()(stderr=True, **options)
     return _printer_class()(**{"soft_wrap": not os.isatty(1), **options})

@@ -51,7 +51,7 @@ class StreamedEpoch:
     seed: Seed = 0
     samples_per_epoch: Samples = None
     distribution: Distribution = "balanced"
-    limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after so many seconds.")] = None
+    limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after this many seconds.")] = None
     batch_format: Annotated[
         str | None,
         typer.Option(

@@ -66,6 +66,8 @@ def index(
         return
     if is_prepared(path_of(path)):
         raise InputError(f"{path}: is a prepared dataset, whose runs have an index; give a directory of plain shards")
+    if shards.fold is not None:
+        raise SettingsError("--fold: plain shards have no folds; leave it out")
     with index_progress() as on_progress:
         found = publish_index(path, place=place, **shards.options(), on_progress=on_progress)  # type: ignore[arg-type]  # checked
     splits = {name: found.dataset.split_index(name) for name in found.dataset.splits}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.output import cell, record_table, table
@@ -32,9 +33,10 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     read = int(manifest.source["rows"])
     gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
     blank = [""] if gathered else []
+    folds = manifest.folds
     heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "MB")
     made = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
-    for split in in_usual_order(manifest.splits):
+    for split in in_usual_order(manifest.splits) if full or not folds else ():
         totals = manifest.splits[split]
         made.add_row(
             split,
@@ -44,6 +46,10 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
             f"{totals.shards:,}",
             f"{totals.bytes / 1e6:,.1f}",
         )
+    if folds and not full:
+        every = manifest.splits.values()
+        rows, shards, size = (sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes"))
+        made.add_row("all folds", f"{rows:,}", percent(rows, read), f"{shards:,}", f"{size / 1e6:,.1f}")
     made.add_section()
     for reason, rows in manifest.dropped.items():
         if rows or full:
@@ -56,6 +62,8 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     if empty:
         made.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
     console.print(made)
+    if folds:
+        console.print(folds_table(manifest))
     if empty and not full:
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     reasons = registration_of_run(manifest.recipe).reasons
@@ -66,12 +74,25 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
         _print_details(console, manifest, run)
 
 
+def folds_table(manifest: Manifest) -> Table:
+    """Make a table of the rows of each split of each fold, and of those that have no part in it."""
+    folds = [manifest.fold(number) for number in range(len(manifest.folds))]
+    every = sum(each.rows for each in manifest.splits.values())
+    rolls = "cutoff_us" in manifest.facts["folds"][0]
+    made = table("folds", ("fold", *(["cut"] if rolls else []), *folds[0].splits, "left out"), numbers_from=1 + rolls)
+    for number, fold in enumerate(folds):
+        rows = [each.rows for each in fold.splits.values()]
+        cut = [cell(fold.facts["split_date"])] if rolls else []
+        made.add_row(str(number), *cut, *(f"{each:,}" for each in (*rows, every - sum(rows))))
+    return made
+
+
 def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     schema = table("columns", ("name", "type", "nulls"))
     for column in manifest.schema:
         schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
     console.print(schema)
-    rows = {name: value for name, value in manifest.facts.items() if name != "directories"}
+    rows = {name: value for name, value in manifest.facts.items() if name not in ("directories", "folds")}
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
     print_facts(console, run, rows, manifest.libraries)
 

@@ -1,8 +1,8 @@
 """Certificates: what was proved of a run, with which settings, and what was not. Canonical JSON with its own digest.
 
-A certificate holds no time, no path and nothing of the machine, so whoever verifies the same run gets the same bytes.
+A certificate holds no time, no path and nothing of the machine, so all who verify a run get the same bytes.
 Checks that need the source, which only series have, are listed as unchecked where it is gone. Its digest finds damage;
-it is no signature and says nothing of its maker.
+it is not a signature and says nothing about its maker.
 """
 
 from __future__ import annotations

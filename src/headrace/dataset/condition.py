@@ -117,7 +117,7 @@ def _terms(asked: Any) -> tuple[tuple[Term, ...], ...]:
     any_of = [asked] if all(_is_term(each) for each in asked) else asked
     for each in any_of:
         if isinstance(each, str) or not isinstance(each, Sequence) or not each or not all(map(_is_term, each)):
-            raise SettingsError(f"filter: {each!r} is no term and no list of terms; {shape}")
+            raise SettingsError(f"filter: {each!r} is neither a term nor a list of terms; {shape}")
     return tuple(tuple(_term(*term) for term in each) for each in any_of)
 
 

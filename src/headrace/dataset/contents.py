@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.arrays import I64, U64
 from headrace.dataset.indexed import IndexedDataset
@@ -39,15 +40,33 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     return {**roles, **rest, "cutoff_us": manifest.facts.get("cutoff_us")}
 
 
-def split_digests(run: IndexedDataset, split: str, workers: int, compared: Sequence[str]) -> U64:
+def map_blocks(
+    dataset: IndexedDataset,
+    split: str,
+    workers: int,
+    columns: Sequence[str] | None,
+    work: Callable[[pa.Table], Any],
+    blocks: Sequence[int] | None = None,
+) -> list[Any]:
+    """Apply a function to the table of each block of a split, in threads; the results in the order of blocks."""
+    read = dataset.block_reader(split)
+    numbers = range(len(dataset.split_index(split).rows)) if blocks is None else blocks
+
+    def applied(block: int) -> Any:
+        return work(read(block, None if columns is None else list(columns)))
+
+    return run_tasks([partial(applied, block) for block in numbers], workers)
+
+
+def split_digests(
+    dataset: IndexedDataset,
+    split: str,
+    workers: int,
+    compared: Sequence[str],
+    digest: Callable[[pa.Table], U64] = row_digests,
+) -> U64:
     """Digest all rows of a split, in the order of the index. compared: the columns to read."""
-    read = run.block_reader(split)
-
-    def look(block: int) -> U64:
-        return row_digests(read(block, list(compared)))
-
-    blocks = range(len(run.split_index(split).rows))
-    return np.concatenate([np.empty(0, np.uint64), *run_tasks([partial(look, block) for block in blocks], workers)])
+    return np.concatenate([np.empty(0, np.uint64), *map_blocks(dataset, split, workers, compared, digest)])
 
 
 def repeats_in(content: Mapping[str, U64]) -> Repeated:

@@ -1,4 +1,4 @@
-"""Which rows each entity has: an index of one column, made in one pass over it, which processes map.
+"""Index the rows of each entity: one pass over one column makes a file that processes map.
 
     split   one row of the file for each part of a split: entities are dealt to parts by the first bits of their hash
     high, low   the 128-bit keyed hashes of the part's entities, ascending by the first half
@@ -155,7 +155,7 @@ def entity_index(
     """The index of a column in the cache, made there first if it is not; one process of a machine makes it.
 
     part_rows: rows that are sorted together, at most about. on_progress: hears (blocks read, blocks). Raises what
-    reading raises, `InputError` for a column that is no key, and `StoreError` if the cache cannot be written.
+    reading raises, `InputError` for a column that cannot be a key, and `StoreError` if the cache cannot be written.
     """
     path = _path(dataset, column, cache_dir)
     with suppress(CorruptShard):
@@ -174,7 +174,7 @@ def entity_index(
 def find_entities(
     dataset: IndexedDataset, column: str, entities: Sequence[str], *, cache_dir: Path, workers: int | None = None
 ) -> dict[str, tuple[I64, I64]]:
-    """What `EntityIndex.rows_of` says of each split, for one question: by the index if it is made, else by reading.
+    """Find the rows of entities in each split, as `EntityIndex.rows_of` does; read the column where there is no index.
 
     To read the column costs a fraction of making its index. Raises as `entity_index`.
     """

@@ -259,7 +259,11 @@ class RunIndex(Index):
 
     def split(self, split: str) -> SplitIndex:
         """The blocks of one split in natural order."""
-        table = self.table.filter(pc.equal(self.table["split"], split))
+        return self.joined(split, [split])
+
+    def joined(self, split: str, of: Sequence[str]) -> SplitIndex:
+        """The blocks of several splits as one of another name, in natural order."""
+        table = self.table.filter(pc.is_in(self.table["split"], value_set=pa.array(of, pa.string())))
         # Table.sort_by would import pandas where it is installed.
         table = table.take(pc.sort_indices(table, [("shard", "ascending"), ("block", "ascending")]))
         names = table["shard"].combine_chunks().dictionary_encode()  # sorted already: coded in order of appearance

@@ -29,7 +29,7 @@ _CHECKING = tuple(Lock() for _ in range(64))
 
 
 def _check_anew() -> None:
-    """Forget the parent's check in a forked child: its thread did not come along, and nobody would open its lock."""
+    """Forget the parent's check in a forked child: its thread was not copied, and its lock would stay closed."""
     global _CHECKING
     _CHECKING = tuple(Lock() for _ in _CHECKING)
 

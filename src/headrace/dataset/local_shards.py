@@ -7,7 +7,7 @@ recently used first out; those of a dataset that this process reads stay, so wha
 the store, block by block, and nothing is fetched and swept in a circle. Only copies are ever removed.
 
 Readers that map files (`LocalShards`) need all shards whole on the disk, so a limit below their size is refused when
-the run is opened, not in the middle of an epoch.
+the run is opened, not during an epoch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FileCache:
             known = self._whole.get(str(path))
             if known is not None and _stamp(known[0]) == known[1]:
                 with suppress(OSError):  # of a cache that others own
-                    os.utime(known[0])  # says when it was last used, to whoever makes room
+                    os.utime(known[0])  # says when it was last used, for the process that makes room
                 self._whole[str(path)] = known[0], _stamp(known[0])
                 return known[0]
             if path in self._refused:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
@@ -19,6 +19,7 @@ MANIFEST = "manifest.json"
 INDEX = "index.parquet"
 FORMAT_VERSION = 3
 DIGEST = "digest"
+FoldLists: TypeAlias = Mapping[str, Sequence[str]]  # which splits of a run, its cells, make each split of a fold
 _MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")
 
@@ -53,6 +54,27 @@ class Manifest:
     config_digest: str
     facts: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+
+    @property
+    def folds(self) -> list[FoldLists]:
+        """The cells of each split of each fold; none where the run was prepared as one split."""
+        folds = (each["splits"] for each in self.facts.get("folds", ()))
+        return [{split: own[split] for split in in_usual_order(own)} for own in folds]
+
+    def fold(self, number: int) -> Manifest:
+        """Return what the manifest says of one fold, as if the run were prepared as that split alone."""
+        lists, own = self.folds[number], self.facts["folds"][number]
+        cells = {split: [self.splits[cell] for cell in names] for split, names in lists.items()}
+        totals = {
+            split: SplitTotals(
+                rows=sum(each.rows for each in held),
+                shards=sum(each.shards for each in held),
+                bytes=sum(each.bytes for each in held),
+            )
+            for split, held in cells.items()
+        }
+        facts = {name: value for name, value in (self.facts | own).items() if name not in ("folds", "splits", "dates")}
+        return replace(self, splits=totals, facts=facts)
 
     def to_json(self) -> bytes:
         """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""

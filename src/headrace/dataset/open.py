@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from headrace.dataset.index import RunIndex, read_index
+from headrace.dataset.index import RunIndex, SplitIndex, read_index
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, finished_at, read_manifest
 from headrace.dataset.pointer import RUN_ID, pointed_run
@@ -31,6 +31,16 @@ class FinishedRun(IndexedDataset):
         if problem is not None:
             raise damaged(path, problem)
         return index
+
+    def split_index(self, split: str | None = None) -> SplitIndex:
+        """The blocks of a split; see `IndexedDataset.split_index`. Raises `InputError` where only folds have it."""
+        folds = self.manifest.folds
+        if folds and (split is None or self.split_named(split) is None):
+            raise InputError(
+                f"{self.root}: is prepared in {len(folds)} folds, each with {', '.join(folds[0])}; choose one, with "
+                "--fold 0 or headrace.open(…).fold(0)"
+            )
+        return super().split_index(split)
 
     @property
     def finished_at(self) -> str:

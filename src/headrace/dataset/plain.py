@@ -1,4 +1,4 @@
-"""Shards that nobody prepared: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
+"""Open plain shards: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
 
 One split, called "all", or the splits that names of directories and files tell (train, val, test …). The index is built
 in threads – footers for Parquet, one scan for text – by one process of a machine, while others that open the same
@@ -158,7 +158,7 @@ class _Asked:
             except CorruptShard:
                 data = self.published_bytes(tone) or self._built()
                 try:
-                    # What a killed builder left: while this process has the lock, nobody else writes it.
+                    # What a killed builder left: while this process has the lock, no other process writes it.
                     place_of(cached).sweep()
                     cached.unlink(missing_ok=True)
                     write_new(cached, data, sync="none")
@@ -170,7 +170,7 @@ class _Asked:
                             f" {len(self.listing.names):,} files: give a cache_dir that can be written"
                         )
                     return parse_stored(memoryview(data), cached)
-            with suppress(OSError):  # its purpose is served: who waits finds the index, and nobody else will wait
+            with suppress(OSError):  # its purpose is served: waiting processes find the index, and no others will wait
                 lock.unlink()
             return index
 
@@ -261,7 +261,7 @@ def publish_index(
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> PublishedIndex:
-    """Publish the index of a directory, a file or a glob, for whoever opens the same with the same types and nulls.
+    """Publish the index of a directory, a file or a glob, for every later opening with the same types and nulls.
 
     place: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None: beside them, or in the
     cache where that directory cannot be written. An index that fits the files is left as it is. Raises as `open_plain`,
@@ -358,7 +358,7 @@ def build(
     unknown = sorted(set(kinds) - text)
     if unknown:
         raise SettingsError(
-            f"types: {unknown[0]!r} is no column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
+            f"types: {unknown[0]!r} is not a column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
         )
     schema = common_schema(shards, "error")
     formats = [word for each in found for word in each.formats]

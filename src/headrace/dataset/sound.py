@@ -61,7 +61,22 @@ def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str 
             if "/" in key or not is_sound_name(key) or not is_sound_name(place):
                 return f"{name} has {shown(key)}: {shown(place)}, which may lead out of the run"
     missing = sorted(set(splits) - set(facts.get("directories", splits)))
-    return f"split {shown(missing[0])} has no directory" if missing else None
+    return f"split {shown(missing[0])} has no directory" if missing else _folds_problem(facts.get("folds", []), splits)
+
+
+def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
+    """Name what is wrong with the folds of a run: each is lists of its splits, and all have the same names."""
+    if not isinstance(folds, list):
+        return f"folds has {shown(folds)}, which are no lists of its splits"
+    for each in folds:
+        own = each.get("splits") if isinstance(each, dict) else None
+        cells: list[Any] = list(own.values()) if isinstance(own, dict) else [None]
+        sound = all(isinstance(some, list) and all(isinstance(cell, str) for cell in some) for some in cells)
+        if not isinstance(own, dict) or not sound or not {cell for some in cells for cell in some} <= splits.keys():
+            return f"folds has {shown(each)}, which are no lists of its splits"
+        if own.keys() != folds[0]["splits"].keys():
+            return f"folds has {shown(each)}, with other splits than the first"
+    return None
 
 
 def index_problem(table: pa.Table) -> str | None:

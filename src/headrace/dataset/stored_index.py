@@ -142,7 +142,7 @@ def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise ValueError("it is no regular file")
+                raise ValueError("it is not a regular file")
             mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)

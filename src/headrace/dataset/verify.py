@@ -80,7 +80,7 @@ def verify(
     Of a dataset directory it judges what a trainer reads through `splits/`: the run that it points at, seen whole.
     against: a file of `certify`; one more check says whether the run is still what that certificate says.
     Problems are in the verdict, not raised; only a directory without a finished run raises `InputError`, and a file
-    that is no certificate.
+    that is not a certificate.
     """
     place = path_of(path)
     certificate = None if against is None else read_certificate(Path(against))

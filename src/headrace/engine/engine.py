@@ -24,7 +24,7 @@ class Engine(Protocol):
     """Runs independent tasks."""
 
     def default_workers(self) -> int:
-        """Tasks at a time where nobody asked for a number."""
+        """Tasks at a time by default."""
 
     def machines(self) -> int:
         """Over how many machines tasks are spread: a limit of memory holds for each."""
@@ -44,7 +44,7 @@ class Engine(Protocol):
 
 
 def check_engine(engine: str, address: str | None) -> None:
-    """Raise `SettingsError` for an engine that there is not, or an address that nobody would use."""
+    """Raise `SettingsError` for an unknown engine, or an address that would not be used."""
     if engine not in ENGINES:
         raise SettingsError(f"engine is {engine!r}; give one of {', '.join(ENGINES)}")
     if address is not None and engine != "ray":

@@ -70,7 +70,7 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address is None:
-            # A Ray of our own tells nobody that it was started, unless the user chose otherwise.
+            # A Ray of our own does not report that it was started, unless the user chose otherwise.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init(address="local", num_cpus=workers or default_workers(), include_dashboard=False, **quiet)
         else:
@@ -276,7 +276,7 @@ def _prepare_process(stage: Stage) -> None:
                 f"{platform.node()}: has {name} {own[name]}, the driver has {asked}; other versions write other bytes: "
                 "install the same on all nodes"
             )
-    with suppress(OSError):  # where paths are absolute, nobody needs the directory
+    with suppress(OSError):  # where paths are absolute, the directory is not needed
         os.chdir(stage.here)
     if "polars" not in sys.modules:
         os.environ.setdefault("POLARS_MAX_THREADS", str(stage.threads))  # polars has no other way to be told

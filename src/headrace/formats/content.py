@@ -18,11 +18,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U64, Bools
+from headrace.arrays import I64, U64, Bools, Ints
 from headrace.draws import GAMMA, MIX_A, mix
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
@@ -175,7 +174,7 @@ def _sums(words: U64, counts: I64) -> U64:
     return sums
 
 
-def tagged(digests: U64, split: int | npt.NDArray[np.uint8]) -> U64:
+def tagged(digests: U64, split: int | Ints) -> U64:
     """Put the number of a split, 0 to 3, into the low bits of digests; rows without content are left out."""
     words: U64 = (digests & ~_LOW | np.asarray(split, np.uint64))[digests != NOTHING]
     return words

@@ -79,7 +79,7 @@ def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray
     """Sum one hash a measurement modulo 2**64: the same for the same measurements in any order.
 
     entity: order hash of each measurement's entity; peer: from `mixed_peers`. It finds lost, doubled and changed
-    measurements; the hash is keyed by the entity's, and no proof against somebody who means harm. About 15 ns each.
+    measurements; the hash is keyed by the entity's, which does not protect against an attacker. About 15 ns each.
     """
     total = 0
     for first in range(0, len(codes), _AT_ONCE):
@@ -116,7 +116,7 @@ WITH_PEER = np.dtype(
 )
 
 Records = npt.NDArray[np.void]
-_LAYOUT = 0x32_4543454950  # "PIECE2"; a run that is gone on with may have pieces of another headrace
+_LAYOUT = 0x32_4543454950  # "PIECE2"; a resumed run may have pieces of another version
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _grouped(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions
 
 @dataclass(frozen=True)
 class Segment:
-    """What one batch of a piece holds of a partition: byte places and counts."""
+    """The part of a partition in one batch of a piece: byte offsets and counts."""
 
     path: Path
     entities_at: int

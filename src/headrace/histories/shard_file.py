@@ -75,7 +75,7 @@ class Blobs:
 
 @dataclass(frozen=True, kw_only=True)
 class Most:
-    """How much is read at a time: rows, and bytes unless a row has more."""
+    """Bound on one read: rows, and bytes unless a single row has more."""
 
     rows: int
     bytes: int

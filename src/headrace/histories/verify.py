@@ -41,7 +41,7 @@ FACTS = ("src_id", "part", "n_measurements", "first_time", "last_time", "split")
 
 @dataclass(frozen=True)
 class Partition:
-    """Where rows of a shard come from: the settings of the run, and the number of its partition among all.
+    """The partition that a shard holds: the settings of the run, and its number among all partitions.
 
     compiled: hashes and texts by numba.
     """

@@ -41,7 +41,7 @@ class Crowds:
         return cls(np.concatenate([empty, *buckets]), np.concatenate([empty, *(part.document for part in parts)]))
 
     def apart(self, group: I64) -> int:
-        """Count the pairs of these buckets that are in different groups: at most so many were not compared."""
+        """Count the pairs of these buckets in different groups, an upper bound for the pairs that were not compared."""
         sizes = np.unique(self.bucket, return_counts=True)[1]
         joined = np.unique(np.stack([self.bucket, group[self.document]]), axis=1, return_counts=True)[1]
         return int((sizes * (sizes - 1) // 2).sum() - (joined * (joined - 1) // 2).sum())

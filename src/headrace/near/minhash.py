@@ -35,7 +35,7 @@ _CHUNK = 1 << 15  # shingles: twice that many words stay in the processor's cach
 
 @dataclass(frozen=True)
 class Bands:
-    """How signatures are cut. rows: orders a band."""
+    """Number of bands of a signature, and of orders (`rows`) in each."""
 
     bands: int
     rows: int
@@ -53,7 +53,7 @@ class Bands:
 
 @dataclass(frozen=True)
 class Signatures:
-    """What is kept of documents [N].
+    """Signatures of documents [N].
 
     digest uint64 [N]: equal for equal shingles, however ordered; 0 for documents without any. bands uint32 [bands, N].
     """

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
@@ -34,6 +34,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
     recipe_name: ClassVar[str] = "packed_sequences"
     executed_by: ClassVar[str] = "headrace.packing.recipe"
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("near",),)
 
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
         description="What to prepare: a blend file, a path to data, or the same as values."
@@ -168,15 +169,6 @@ class PackedSequences(RecipeSettings, ChatSettings):
             )
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_later_settings(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        settings: dict[str, Any] = plain(self)
-        if self.near is None:  # runs keep the names that they had before it could be asked
-            settings.pop("near", None)
-        if not self.several_sources:
-            settings.pop("pack_across", None)
-        return settings
-
     @property
     def several_sources(self) -> bool:
         """Tell whether a split may hold rows of more than one dataset."""
@@ -189,7 +181,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
     @property
     def duplicates_are(self) -> Duplicates:
-        """What becomes of rows with the same content: as asked, else by who gives the splits."""
+        """The rule for rows with the same content: the setting, or a default that depends on who gives the splits."""
         return self.duplicates or ("group" if self.blend.datasets else "count")
 
     @property
@@ -232,10 +224,9 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
         A tokenizer of the hub is there by its name and commit too.
         """
-        elsewhere = {"tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
-        if self.pack_across == "dataset":  # as all runs were before it could be asked
-            elsewhere.add("pack_across")
-        settings = self.model_dump(mode="json", exclude=elsewhere)
+        settings = self.identity_without("tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram")
+        if not self.packs_across:  # as all runs were before it could be asked
+            del settings["pack_across"]
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]

@@ -40,7 +40,7 @@ from headrace.stream.audit.overlap import Benchmarks, texts_in
 NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT = "no_split_key", "too_short", "too_long", "sampled_out"
 NOT_BAD = frozenset(
     (*CHOSEN, TOO_LONG, SAMPLED_OUT, IN_BENCHMARK)
-)  # rows that somebody chose to leave out; the others are bad
+)  # rows that are left out on request; the others are bad
 
 _TASK_BYTES = 8 << 20
 _COUNTED = (

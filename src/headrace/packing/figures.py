@@ -121,7 +121,7 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
         histogram(
             "lengths",
             "How long are the sequences?",
-            f"{np.median(every):,.0f} tokens in the middle, {np.percentile(every, 99):,.0f} at the 99th percentile, "
+            f"Median {np.median(every):,.0f} tokens, {np.percentile(every, 99):,.0f} at the 99th percentile, "
             f"{every.max():,.0f} at most ({of}).{alone}",
             lengths,
             ("sequences", "tokens of a sequence"),
@@ -131,7 +131,7 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
             "loads",
             "How much does a bin hold?",
             f"{many(len(load), 'bin')} looked at hold {load.min():,.0f} to {load.max():,.0f} tokens, "
-            f"{np.median(load):,.0f} in the middle{f'; there is room for {size:,}' if size else ''}.",
+            f"median {np.median(load):,.0f}{f'; there is room for {size:,}' if size else ''}.",
             loads,
             ("bins", "tokens of a bin"),
             mark,

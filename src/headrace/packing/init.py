@@ -56,6 +56,11 @@ class _Look:
     first_rejected: str
 
     @property
+    def usual(self) -> Layout:
+        """The layout of most rows."""
+        return self.layouts.most_common(1)[0][0]
+
+    @property
     def columns(self) -> list[str]:
         """The columns that all rows have, in the order of the first."""
         rows = [row for row in self.rows if isinstance(row, Mapping)]
@@ -77,39 +82,11 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
         asked.tokenizer if asked.tokenizer is None or not hub.is_name(asked.tokenizer) else hub.pinned(asked.tokenizer)
     )
     look = _look(listing, dataset, given)
-    usual = look.layouts.most_common(1)[0][0]
     about = (
         f"{len(listing.names):,} files, {int(listing.sizes.sum()) / 1e6:,.1f} MB; looked at {len(look.rows):,} rows: "
-        f"layout {usual}{f', mapping {look.mapping}' if look.mapping else ''}"
+        f"layout {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
     )
     blend, why = _blend(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
-    layouts = f"Rows are of layout {usual}"
-    if len(look.layouts) > 1:
-        counts = ", ".join(f"{layout} {count:,}" for layout, count in look.layouts.most_common())
-        layouts = f"Rows are of several layouts, each found out by itself ({counts})"
-    beside = [name for name in ("tools", "system", "chat_template_kwargs") if name in look.columns]
-    if look.mapping:
-        layouts += ", under other names: mapping says which column is which"
-        read = {*look.mapping.values(), *beside, "instruction", "input", "history"}
-        unread = [name for name in look.columns if name not in read]
-        layouts += f"; not read: {', '.join(unread)}" if unread else ""
-    layouts += f", with {', '.join(beside)} beside." if beside else "."
-
-    tokenizer = (
-        "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the Hugging Face hub, "
-        "pinned to its commit, of the model to be trained."
-    )
-    if given is not None:
-        tokenizer += " Its own chat template is used unless chat_template gives a Jinja file."
-        tokenizers = Section(tokenizer, {"tokenizer": given, "chat_template": Aside("template.jinja")})
-    elif look.how == "counted":
-        tokenizers = Section("Rows are tokens already: no tokenizer is needed.", {})
-    else:
-        tokenizer += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."
-        tokenizers = Section(tokenizer, {"tokenizer": Aside("DIRECTORY", needed=True)})
-    tokens, size = look.tokens, _LEAST_BIN
-    while size < np.quantile(tokens, 0.995) and size < _MOST_BIN:
-        size *= 2
     shares = Section("The seed decides the order of packing.", {"seed": 42})
     if "datasets" in blend:
         few = look.whole and len(look.rows) < 3
@@ -124,22 +101,16 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
             "Paths are relative to where the command is run. Every setting is explained in docs/packing.md.",
             {"recipe": "packed_sequences", "out": asked.out},
         ),
-        Section(f"{layouts} {why}".strip(), {"blend": blend}),
-        tokenizers,
-        Section(
-            f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
-            f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest "
-            f"{int(tokens.max()):,}. {int((tokens > size).sum()):,} of {len(tokens):,} looked at are longer than "
-            "pack_size. Those are dropped and counted; truncate cuts them, split makes several, error ends the run.",
-            {"pack_size": size, "too_long": "drop"},
-        ),
+        Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
+        _tokenizer_section(given, look),
+        _size_section(look),
         shares,
         Section(
             "Rows that belong together, e.g. by a task, stay in one split if entity names their field.",
             {"entity": Aside("task")},
         ),
         Section(
-            "For whom: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most so many rows "
+            "For whom: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most this many rows "
             "of each dataset: sample.",
             {"reader": "megatron", "sample": Aside(1000)},
         ),
@@ -154,6 +125,49 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
         sections.insert(4, Section(words, {"max_bad_share": min(1.0, round(2 * bad / len(look.rows) + 0.01, 2))}))
     PackedSequences(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
     return sections, about
+
+
+def _about_layouts(look: _Look) -> str:
+    """Say what rows are read as, and which of their columns are not read."""
+    words = f"Rows are of layout {look.usual}"
+    if len(look.layouts) > 1:
+        counts = ", ".join(f"{layout} {count:,}" for layout, count in look.layouts.most_common())
+        words = f"Rows are of several layouts, each found out by itself ({counts})"
+    beside = [name for name in ("tools", "system", "chat_template_kwargs") if name in look.columns]
+    if look.mapping:
+        words += ", under other names: mapping says which column is which"
+        read = {*look.mapping.values(), *beside, "instruction", "input", "history"}
+        unread = [name for name in look.columns if name not in read]
+        words += f"; not read: {', '.join(unread)}" if unread else ""
+    return words + (f", with {', '.join(beside)} beside." if beside else ".")
+
+
+def _tokenizer_section(given: str | None, look: _Look) -> Section:
+    if given is None and look.how == "counted":
+        return Section("Rows are tokens already: no tokenizer is needed.", {})
+    words = (
+        "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the Hugging Face hub, "
+        "pinned to its commit, of the model to be trained."
+    )
+    if given is None:
+        words += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."
+        return Section(words, {"tokenizer": Aside("DIRECTORY", needed=True)})
+    words += " Its own chat template is used unless chat_template gives a Jinja file."
+    return Section(words, {"tokenizer": given, "chat_template": Aside("template.jinja")})
+
+
+def _size_section(look: _Look) -> Section:
+    """Propose a power of two that holds nearly all rows."""
+    tokens, size = look.tokens, _LEAST_BIN
+    while size < np.quantile(tokens, 0.995) and size < _MOST_BIN:
+        size *= 2
+    words = (
+        f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
+        f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest "
+        f"{int(tokens.max()):,}. {int((tokens > size).sum()):,} of {len(tokens):,} looked at are longer than "
+        "pack_size. Those are dropped and counted; truncate cuts them, split makes several, error ends the run."
+    )
+    return Section(words, {"pack_size": size, "too_long": "drop"})
 
 
 def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -> _Look:

@@ -14,13 +14,13 @@ from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import HeadraceError, InputError, SettingsError, StoreError
 from headrace.machine import library_version
-from headrace.packing.blend import SPLITS
+from headrace.packing.blend import SPLITS, Dataset
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CURES
 from headrace.packing.choose import Choice, choose
 from headrace.packing.config import PackedSequences
-from headrace.packing.encode import NOT_BAD, TOO_LONG, encode, encode_tasks
+from headrace.packing.encode import NOT_BAD, TOO_LONG, EncodeTask, encode, encode_tasks
 from headrace.packing.near import of_task
 from headrace.packing.registration import REGISTRATION
 from headrace.packing.sequences import Origins
@@ -52,6 +52,8 @@ _SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a w
 _KINDS = ("sequences", "tokens", "labels")
 _NOT_OF_GROUPS = {"blend", "pack_across", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
 _BIN_WITHOUT_LABEL = "bin_without_label"
+_ENCODED = ("encoded_sequences", "encoded_tokens", "encoded_labels")
+_PACKED = ("bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label")
 
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
@@ -73,23 +75,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     work = partial(encode, settings=settings, encoder=encoder, blank=blank, benchmarks=benchmarks)
     encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
     _refuse_bad(settings, context, encoded)
-    origins = []
-    for owner in range(len(datasets)):
-        names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
-        origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
-    near = None
-    if settings.near is not None:
-        near = find_near(context, [of_task(settings, run, task, blank) for task in tasks], settings.near)
-    choice = choose(
-        datasets,
-        origins,
-        ratios=settings.ratios,
-        keyed=settings.entity is not None,
-        seed=settings.seed,
-        duplicates=settings.duplicates_are,
-        least_tokens=settings.least_compared,
-        near=near,
-    )
+    origins, choice = _choose(settings, context, datasets, tasks, blank)
     pools = [Pool(each.source.name, [each], [owner], origins[owner]) for owner, each in enumerate(datasets)]
     if settings.packs_across:
         joined = Origins.joined(origins, [len(each.names) for each in datasets])
@@ -111,27 +97,11 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     written = context.stage(
         "materialise", [Task(shard.target, shard.input_bytes, partial(write, shard)) for shard in shards]
     )
-    rows_read = sum(receipt.result["rows_read"] for receipt in encoded)
-    counts = _summed(encoded, "encoded_sequences", "encoded_tokens", "encoded_labels")
-    kept = _summed(packed, "bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label")
     dropped, lost = _left_out(encoded, choice, packed)
-    in_bins = sum(receipt.result["rows"] for receipt in packed)
-    conserved = [("rows", rows_read, in_bins, dropped.total())]
     repeated: dict[str, Mapping[str, int]] = {"repeat": choice.repeated}
     repeated[TOO_LONG] = {"tokens": _summed(encoded, "repeated_tokens")["repeated_tokens"], "labels": 0}
-    for name in ("tokens", "labels"):
-        there = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
-        conserved.append((name, there, kept[name], sum(loss[name] for loss in lost.values())))
-    held = _summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
-    conserved += [(f"written {name}", kept[name], held[name], 0) for name in ("bins", "sequences", "stored_tokens")]
-    if settings.loss_mask_alignment == "shift_left":
-        conserved.append(("written labels", kept["labels"], held["mask_sum"], 0))
-    for name, before, there, gone in conserved:
-        if before != there + gone:
-            raise HeadraceError(
-                f"{name} are not conserved: {before:,} before, {there:,} kept and {gone:,} left out; this is a "
-                f"fault of headrace, nothing was published: please report it with config.json of the run"
-            )
+    _check_conserved(settings, encoded, packed, written, dropped, lost, repeated)
+    rows_read = sum(receipt.result["rows_read"] for receipt in encoded)
     if not shards:
         left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows)
         raise InputError(f"no bin was made of {rows_read:,} rows: {left_out}; correct the data or the settings")
@@ -154,10 +124,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     index, totals = tally(tallied, settings.asked_splits)
     rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
     holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
-    libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
-    excluded = {}
-    if benchmarks is not None:
-        excluded["benchmarks"] = benchmarks.facts(each.result["excluded"] for each in encoded)
+    excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
         schema=schema_of(settings.parquet["declared"], traced=settings.packs_across),
         index=index,
@@ -175,27 +142,96 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 split: sum(each["rows"] for each in records if each["split"] == split)
                 for split in settings.asked_splits
             },
-            "encoder": {
-                "fingerprint": fingerprint,
-                "vocabulary": encoder.vocabulary,
-                "pad_id": pad_id,
-                "libraries": {name: library_version(name) for name in libraries},
-                **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
-            },
+            "encoder": _made_with(settings, encoder, pad_id),
             "duplicates": choice.duplicates,
-            **excluded,
+            **({} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
-            "encoded": counts,
+            "encoded": _summed(encoded, *_ENCODED),
             "lost": lost,
             **({"repeated": repeated} if any(more["tokens"] for more in repeated.values()) else {}),
             **_summed(encoded, "special_text_rows"),
             "too_long": _summed(encoded, "truncated", "too_long_dropped", "divided"),
-            "packed": kept,
+            "packed": _summed(packed, *_PACKED),
             "groups": records,
             "published": {name: name for name in PUBLISHED},
             "files": publish_tree(run, settings, made, records, rejected),
         },
     )
+
+
+def _choose(
+    settings: PackedSequences,
+    context: RunContext,
+    datasets: Sequence[Dataset],
+    tasks: Sequence[EncodeTask],
+    blank: int | None,
+) -> tuple[list[Origins], Choice]:
+    """Choose a split for each sequence; also return where the sequences of each dataset come from.
+
+    blank: the token of padding inside sequences, if there is one.
+    """
+    run = context.run
+    origins = []
+    for owner in range(len(datasets)):
+        names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
+        origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
+    near = None
+    if settings.near is not None:
+        near = find_near(context, [of_task(settings, run, task, blank) for task in tasks], settings.near)
+    choice = choose(
+        datasets,
+        origins,
+        ratios=settings.ratios,
+        keyed=settings.entity is not None,
+        seed=settings.seed,
+        duplicates=settings.duplicates_are,
+        least_tokens=settings.least_compared,
+        near=near,
+    )
+    return origins, choice
+
+
+def _made_with(settings: PackedSequences, encoder: ChatEncoder, pad_id: int | None) -> dict[str, Any]:
+    """Return what the manifest says of the tokenizer, the template and the libraries that ran them."""
+    libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
+    return {
+        "fingerprint": encoder.fingerprint,
+        "vocabulary": encoder.vocabulary,
+        "pad_id": pad_id,
+        "libraries": {name: library_version(name) for name in libraries},
+        **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
+    }
+
+
+def _check_conserved(
+    settings: PackedSequences,
+    encoded: Sequence[Receipt],
+    packed: Sequence[Receipt],
+    written: Sequence[Receipt],
+    dropped: Counter[str],
+    lost: Mapping[str, Mapping[str, int]],
+    repeated: Mapping[str, Mapping[str, int]],
+) -> None:
+    """Raise `HeadraceError` unless rows, tokens and labels that were read are in bins or counted as left out.
+
+    repeated: tokens and labels that bins hold more than once.
+    """
+    rows = sum(receipt.result["rows_read"] for receipt in encoded)
+    counts, kept = _summed(encoded, *_ENCODED), _summed(packed, *_PACKED)
+    held = _summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
+    conserved = [("rows", rows, sum(receipt.result["rows"] for receipt in packed), dropped.total())]
+    for name in ("tokens", "labels"):
+        before = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
+        conserved.append((name, before, kept[name], sum(loss[name] for loss in lost.values())))
+    conserved += [(f"written {name}", kept[name], held[name], 0) for name in ("bins", "sequences", "stored_tokens")]
+    if settings.loss_mask_alignment == "shift_left":
+        conserved.append(("written labels", kept["labels"], held["mask_sum"], 0))
+    for name, before, there, gone in conserved:
+        if before != there + gone:
+            raise HeadraceError(
+                f"{name} are not conserved: {before:,} before, {there:,} kept and {gone:,} left out; this is a "
+                f"fault of headrace, nothing was published: please report it with config.json of the run"
+            )
 
 
 def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:

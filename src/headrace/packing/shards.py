@@ -307,7 +307,7 @@ def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Linked]) -
     """Write the blend of each split: weight, path, weight, path, ... as texts.
 
     Paths are relative to the dataset directory and have no extension. A shard's weight is its share of the tokens of
-    its split: whoever draws from the shards by these weights draws every bin equally often.
+    its split: drawing from the shards by these weights draws every bin equally often.
     """
     record: dict[str, list[str]] = {}
     for split in splits:

@@ -73,7 +73,7 @@ def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
                 f"{split}: {many(len(rows), 'shard')} of {rows.min():,} {unit} each."
                 if rows.min() == rows.max()
                 else f"{split}: {many(len(rows), 'shard')} of {rows.min():,} to {rows.max():,} {unit}, "
-                f"{np.median(rows):,.0f} in the middle."
+                f"median {np.median(rows):,.0f}."
             )
         elif len(rows):
             lines.append(f"{split}: one shard of {rows[0]:,} {unit}.")
@@ -145,8 +145,8 @@ def blocks_figure(facts: RunFacts) -> Figure:
     sizes = np.maximum(blocks["length"].to_numpy(), 1).astype(np.float64)
     rows = blocks["rows"].to_numpy()
     answer = (
-        f"{many(len(blocks), 'block')}, each decoded as a whole: {np.median(rows):,.0f} rows and "
-        f"{size(float(np.median(sizes)))} in the middle, {size(float(sizes.max()))} at most."
+        f"{many(len(blocks), 'block')}, each decoded as a whole: median {np.median(rows):,.0f} rows "
+        f"and {size(float(np.median(sizes)))}, at most {size(float(sizes.max()))}."
     )
     large = float(sizes.max()) > 256 << 20
     if large:

@@ -32,7 +32,7 @@ def page_of(facts: RunFacts) -> Page:
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:
     """Write the report of the finished run behind a path; where it lies: `report.html` in the run, or `to`.
 
-    The page appears whole or not at all, and replaces an older one: it is no part of the run's contents. Raises
+    The page appears whole or not at all, and replaces an older one: it is not part of the run's contents. Raises
     `InputError` without a finished run, `MissingExtra` without vl-convert, `StoreError` if it cannot be written.
     """
     facts = read_run(path, run)

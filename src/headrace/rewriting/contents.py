@@ -33,7 +33,7 @@ _MOST_SPLITS = 4  # that are told apart in digests
 
 @dataclass(frozen=True)
 class Kept:
-    """What becomes of the rows of a piece. copies, in_benchmark: numbers of those that go, ascending int64."""
+    """Rows of a piece that are left out. copies, in_benchmark: their numbers, ascending int64."""
 
     copies: I64
     in_benchmark: I64

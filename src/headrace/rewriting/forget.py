@@ -1,4 +1,4 @@
-"""How rewritten shards are written again without some of their rows."""
+"""Write rewritten shards again without some of their rows."""
 
 from __future__ import annotations
 

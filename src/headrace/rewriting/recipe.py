@@ -47,6 +47,7 @@ from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
 from headrace.stream.audit.exclude import IN_BENCHMARK, read_excluded
+from headrace.stream.audit.overlap import Benchmarks
 
 PLAIN_DIRECTORY = "data"
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
@@ -120,56 +121,23 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         own = dict(source.manifest.facts)
         directories = {split: own["directories"][split] for split in source.splits}
         del own["directories"]
+        facts |= {"folds": own.pop("folds")} if "folds" in own else {}
         facts |= {"source_recipe": source.manifest.recipe, "source_run": source.manifest.run_id, "source_facts": own}
     pieces = [
         piece
         for split in source.splits
         for piece in plan_pieces(source.split_index(split), directories[split], settings.shard_bytes)
     ]
-
-    def tasks(work: Callable[[int, Piece, TaskFiles], dict[str, Any]]) -> list[Task]:
-        made = []
-        for number, piece in enumerate(pieces):
-            index = source.split_index(piece.split)
-            shards = np.unique(index.shard_of_block[piece.start : piece.stop])
-            reads = [source.root / index.shards[at] for at in shards]
-            made.append(Task(piece.target, piece.bytes, partial(work, number, piece), reads))
-        return made
-
     order = in_usual_order(source.splits)
     compared = compared_columns(settings, source, settings.columns or names, bins=are_bins(settings.columns or names))
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
     if benchmarks is not None and are_bins(names):
         raise SettingsError("exclude: packed bins hold tokens, not texts; give it to the run that packs the chats")
-    excluded: list[Mapping[str, int]] = []
     kept: Sequence[Kept] | None = None
-    if settings.duplicates == "drop" or benchmarks is not None:  # rows are read once more to know which go
-        asked = compared if settings.duplicates == "drop" else ()
-        columns = None if benchmarks is not None else list(asked)  # an item may be in any column
-
-        def look(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
-            read = source.block_reader(piece.split)
-            tables = (read(block, columns) for block in range(piece.start, piece.stop))
-            return compare(files, number, tables, asked, benchmarks)
-
-        looked = context.stage("compare", tasks(look), durable=False)
-        excluded = [each.result["excluded"] for each in looked]
-        rows = [piece.rows for piece in pieces]
-        places = [order.index(piece.split) for piece in pieces]
-        kept = decide(context.run, rows, places, drop=settings.duplicates == "drop")
-        check_left(kept, rows)
-
-    fields = [source.schema.field(name) for name in settings.columns or names]
-    unknown = [field.name for field in fields if field.nullable]
-    holding: set[str] = set()
-    if unknown:  # columns that may hold nulls are read once to know
-
-        def find(_number: int, piece: Piece, _files: TaskFiles) -> dict[str, Any]:
-            return _find_nulls(source, unknown, piece)
-
-        found = context.stage("nulls", tasks(find), durable=False)
-        holding = {name for receipt in found for name in receipt.result["nulls"]}
-    schema = pa.schema([field.with_nullable(field.name in holding) for field in fields])
+    if settings.duplicates == "drop" or benchmarks is not None:
+        kept, excluded = _choose(settings, context, source, pieces, compared, benchmarks)
+        facts |= {} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}
+    schema = _written_schema(context, source, pieces, settings.columns or names)
     for directory in directories.values():
         local.make_directory(context.run / directory)
 
@@ -180,7 +148,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
             keep_digests(files, number, digests, order.index(piece.split))
         return made
 
-    made = context.stage("rewrite", tasks(write))
+    made = context.stage("rewrite", _tasks(source, pieces, write))
     shards = [
         ShardRecord(piece.split, receipt.files[0], receipt.result["blocks"], "parquet", piece.source_shard)
         for piece, receipt in zip(pieces, made, strict=True)
@@ -188,8 +156,6 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     ]
     index, totals = tally(shards, source.splits)
     facts["duplicates"] = None
-    if benchmarks is not None:
-        facts["benchmarks"] = benchmarks.facts(excluded)
     if compared:
         repeats = counted(context.run, len(pieces), order)
         context.warn(told(repeats, {split: each.rows for split, each in totals.items()}, compared))
@@ -217,6 +183,61 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         directories=directories,
         facts=facts,
     )
+
+
+def _tasks(
+    source: IndexedDataset, pieces: Sequence[Piece], work: Callable[[int, Piece, TaskFiles], dict[str, Any]]
+) -> list[Task]:
+    """Make a task for each piece, which reads the shards that hold its blocks."""
+    made = []
+    for number, piece in enumerate(pieces):
+        index = source.split_index(piece.split)
+        shards = np.unique(index.shard_of_block[piece.start : piece.stop])
+        reads = [source.root / index.shards[at] for at in shards]
+        made.append(Task(piece.target, piece.bytes, partial(work, number, piece), reads))
+    return made
+
+
+def _choose(
+    settings: Rewrite,
+    context: RunContext,
+    source: IndexedDataset,
+    pieces: Sequence[Piece],
+    compared: Sequence[str],
+    benchmarks: Benchmarks | None,
+) -> tuple[Sequence[Kept], list[Mapping[str, int]]]:
+    """Read the rows once to know which of each piece stay; also count those that overlap benchmarks."""
+    drop = settings.duplicates == "drop"
+    asked = compared if drop else ()
+    columns = None if benchmarks is not None else list(asked)  # an item may be in any column
+
+    def look(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
+        read = source.block_reader(piece.split)
+        tables = (read(block, columns) for block in range(piece.start, piece.stop))
+        return compare(files, number, tables, asked, benchmarks)
+
+    looked = context.stage("compare", _tasks(source, pieces, look), durable=False)
+    rows, order = [piece.rows for piece in pieces], in_usual_order(source.splits)
+    kept = decide(context.run, rows, [order.index(piece.split) for piece in pieces], drop=drop)
+    check_left(kept, rows)
+    return kept, [each.result["excluded"] for each in looked]
+
+
+def _written_schema(
+    context: RunContext, source: IndexedDataset, pieces: Sequence[Piece], columns: Sequence[str]
+) -> pa.Schema:
+    """Return the schema of these columns. Those that may hold nulls are read once to know whether they do."""
+    fields = [source.schema.field(name) for name in columns]
+    unknown = [field.name for field in fields if field.nullable]
+    holding: set[str] = set()
+    if unknown:
+
+        def find(_number: int, piece: Piece, _files: TaskFiles) -> dict[str, Any]:
+            return _find_nulls(source, unknown, piece)
+
+        found = context.stage("nulls", _tasks(source, pieces, find), durable=False)
+        holding = {name for receipt in found for name in receipt.result["nulls"]}
+    return pa.schema([field.with_nullable(field.name in holding) for field in fields])
 
 
 def _find_nulls(source: IndexedDataset, columns: Sequence[str], piece: Piece) -> dict[str, Any]:
@@ -331,8 +352,8 @@ def are_bins(names: Iterable[str]) -> bool:
 def metadata_of_bins(root: Path, index: SplitIndex, piece: Piece, schema: pa.Schema) -> dict[str, str]:
     """Return the Parquet metadata that all source shards of a piece agree on; none where the columns are not bins.
 
-    Without the word where the masks stand nobody could tell bins from rows of lists, or what they train. Raises
-    `InputError` if shards are put together whose masks stand in different places.
+    Without the key that says where the masks stand, bins look like rows of lists, and what they train is unknown.
+    Raises `InputError` if shards are put together whose masks stand in different places.
     """
     if not are_bins(schema.names):
         return {}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from headrace.dataset.tables import is_table
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Duplicates, Names
+from headrace.settings import Duplicates, Names, never_groups
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
@@ -29,6 +29,7 @@ class Rewrite(RecipeSettings):
 
     recipe_name: ClassVar[str] = "rewrite"
     executed_by: ClassVar[str] = "headrace.rewriting.recipe"
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"),)
 
     source: Places = Field(
         min_length=1, description="A prepared dataset, or plain shards: files, directories or glob patterns."
@@ -51,7 +52,7 @@ class Rewrite(RecipeSettings):
         default_factory=dict, description="Types of columns of plain CSV or TSV shards, e.g. price=float32."
     )
     null_values: Names = Field((), description="Texts that mean missing in typed columns of plain text shards.")
-    duplicates: Duplicates = Field(
+    duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = Field(
         "count",
         description="Rows with the same content; drop: the first stays, in the order of splits, shards and rows; "
         "count: reported; allow: not looked for. Not group: splits stay as they are.",
@@ -74,23 +75,11 @@ class Rewrite(RecipeSettings):
             raise ValueError(f"columns are {list(value)}; name at least one, and each once")
         return value
 
-    @field_validator("duplicates")
-    @classmethod
-    def _no_groups(cls, value: str) -> str:
-        if value == "group":
-            raise ValueError(
-                "duplicates is 'group', and a rewrite moves no row to another split; choose 'drop', 'count' or "
-                "'allow', or group rows where the splits are made"
-            )
-        return value
-
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output, and which run the source is, if it is one."""
         from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
-        settings = self.model_dump(mode="json", exclude={"source", "cache_dir", "exclude", "exclude_ngram"})
-        if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
-            del settings["duplicates"], settings["content"]
+        settings = self.identity_without("source", "cache_dir", "exclude", "exclude_ngram")
         return {**settings, **exclusion_identity(self), **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:

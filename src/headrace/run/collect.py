@@ -37,7 +37,7 @@ def collect(
     which gives up the work they could resume. In an object store there are no temporary files; what killed runs left
     is in `work_dir`, where they were made (see `prepare`): finished runs' are removed, unfinished ones' with the run.
     A stage is in the store where processes shared the run out, or were killed.
-    Raises `InputError` if `out` is no dataset directory.
+    Raises `InputError` if `out` is not a dataset directory.
     """
     out = path_of(out)
     in_store = place_of(out).writes == "whole files"

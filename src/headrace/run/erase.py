@@ -42,7 +42,7 @@ class Erased:
 
 @dataclass(frozen=True)
 class Erasure:
-    """How runs of a recipe are written again without some of their rows; its registration names one.
+    """A recipe's functions for writing a run again without some rows; its registration names one.
 
     keys: from a finished run to columns, and a function from a table of them to the key of each row, int64, as the
     index has it; None: rows have no keys. count: from a run and keys of rows to counts of them, which add up.
@@ -100,7 +100,7 @@ class ShardEraser:
         }
 
     def _look(self, copy: Path, old: ShardRecord) -> tuple[Bools, I64 | None]:
-        """Which rows of a shard go, and the keys of all."""
+        """Mask the rows of a shard that go; also return the keys of all rows."""
         wanted: Sequence[str] = ()
         key_of: Callable[[pa.Table], I64] | None = None
         if self.erasure.keys is not None:

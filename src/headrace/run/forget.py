@@ -6,7 +6,7 @@ link where that is possible. Then come index, manifest, and the one rename that 
 its way goes on, and readers see the old run or the new one.
 
 No file of the new run names an entity: its manifest has a digest of their digests, and `forgotten.json` the digests. A
-digest is a keyed hash with a known key: it tells no name, but whoever has a list of names can test them against it.
+digest is a keyed hash with a known key: it reveals no name, but anyone with a list of names can test them against it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OWN_DIRECTORIES = ("receipts/", f"{STAGE_DIRECTORY}/")
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """What `forget` did. run: that readers see now; old: that it was made of; other_runs: of `out`, not looked at.
+    """Result of `forget`. run: the one readers see now; old: the one it was made of; other_runs: of `out`, not read.
 
     entities: asked for; found: of them, those with rows; rows: erased. shards: written again, with their bytes before
     and after. how: "computed", "reused" where the run was there already, "nothing" where no row is of these entities.
@@ -145,7 +145,7 @@ def _digests(names: Sequence[str]) -> list[str]:
 
 
 def _record(run: Path) -> dict[str, Any]:
-    """What `forgotten.json` of a run says; nothing where there is none. Raises `CorruptShard` if it was changed."""
+    """Read `forgotten.json` of a run; empty where there is none. Raises `CorruptShard` if it was changed."""
     try:
         record: dict[str, Any] = json.loads((run / FORGOTTEN).read_bytes())
         digest = record.pop("digest")

@@ -35,7 +35,7 @@ class Patience:
     """Times that processes of a shared run wait for each other, in seconds.
 
     beat_s: between two signs of life; dead_after_s: without any, a process is dead; straggler_s: a task that a live
-    process takes longer over is done by whoever has nothing else to do; poll_s: between two looks, at least.
+    process takes longer over is done by any process that is idle; poll_s: between two looks, at least.
     """
 
     beat_s: float = 5.0

@@ -64,12 +64,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Near:
-    """What documents [N], those of all parts end to end, are near.
+    """Pairs and groups of near documents [N], the parts laid end to end.
 
     first, second int64 [pairs], jaccard float64 [pairs]: pairs at the threshold or above it, ascending. Copies are
     paired with the first of them only, and stand for it in other pairs. group int64 [N]: the least document of each
-    one's connected component. compared: pairs that were proposed. not_compared: at most so many pairs of different
-    groups share a band with so many documents that they were passed over.
+    one's connected component. compared: pairs that were proposed. not_compared: an upper bound for the pairs of
+    different groups that were skipped because they share a band with too many documents.
     """
 
     first: I64

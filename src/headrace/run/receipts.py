@@ -11,7 +11,7 @@ from headrace.digest import canonical_json, checksum_file, sha256_file, sha256_h
 from headrace.storage import local
 from headrace.storage.places import place_of
 
-NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)  # raised for bytes that are no receipt
+NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)  # raised for bytes that are not a receipt
 
 
 @dataclass(frozen=True)

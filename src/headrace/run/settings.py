@@ -21,10 +21,13 @@ class RecipeSettings(Settings):
     Wherever a setting takes a path, it takes a table too, which is written into the cache first; see `dataset.tables`.
     Each field is written once: its type, default and description make the flag, completion, schema and documentation.
     executed_by: the module whose `execute` takes settings, context and files; settings alone do not load it.
+    later: groups of settings that recipes got after their first runs were made. They are not in the identity while all
+    of a group have their defaults, so that those runs are found again.
     """
 
     recipe_name: ClassVar[str]
     executed_by: ClassVar[str]
+    later: ClassVar[Sequence[tuple[str, ...]]] = ()
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**{name: with_paths(value) for name, value in values.items()})
@@ -35,7 +38,18 @@ class RecipeSettings(Settings):
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output."""
-        return self.model_dump(mode="json", exclude={"source"})
+        return self.identity_without("source")
+
+    def identity_without(self, *others: str) -> dict[str, Any]:
+        """Return the settings for the identity, without others, which change no byte or get another form."""
+        fields = type(self).model_fields
+        defaults = {
+            name
+            for group in self.later
+            if all(getattr(self, each) == fields[each].default for each in group)
+            for name in group
+        }
+        return self.model_dump(mode="json", exclude={*others, *defaults})
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's files and their names relative to its root, sorted by name."""

@@ -72,7 +72,7 @@ class Shared:
         told = False
         while not finished():
             if holder.take():
-                return not finished()  # whoever had it may have finished and left since the question before
+                return not finished()  # its owner may have finished and left since the question before
             if not told:
                 self.on_event(Note("info", f"{self.share}: waiting for {self.members.name(holder.token())} to {name}"))
                 told = True
@@ -91,7 +91,7 @@ class Shared:
             return self.holder(name, number, generation) == self.members.token  # a reply that was lost on the way
         except CorruptShard:  # another process's object
             return False
-        except FileNotFoundError:  # swept away: whoever did it has published
+        except FileNotFoundError:  # swept away: its owner has published
             self.refuse_finished()
             if self._has_links:
                 local.make_directory(self._claims)
@@ -163,7 +163,7 @@ class _Holder:
             self._generation, self._since = generation, None
 
     def take(self) -> bool:
-        """Claim the task if nobody has it, or if whoever has it is dead or too slow."""
+        """Claim the task if it is free, or if its owner is dead or too slow."""
         shared, token = self._shared, self.token()
         if token:
             if token == shared.members.token:

@@ -9,7 +9,7 @@ with its last target's row, so rows without a target stay where time has them an
 
 A gap is a run of missing values between two observed values of a column; runs at the ends of a column are not gaps. A
 gap is filled whole or left whole, because filling the first steps of a long outage would invent a plateau. Before a cut
-nobody can know how long a gap through it will be, so such a gap is left. Values are only carried forward.
+the length of a gap through it is unknown, so such a gap is left. Values are only carried forward.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _local_days(times: I64, placed: Placed) -> str:
     off = (times[placed.off_grid] - times[placed.rows[0]]) % DAY_US
     if int(np.minimum(off, DAY_US - off).max()) > _HOUR_US:
         return ""
-    return "; days of a zone whose clocks change are no equal steps in UTC: write them without an offset, as dates"
+    return "; days of a zone whose clocks change are not equal steps in UTC: write them without an offset, as dates"
 
 
 def required_targets(settings: Series) -> int:

@@ -15,7 +15,7 @@ from headrace.formats.dates import date_word
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.settings import Duplicates, Names
+from headrace.settings import Duplicates, Names, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Series(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "series"
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates",),)
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
     region_time_series_base_dirs: Mapping[str, Path] = _source(
@@ -138,7 +139,7 @@ class Series(RecipeSettings):
     null_entity: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows of long tables that have no entity."
     )
-    duplicates: Duplicates = Field(
+    duplicates: Annotated[Duplicates, never_groups("every entity of series is in all splits")] = Field(
         "count",
         json_schema_extra=_ROWS,
         description="Entities with the values and times of an earlier one; drop: the first stays, in the order of "
@@ -173,15 +174,6 @@ class Series(RecipeSettings):
     @classmethod
     def _known_frequency(cls, value: str) -> str:
         return value if value == "infer" else Frequency.parse(value).word
-
-    @field_validator("duplicates")
-    @classmethod
-    def _no_groups(cls, value: str) -> str:
-        if value == "group":
-            raise ValueError(
-                "duplicates is 'group', and every entity of series is in all splits; choose 'drop', 'count' or 'allow'"
-            )
-        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Series:
@@ -287,12 +279,10 @@ class Series(RecipeSettings):
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output: of files their names and contents, not their places."""
         regions = {"region_time_series_base_dirs", "region_static_attributes_base_dirs"}
-        settings = self.model_dump(mode="json", exclude={"source", "static", "entities", "entities_file", *regions})
+        settings = self.identity_without("source", "static", "entities", "entities_file", *regions)
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
         settings["regions"] = sorted(self.region_time_series_base_dirs)
-        if self.duplicates == "count":  # changes no row: older runs are still these
-            del settings["duplicates"]
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
+from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.series.arrays.axis import Frequency, infer
 from headrace.series.arrays.statistics import suspects, warning
@@ -188,75 +189,30 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     static = files_of(STATIC, files)
     statics = read_statics(settings, static, source.names) if settings.static_features else None
     lacking = {} if statics is None else statics.lacking()
-    batches = range(-(-len(source.names) // settings.batch_size))
-
-    def clean_task(number: int) -> Task:
-        paths = source.paths(source.batch(number, settings.batch_size))
-        return Task(
-            f"batch {number}",
-            sum(path.stat().st_size for path in paths if path.is_file()),
-            partial(clean_batch, settings, source, number, lacking),
-            paths,
-        )
-
-    cleaned = context.stage("clean", [clean_task(number) for number in batches], durable=False)
-    spools = [Spool(context.run, number, len(settings.columns())) for number in batches]
-    passing = [
-        [(record["entity"]["entity"], record.get("series")) for record in spool.records() if "entity" in record]
-        for spool in spools
-    ]
-    copies = find_copies(each for own in passing for each in own if each[1] is not None)
-    left_out = copies if settings.duplicates == "drop" else {}
-    names = [name for own in passing for name, _ in own if name not in left_out]
-    reports_left_out: list[dict[str, Any]] = []  # of copies, as if they stayed
-    for number, own in enumerate(passing):
-        if here := {name: left_out[name] for name, _ in own if name in left_out}:
-            reports_left_out += [each for each in spools[number].reports() if each["entity"] in here]
-            spools[number] = replace(spools[number], left_out=here)
-    _refuse(settings, source, spools, names, lacking)
+    cleaned = _clean(settings, context, source, lacking)
+    kept = _apart(settings, context, len(cleaned))
+    _refuse(settings, source, kept.spools, kept.names, lacking)
     if settings.resolved.unified_entities:
-        _fit_unified(settings, context, spools, names)
+        _fit_unified(settings, context, kept.spools, kept.names)
     for split in SPLITS:
         local.make_directory(context.run / split_directory(split))
     written = context.stage(
         "write",
-        [Task(f"batch {each.number}", 0, partial(write_batch, settings, each)) for each in spools],
+        [Task(f"batch {each.number}", 0, partial(write_batch, settings, each)) for each in kept.spools],
     )
     disguised = suspects([receipt.result["near_target"] for receipt in written])
-    finishing = partial(finish, settings, spools, statics, disguised, copies)
+    finishing = partial(finish, settings, kept.spools, statics, disguised, kept.copies)
     (finished,) = context.stage("finish", [Task(SUMMARY, 0, finishing)])
 
-    unusable = Counter[str]()
-    for receipt in cleaned:
-        counts += Counter(receipt.result["rows"])
-        unusable += Counter(receipt.result["unusable"])
-        empty += receipt.result["empty_shards"]
-    for report in reports_left_out:
-        counts.subtract(report["source_rows"])
-        counts[REASON] += sum(report["source_rows"].values())
-        unusable.subtract({name: own["unusable_values_count"] for name, own in report["imputation_info"].items()})
-    unusable = +unusable  # without zeros
+    unusable = _count(counts, cleaned, kept.left_out)
+    empty += [name for receipt in cleaned for name in receipt.result["empty_shards"]]
     empty += [f"{STATIC}/{name}" for path, name in static if not path.stat().st_size]
-    original, passed = len(source.names), len(names)
     facts = finished.result
-    reasons = [*DROPPED, "null_entity", "not_listed", *([REASON] if settings.duplicates == "drop" else [])]
-    if copies or settings.duplicates == "drop":
-        facts = {**facts, "duplicates": {"are": settings.duplicates, "entities": len(copies)}}
-    if not left_out:
-        context.warn(copies_told(copies, passed))
-    if passed < original:
-        context.warn([f"{original - passed:,} of {original:,} entities are left out, see {SUMMARY}"])
-    context.warn(
-        f"static feature {name}: {count:,} entities lack it and get the {settings.missing_static}"
-        for name, count in facts["filled_statics"].items()
-    )
-    if unusable:
-        words = ", ".join(f"{count:,} values of {name}" for name, count in sorted(unusable.items()))
-        context.warn([f"{words} behind the train rows cannot be scaled and became missing, see quality reports"])
-    if disguised:
-        context.warn([str(warning(settings.target, disguised))])
-    blocks = {path: each for receipt in written for path, each in receipt.result["blocks"].items()}
+    if kept.copies or settings.duplicates == "drop":
+        facts = {**facts, "duplicates": {"are": settings.duplicates, "entities": len(kept.copies)}}
+    _tell(settings, context, kept, len(source.names), facts["filled_statics"], unusable, disguised)
     records = [record for receipt in written for record in receipt.files]
+    blocks = {path: each for receipt in written for path, each in receipt.result["blocks"].items()}
     shards = [
         ShardRecord(each.path.split("/")[1], each, blocks[each.path], "parquet")
         for each in records
@@ -264,6 +220,8 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     ]
     index, totals = tally(shards, SPLITS)
     stores = {each.path: each.checksum for each in records if each.path.startswith(STORE)}
+    passed, failed = len(kept.names), len(source.names) - len(kept.names)
+    reasons = [*DROPPED, "null_entity", "not_listed", *([REASON] if settings.duplicates == "drop" else [])]
     return Outcome(
         schema=readable_schema(settings),
         index=index,
@@ -281,13 +239,96 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             "frequency": settings.frequency,
             "columns": settings.columns(),
             "masks": settings.mask_columns(),
-            "entities": {"original": original, "passed": passed, "failed": original - passed},
-            "unusable_values": dict(sorted(unusable.items())),
+            "entities": {"original": passed + failed, "passed": passed, "failed": failed},
+            "unusable_values": unusable,
             **facts,
             "series_files": {**stores, **{each.path: each.digest for each in finished.files}},
             "receipts_digest": published_digest((each.path, each.digest) for each in (*records, *finished.files)),
         },
     )
+
+
+def _clean(settings: Series, context: RunContext, source: EntitySource, lacking: Mapping[str, str]) -> list[Receipt]:
+    """Read, clean and cut the entities, a batch at a time. lacking: entities without their static features."""
+    tasks = []
+    for number in range(-(-len(source.names) // settings.batch_size)):
+        paths = source.paths(source.batch(number, settings.batch_size))
+        size = sum(path.stat().st_size for path in paths if path.is_file())
+        tasks.append(Task(f"batch {number}", size, partial(clean_batch, settings, source, number, lacking), paths))
+    return context.stage("clean", tasks, durable=False)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Entities that passed the checks and stay, in order, and the batches that hold them.
+
+    copies: entities that repeat an earlier one. left_out: the reports of those that are dropped for it, as if they
+    stayed.
+    """
+
+    names: list[str]
+    spools: list[Spool]
+    copies: Mapping[str, str]
+    left_out: list[dict[str, Any]]
+
+
+def _apart(settings: Series, context: RunContext, batches: int) -> _Kept:
+    """Find the entities that repeat others among those that passed, and leave them out if that is asked for."""
+    spools = [Spool(context.run, number, len(settings.columns())) for number in range(batches)]
+    passing = [
+        [(record["entity"]["entity"], record.get("series")) for record in spool.records() if "entity" in record]
+        for spool in spools
+    ]
+    copies = find_copies(each for own in passing for each in own if each[1] is not None)
+    dropped = copies if settings.duplicates == "drop" else {}
+    left_out: list[dict[str, Any]] = []
+    for number, own in enumerate(passing):
+        if here := {name: dropped[name] for name, _ in own if name in dropped}:
+            left_out += [each for each in spools[number].reports() if each["entity"] in here]
+            spools[number] = replace(spools[number], left_out=here)
+    return _Kept([name for own in passing for name, _ in own if name not in dropped], spools, copies, left_out)
+
+
+def _count(counts: Counter[str], cleaned: Sequence[Receipt], left_out: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Add the rows of all batches to `counts`, those of copies that are left out under their reason.
+
+    Returns how many values of each column could not be scaled.
+    """
+    unusable = Counter[str]()
+    for receipt in cleaned:
+        counts += Counter(receipt.result["rows"])
+        unusable += Counter(receipt.result["unusable"])
+    for report in left_out:
+        counts.subtract(report["source_rows"])
+        counts[REASON] += sum(report["source_rows"].values())
+        unusable.subtract({name: own["unusable_values_count"] for name, own in report["imputation_info"].items()})
+    return dict(sorted((+unusable).items()))  # without zeros
+
+
+def _tell(
+    settings: Series,
+    context: RunContext,
+    kept: _Kept,
+    original: int,
+    filled: Mapping[str, int],
+    unusable: Mapping[str, int],
+    disguised: Mapping[str, Sequence[int]],
+) -> None:
+    """Warn of entities that are left out, and of values that were filled, are unusable, or look like the target."""
+    passed = len(kept.names)
+    if settings.duplicates != "drop" or not kept.copies:
+        context.warn(copies_told(kept.copies, passed))
+    if passed < original:
+        context.warn([f"{original - passed:,} of {original:,} entities are left out, see {SUMMARY}"])
+    context.warn(
+        f"static feature {name}: {count:,} entities lack it and get the {settings.missing_static}"
+        for name, count in filled.items()
+    )
+    if unusable:
+        words = ", ".join(f"{count:,} values of {name}" for name, count in unusable.items())
+        context.warn([f"{words} behind the train rows cannot be scaled and became missing, see quality reports"])
+    if disguised:
+        context.warn([str(warning(settings.target, disguised))])
 
 
 def open_source(

@@ -239,7 +239,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
 def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -> Observed:
     """Read a file that is one entity, with these columns of values.
 
-    Raises `InputError` if it cannot be read, or a value is no number.
+    Raises `InputError` if it cannot be read, or a value is not a number.
     """
     times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
     for table in tables(path, name, [settings.time, *columns]):
@@ -287,7 +287,7 @@ def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict
 
 
 def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> tuple[I64, F64, dict[int, str]]:
-    """Parse times and values of some rows, as in `Observed`; and tell what is wrong with rows whose value is no number.
+    """Parse times and values of some rows, as in `Observed`; also say what is wrong where a value is not a number.
 
     Messages name the row, counted from 1 behind `first_row`.
     """
@@ -331,10 +331,10 @@ def _times(column: pa.ChunkedArray, settings: Series) -> I64:
 
 
 def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
-    """Write a column as float64 with NaN for missing; the rows whose text is no number."""
+    """Write a column as float64 with NaN for missing; also return the rows whose text is not a number."""
     if not is_text(column.type):
         if pa.types.is_temporal(column.type):
-            raise TypeError(f"{column.type} is no number")
+            raise TypeError(f"{column.type} is not a number")
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
         if not pa.types.is_floating(column.type):

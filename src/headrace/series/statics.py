@@ -46,8 +46,8 @@ class Statics:
 def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: Sequence[str]) -> Statics:
     """Read the static features of these entities from all files. An entity that no file has lacks all of them.
 
-    Raises `InputError` if a feature is in no file, is no number and has no encoder, or two files say different things
-    of one entity.
+    Raises `InputError` if a feature is in no file, is not a number and has no encoder, or if two files say different
+    things of one entity.
     """
     encoded, names = settings.resolved.encoded, pl.DataFrame({"entity": sorted(entities)}, {"entity": pl.String})
     key = settings.static_entity or settings.entity

@@ -63,7 +63,7 @@ def split(
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
     needed = [name for name in _REQUIRED if from_env or name != "entity"]  # the job always has a group
-    missing = [name for name in needed if name not in settings]
+    missing = [name for name in needed if name not in settings and not (name == "split_date" and "folds" in settings)]
     if missing:
         flags = ", ".join("--" + name.replace("_", "-") for name in missing)
         variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}" if from_env else ""

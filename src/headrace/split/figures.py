@@ -18,6 +18,8 @@ _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are 
 
 def figures(facts: RunFacts) -> list[Figure]:
     """Make the figures in the order of the page."""
+    if facts.manifest.folds:
+        return [folds_figure(facts), common.blocks_figure(facts)]
     found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), common.shards_figure(facts)]
     return [each for each in (*found, *entity_figures(facts), common.blocks_figure(facts)) if each is not None]
 
@@ -54,6 +56,31 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
     texts = [moment(edge) for edge in edges]
     chart = charts.over_time(edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"))
     return Figure("timeline", _TIMELINE, answer, chart, "warning" if late or early else "good", "full")
+
+
+def folds_figure(facts: RunFacts) -> Figure:
+    """Draw the rows of each split of each fold, and of those that have no part in it."""
+    manifest = facts.manifest
+    folds = [manifest.fold(number) for number in range(len(manifest.folds))]
+    every = sum(facts.rows_in_splits.values())
+    labels = [f"fold {number}" for number in range(len(folds))]
+    if "cutoff_us" in manifest.facts["folds"][0]:
+        labels = [f"{label}, {fold.facts['split_date'][:10]}" for label, fold in zip(labels, folds, strict=True)]
+    parts = {split: np.array([fold.splits[split].rows for fold in folds], np.float64) for split in manifest.folds[0]}
+    left = np.array([every - sum(each.rows for each in fold.splits.values()) for fold in folds], np.float64)
+    if left.any():
+        parts["dropped"] = left
+    tests = parts["test"]
+    answer = (
+        f"Each of {many(len(folds), 'fold')} tests {tests.min():,.0f} to {tests.max():,.0f} of {many(every, 'row')}, "
+        f"{tests.sum():,.0f} in all."
+    )
+    lost = {reason: rows for reason, rows in manifest.dropped.items() if rows}
+    for reason, rows in sorted(lost.items(), key=lambda each: (-each[1], each[0])):
+        answer += f"\n{many(rows, 'row')} dropped: {facts.reason_in_words(reason)}."
+    names = {name: "left out" if name == "dropped" else name for name in parts}
+    chart = charts.stacked_bars(labels, parts, unit="rows", names=names)
+    return Figure("folds", "What does each fold train and test?", answer, chart, "plain", "full")
 
 
 def guidance_figure(facts: RunFacts) -> Figure | None:

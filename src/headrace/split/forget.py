@@ -39,7 +39,7 @@ def _count(run: FinishedRun, keys: I64) -> I64:
     dates = run.manifest.facts.get("dates")
     if dates is None:
         return np.zeros(0, np.int64)
-    return DateBins(dates["first_us"], dates["width_us"], len(dates["rows"]["train"])).counts(keys)
+    return DateBins(dates["first_us"], dates["width_us"], max(map(len, dates["rows"].values()))).counts(keys)
 
 
 def _facts(run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers: int) -> dict[str, Any]:
@@ -62,6 +62,8 @@ def _facts(run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers:
         if "near" in facts["duplicates"]:  # near rows are not counted again
             repeats["near"] = {"not_compared": facts["duplicates"]["near"]["not_compared"]}
         changed["duplicates"] = {**facts["duplicates"], **repeats}
+    if "folds" in facts:
+        return changed
     train, val = set(erased.entities["train"]), set(erased.entities["val"])
     gone = {"train_entities": len(train), "val_entities": len(val), "entities_before_cutoff": len(train | val)}
     return {**changed, **{name: facts[name] - count for name, count in gone.items()}}

@@ -22,12 +22,13 @@ from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.split import duplicates, guidance
+from headrace.split import duplicates, folding, guidance
 from headrace.split.allocate import BYTES_PER_ENTITY, EntitySet, Hashes, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
 from headrace.split.findings import check_units, few_rows, missing_like, odd_values, one_form
+from headrace.split.fold_settings import GroupKFold
 from headrace.split.scan import read_entities, scan_shard
 from headrace.split.settings import TemporalSplit, compression_problem
 from headrace.split.shards import (
@@ -92,15 +93,21 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
     def split(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
         name = f"part-{source.numbers[place]:05d}{plan.kind.extension}"
-        targets = {split: f"{root}{DIRECTORIES[split]}/{name}" for split in SPLITS}
+        targets = {split: f"{root}{directory_of(split)}/{name}" for split in plan.parts}
         return split_shard(files, plan, shard, place, targets)
 
     parts = context.stage("split", source.tasks(split), durable=settings.layout == "sharded")
-    rows = {split: sum(part.result["rows"][split] for part in parts) for split in settings.splits}
+    splits = settings.splits if plan.folding is None else plan.parts
+    rows = {split: sum(part.result["rows"][split] for part in parts) for split in splits}
     dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in reasons_of(settings)}
-    _refuse_empty(rows, plan)
-    context.warn(few_rows(settings, rows, dropped, scans))
-    advice = guidance.guidance(context, plan, scans, rows, dropped)
+    if plan.folding is None:
+        _refuse_empty(rows, plan)
+        context.warn(few_rows(settings, rows, dropped, scans))
+        advice = guidance.guidance(context, plan, scans, rows, dropped)
+    else:
+        splits = tuple(cell for cell in splits if rows[cell])
+        context.warn(folding.check_rows(settings, plan.folding, rows))
+        advice = None
     for text in () if advice is None else guidance.told(advice):
         context.on_event(Note("info", text))
     repeats = None
@@ -111,15 +118,18 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         shards = [
             ShardRecord(split, record, part.result["blocks"][split], word_of_output(plan, shard), shard.name)
             for part, shard in zip(parts, source.shards, strict=True)
-            for split in settings.splits
+            for split in splits
             for record in records_of(part, split)
         ]
     else:
         word = word_of_output(plan, source.first)
-        joined = context.stage("join", [_join_task(plan, source, parts, split) for split in settings.splits])
+        joined = context.stage("join", [_join_task(plan, source, parts, split) for split in splits])
         shards = [ShardRecord(each.subject, each.files[0], each.result["blocks"], word) for each in joined]
-    index, totals = tally(shards, settings.splits)
-    _alias_test(context, settings.splits)
+    index, totals = tally(shards, splits)
+    aliases: tuple[str, ...] = ()
+    if plan.folding is None:
+        _alias_test(context, splits)
+        aliases = ("oot",)
     return Outcome(
         schema=plan.schema,
         index=index,
@@ -131,9 +141,9 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "rows": sum(part.result["rows_read"] for part in parts),
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
-        directories={split: DIRECTORIES[split] for split in (*settings.splits, "oot")},
+        directories={split: directory_of(split) for split in (*splits, *aliases)},
         facts={
-            **_facts(settings, plan, scans, parts),
+            **_facts(settings, plan, scans, parts, splits),
             "duplicates": repeats,
             **({} if advice is None else {"guidance": advice}),
             **(
@@ -146,12 +156,19 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     )
 
 
+def directory_of(split: str) -> str:
+    """Return the directory of a split, relative to the run; cells of folds lie below one of their own."""
+    return DIRECTORIES.get(split, f"folds/{split}")
+
+
 def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Source:
     signature = None if settings.signature is None else read_signature(settings.signature)
     shards = context.map([partial(survey, path, name, signature) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
     wanted = {"time": settings.time}
     wanted |= {"entity": settings.entity} if settings.entity is not None else {}
+    stratify = settings.folds.stratify if isinstance(settings.folds, GroupKFold) else None
+    wanted |= {"stratify": stratify} if stratify is not None else {}
     wanted |= {"label": settings.label} if settings.label is not None else {}
     wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
     wanted |= {f"types[{name!r}]": name for name in settings.types}
@@ -237,7 +254,7 @@ def _content(output: Output, source: Source) -> Content | None:
     """
     settings = output.settings
     names = settings.compared(source.schema.names)
-    if settings.duplicates == "allow":
+    if settings.duplicates == "allow" or settings.folds is not None:
         return None
     if not names:
         if settings.duplicates == "count" and settings.near is None:
@@ -271,7 +288,8 @@ def _plan(
 ) -> SplitPlan:
     settings = output.settings
     clock = clock_of(one_form(settings, source.shards, scans))
-    check_units(settings, source.shards, scans)
+    if settings.split_date is not None:
+        check_units(settings, source.shards, scans)
     seen = EntitySet()
     for place in range(len(scans)):
         hashes, before = read_entities(context.run, place)
@@ -282,7 +300,7 @@ def _plan(
     classes = None
     if settings.label is not None:
         classes = label_map(sorted({name for scan in scans for name in scan.result["classes"]}))
-    edge_us = cutoff_us(settings, clock)
+    edge_us = 0 if settings.split_date is None else cutoff_us(settings, clock)
     # Mixed dates were scanned by two clocks; offsets between them are less than a day.
     slack = _DAY_US if clock == "mixed" else 0
     first = min((each - slack for scan in scans if (each := scan.result["first_us"]) is not None), default=edge_us)
@@ -298,6 +316,8 @@ def _plan(
         content=content,
     )
     plan = duplicates.resolved(context, replace(draft, schema=_output_schema(draft)), source.shards)
+    if settings.folds is not None:
+        return replace(plan, folding=folding.folding_of(context, settings, plan.allocation, len(scans)))
     if settings.entity is None:
         context.on_event(
             Note("info", "no entity is given, so time alone decides; give entity= where rows belong to customers, ...")
@@ -362,7 +382,7 @@ def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
 
 
 def _join_task(plan: SplitPlan, source: Source, parts: Sequence[Receipt], split: str) -> Task:
-    target = f"{DIRECTORIES[split]}/{split}_processed_data{plan.kind.extension}"
+    target = f"{directory_of(split)}/{split}_processed_data{plan.kind.extension}"
     size = sum(record.bytes for part in parts for record in records_of(part, split))
 
     def work(files: TaskFiles) -> dict[str, Any]:
@@ -383,10 +403,14 @@ def _alias_test(context: RunContext, splits: Sequence[str]) -> None:
 
 
 def _facts(
-    settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt], parts: Sequence[Receipt]
+    settings: TemporalSplit,
+    plan: SplitPlan,
+    scans: Sequence[Receipt],
+    parts: Sequence[Receipt],
+    splits: Sequence[str],
 ) -> dict[str, Any]:
     known, entities = plan.allocation, {}
-    if settings.entity is not None:
+    if settings.entity is not None and plan.folding is None:
         entities = {
             "entities_before_cutoff": len(known.known),
             "train_entities": known.train,
@@ -398,9 +422,10 @@ def _facts(
         "time": settings.time,
         "entity": settings.entity,
         "date_form": "iso_mixed" if len(forms) > 1 else forms[0] if forms else None,
-        "cutoff_us": cutoff_us(settings, plan.clock),
+        "cutoff_us": None if settings.split_date is None else cutoff_us(settings, plan.clock),
         **entities,
+        **({} if plan.folding is None else {"folds": folding.facts(settings, plan.folding, plan.clock, splits)}),
         "missing_like": missing_like(scans),
         "label_map": None if plan.classes is None else dict(plan.classes),
-        "dates": total((part.result["dates"] for part in parts), plan.bins, settings.splits),
+        "dates": total((part.result["dates"] for part in parts), plan.bins, splits),
     }

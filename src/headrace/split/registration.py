@@ -30,6 +30,7 @@ REGISTRATION = Registration(
         "in_benchmark": "holds an item of a benchmark that is excluded",
         "content_before_cutoff": "train or val has its content",
         "duplicate": "an earlier row has its content",
+        "in_no_fold": "has no part in any fold",
         "forgotten": "its entity was erased",
     },
     forget="headrace.split.forget:ERASURE",

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import U64
+from headrace.arrays import I64, U64, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
@@ -30,6 +30,8 @@ from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.content import Content
+from headrace.split.fold_settings import GroupKFold, Rolling
+from headrace.split.folds import cutoffs, fold_times
 from headrace.split.settings import TemporalSplit
 from headrace.stream.audit.overlap import Benchmarks, texts_of
 
@@ -38,6 +40,7 @@ UNREADABLE_DATE, MISSING_LABEL, INSTANT, HOLDS_ITEM = 1, 2, 4, 8
 MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
 _MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
+MAX_STRATA = 100
 _TEXTS_AT_ONCE = 1 << 20
 
 
@@ -48,6 +51,7 @@ class Scanned:
     sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes. number: of the shard.
     content uint64 [N]: digests of what rows are compared by, or None where pass 1 does not look. alike uint64 [N]: one
     number for rows that have the same content or are joined through near ones; None where these are not looked for.
+    first int64 [entities]: the fold from which an entity is seen, of folds that roll.
     """
 
     number: int
@@ -60,6 +64,7 @@ class Scanned:
     hashes: Hashes
     before: npt.NDArray[np.bool_]
     alike: U64 | None = None
+    first: I64 | None = None
 
     @property
     def compared(self) -> U64 | None:
@@ -75,6 +80,11 @@ def rows_file(number: int) -> str:
 def entities_file(number: int) -> str:
     """Path of the per-entity file of a shard, relative to the run."""
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
+
+
+def strata_file(number: int) -> str:
+    """Path of the rows of a shard by entity and class, relative to the run."""
+    return f"{STAGE_DIRECTORY}/scan-{number:05d}.strata.arrow"
 
 
 def alike_file(number: int) -> str:
@@ -100,6 +110,8 @@ def scan_shard(
     result, rows, entities = scan.finish()
     for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
         files.write_arrow(target, table)
+    if isinstance(settings.folds, GroupKFold):
+        files.write_arrow(strata_file(number), scan.strata(rows))
     return result
 
 
@@ -118,6 +130,7 @@ def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
         hashes=hashes,
         before=before,
         alike=_read(run / alike_file(number))["alike"].to_numpy() if alike else None,
+        first=read_first(run, number),
     )
 
 
@@ -127,6 +140,17 @@ def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]
     return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(
         np.bool_
     )
+
+
+def read_first(run: Path, number: int) -> I64 | None:
+    """Read the fold from which each of the shard's entities is seen; None where folds do not roll."""
+    entities = _read(run / entities_file(number))
+    return entities["first"].to_numpy() if "first" in entities.column_names else None
+
+
+def read_strata(run: Path, number: int) -> pa.Table:
+    """Read the rows of the shard that stay, by entity and class: entity, class, rows."""
+    return _read(run / strata_file(number))
 
 
 def _read(path: Path) -> pa.Table:
@@ -141,12 +165,17 @@ class _Scan:
     def __init__(
         self, settings: TemporalSplit, shard: Shard, content: Content | None, benchmarks: Benchmarks | None
     ) -> None:
-        self.settings, self.shard, self.cutoff, self.content = settings, shard, settings.cutoff(), content
+        self.settings, self.shard, self.content = settings, shard, content
+        self.cutoffs = cutoffs(settings)
         self.reach_us = max(settings.reaches_us().values(), default=0)
         wanted = [settings.time, *([] if settings.entity is None else [settings.entity])]
         if settings.label is not None:
             wanted += settings.targets or () if settings.label == settings.main_target else (settings.label,)
         wanted += content.columns(shard) if content is not None else []
+        self.stratify = settings.folds.stratify if isinstance(settings.folds, GroupKFold) else None
+        wanted += [] if self.stratify is None else [self.stratify]
+        self.strata_texts: list[pa.Array] = []
+        self.strata_codes: list[npt.NDArray[np.int64]] = []
         self.columns = [name for name in dict.fromkeys(wanted) if name in shard.schema.names]
         self.benchmarks = benchmarks
         self.excluded: Counter[str] = Counter()  # rows by benchmark
@@ -176,6 +205,11 @@ class _Scan:
                 flags |= np.where(dates.instant, INSTANT, 0).astype(np.uint8)
             if self.settings.label is not None:
                 flags |= self._labels(table)
+            if self.stratify is not None:
+                texts = columns.label_texts(_column(table, self.stratify), self.settings.null_values)
+                distinct = _encoded(pc.fill_null(texts, ""))
+                self.strata_codes.append(distinct.indices.to_numpy() + sum(map(len, self.strata_texts)))
+                self.strata_texts.append(distinct.dictionary)
             if self.content is not None:
                 self.digests.append(self.content.of_chunk(chunk, table, str(self.shard.path)))
         except InputError as error:
@@ -207,13 +241,14 @@ class _Scan:
             )
         self._note_units(column, dates)
         unreadable, repeated = dates.unreadable, np.zeros(len(column), np.bool_)
-        if self.cutoff.fold_start_us < self.cutoff.fold_end_us:
-            repeated = (dates.micros >= self.cutoff.fold_start_us) & (dates.micros < self.cutoff.fold_end_us)
-            repeated &= ~dates.instant
-            if repeated.any():
-                micros = np.where(repeated, MISSING, dates.micros)
-                unreadable = unreadable | repeated
-                dates = Dates(micros, unreadable, dates.instant, dates.forms)
+        for cutoff in self.cutoffs:
+            if cutoff.fold_start_us < cutoff.fold_end_us:
+                repeated |= (dates.micros >= cutoff.fold_start_us) & (dates.micros < cutoff.fold_end_us)
+        repeated &= ~dates.instant
+        if repeated.any():
+            micros = np.where(repeated, MISSING, dates.micros)
+            unreadable = unreadable | repeated
+            dates = Dates(micros, unreadable, dates.instant, dates.forms)
         absent = dates.micros == MISSING if settings.bad_rows == "error" else unreadable
         if absent.any() and (settings.bad_rows == "error" or self.first_unreadable is None):
             row = int(np.flatnonzero(absent)[0])
@@ -296,9 +331,8 @@ class _Scan:
         entity, texts = self._unified(codes)
         there = micros != MISSING
         instant = (flags & INSTANT) != 0 if self.forms == MIXED else not self.forms.isdisjoint(INSTANTS)
-        # Entities are drawn among those that can train or validate: a row in the gap does neither.
-        edge = np.where(instant, self.cutoff.instant_us, self.cutoff.wall_us) - self.reach_us
-        is_before = there & (micros < edge)
+        first = self._seen_from(micros, np.asarray(instant))
+        is_before = there & (first < max(1, len(self.cutoffs)))
         before = np.zeros(len(texts), np.bool_)
         before[entity[is_before & (entity != NOBODY)]] = True
         hashes = hash_entities(texts, self.settings.seed)
@@ -324,7 +358,42 @@ class _Scan:
         if self.content is not None:
             digests = np.concatenate([np.empty(0, np.uint64), *self.digests])
             rows = rows.append_column("content", pa.array(digests))
-        return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
+        entities = pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
+        if isinstance(self.settings.folds, Rolling):
+            earliest = np.full(len(texts), len(self.cutoffs), np.int64)
+            np.minimum.at(earliest, entity[is_before & (entity != NOBODY)], first[is_before & (entity != NOBODY)])
+            entities = entities.append_column("first", pa.array(earliest))
+        return result, rows, entities
+
+    def _seen_from(self, micros: I64, instant: Bools) -> I64:
+        """Return the first cut that each row can train or validate before, as a row in its gap does neither."""
+        settings = self.settings
+        if isinstance(settings.folds, Rolling):
+            utc, wall = (fold_times(settings, clock).seen_from(micros) for clock in ("utc", "wall"))
+            return np.where(instant, utc, wall)
+        if not self.cutoffs:  # no cut: every row is seen by each fold
+            return np.zeros(len(micros), np.int64)
+        cutoff = self.cutoffs[0]
+        edge = np.where(instant, cutoff.instant_us, cutoff.wall_us) - self.reach_us
+        return (micros >= edge).astype(np.int64)
+
+    def strata(self, rows: pa.Table) -> pa.Table:
+        """Count the rows that stay by entity and class. rows: as pass 1 leaves them."""
+        entity, flags = rows["entity"].to_numpy(), rows["flags"].to_numpy()
+        kept = (rows["micros"].to_numpy() != MISSING) & (entity != NOBODY)
+        kept &= (flags & (UNREADABLE_DATE | MISSING_LABEL | HOLDS_ITEM)) == 0
+        texts, codes = pa.array([""], pa.string()), np.zeros(len(entity), np.int64)
+        if self.stratify is not None:
+            distinct = pa.concat_arrays(self.strata_texts or [texts]).dictionary_encode()
+            texts = distinct.dictionary
+            codes = distinct.indices.to_numpy()[np.concatenate([np.empty(0, np.int64), *self.strata_codes])]
+        if len(texts) > MAX_STRATA:
+            raise InputError(
+                f"{self.shard.path}: {self.stratify} has {len(texts):,} values, and folds are stratified by at most "
+                f"{MAX_STRATA}; name a column of classes"
+            )
+        pair, count = np.unique(entity[kept].astype(np.int64) * len(texts) + codes[kept], return_counts=True)
+        return pa.table({"entity": pair // len(texts), "class": texts.take(pa.array(pair % len(texts))), "rows": count})
 
     def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
         """Places in one list of distinct texts, from places in the lists of all chunks end to end."""

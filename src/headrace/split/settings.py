@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
@@ -18,6 +16,7 @@ from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
+from headrace.split.fold_settings import Folds, GroupKFold
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
@@ -44,6 +43,13 @@ class TemporalSplit(RecipeSettings):
 
     recipe_name: ClassVar[str] = "temporal_split"
     executed_by: ClassVar[str] = "headrace.split.recipe"
+    later: ClassVar[Sequence[tuple[str, ...]]] = (
+        ("gap",),
+        ("label_horizon",),
+        ("folds",),
+        ("duplicates", "content"),
+        ("near",),
+    )
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
     time: str = Field(
@@ -58,9 +64,19 @@ class TemporalSplit(RecipeSettings):
         description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests. "
         "Unless given time alone decides, and there is no val.",
     )
-    split_date: str = Field(
+    split_date: str | None = Field(
+        None,
         json_schema_extra=_COLUMNS,
-        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test.",
+        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test. Required "
+        "unless folds are of entities.",
+    )
+    folds: Folds = Field(
+        None,
+        json_schema_extra={"panel": "Folds"},
+        examples=["rolling:n=5,step=30d", "rolling:n=5,step=30d,window=180d", "group-kfold:k=5"],
+        description="Prepare folds instead of one split: cuts that roll on from the split date, such as "
+        "rolling:n=5,step=30d,window=180d, or entities that take turns to test, such as "
+        "group-kfold:k=5,stratify=COLUMN.",
     )
     gap: str | None = Field(
         None,
@@ -209,7 +225,14 @@ class TemporalSplit(RecipeSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> TemporalSplit:
-        self.cutoff()
+        if isinstance(self.folds, GroupKFold):
+            self._check_group_folds(self.folds)
+        elif self.split_date is None:
+            raise ValueError("split_date is required; give it")
+        else:
+            self.cutoff()
+        if self.folds is not None:
+            self._check_folds()
         if (self.targets is None) != (self.main_task_index is None):
             raise ValueError("targets and main_task_index go together; give both or neither")
         if self.targets is not None and self.main_task_index is not None:
@@ -261,6 +284,33 @@ class TemporalSplit(RecipeSettings):
             )
         return self
 
+    def _check_group_folds(self, folds: GroupKFold) -> None:
+        if self.entity is None:
+            raise ValueError("folds deal entities, and entity is not given; give entity=, or folds that roll in time")
+        for name in ("split_date", "gap", "label_horizon"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, and folds of entities have no cut in time; leave {name} out, "
+                    f"or choose folds that roll, such as rolling:n=5,step=30d"
+                )
+        for name, default in (("train_ratio", 0.9), ("val_in_test", "keep")):
+            if getattr(self, name) != default:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, and folds of entities have no val; leave it out")
+        if folds.stratify in (self.time, self.entity):
+            raise ValueError(f"stratify is {folds.stratify!r}, the time or the entity; name a column of classes")
+
+    def _check_folds(self) -> None:
+        """Refuse what is not defined for folds, where a row has another side in each."""
+        if self.duplicates in ("group", "drop") or self.near is not None or self.content:
+            raise ValueError(
+                "duplicates, near and content decide between one train and one test, and folds have many; remove "
+                'repeated rows first, with a run of duplicates="drop", and make folds of its output'
+            )
+        if self.null_entity == "own":
+            raise ValueError(
+                'null_entity is "own", and folds need the entity of every row; choose "drop", or fill the column'
+            )
+
     @property
     def main_target(self) -> str | None:
         """The column that becomes the maximum of the other targets."""
@@ -280,14 +330,16 @@ class TemporalSplit(RecipeSettings):
 
     def cutoff(self) -> Cutoff:
         """The split date as an instant and as wall-clock time of the zone. Raises `ValueError` on an unreadable one."""
-        from headrace.split.cutoff import cutoff_at
+        from headrace.split.folds import cutoffs
 
-        text = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", self.split_date.strip())
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise ValueError(f"split_date is {self.split_date!r}; give an ISO date such as 2025-01-01") from None
-        return cutoff_at(moment, ZoneInfo(self.timezone))
+        return cutoffs(self)[0]
+
+    def config(self) -> dict[str, Any]:
+        """All settings as JSON; those of runs without folds are as older versions wrote them."""
+        config = super().config()
+        if self.folds is None:
+            del config["folds"]
+        return config
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's files and their names, sorted by name; the signature file is not one of them."""
@@ -307,17 +359,10 @@ class TemporalSplit(RecipeSettings):
         """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
         from headrace.formats.source import read_signature
 
-        settings = self.model_dump(mode="json", exclude={"source", "signature", "exclude", "exclude_ngram"})
-        settings |= exclusion_identity(self)
+        settings = self.identity_without("source", "signature", "exclude", "exclude_ngram") | exclusion_identity(self)
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
-        settings["split_date"] = str(self.cutoff().instant_us)
-        for name in ("gap", "label_horizon"):  # runs without them are still those of older versions
-            if settings[name] is None:
-                del settings[name]
-        if self.duplicates == "count" and not self.content:  # changes no shard: older runs are still these
-            del settings["duplicates"], settings["content"]
-        if self.near is None:
-            del settings["near"]
+        if self.split_date is not None:
+            settings["split_date"] = str(self.cutoff().instant_us)
         return settings
 
     def compared(self, columns: Sequence[str]) -> tuple[str, ...]:

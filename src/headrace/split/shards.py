@@ -34,12 +34,15 @@ from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
+from headrace.split.folds import FoldCells
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.storage.local import storing
 from headrace.stream.audit.exclude import IN_BENCHMARK
 
 SPLITS = ("train", "val", "test")
+IN_NO_FOLD = "in_no_fold"
+_OF_ONE_CUT = ("train_entity_after_cutoff", "val_entity_after_cutoff", "content_before_cutoff", "duplicate")
 REASONS = (
     "null_time",
     "unreadable_time",
@@ -52,13 +55,14 @@ REASONS = (
     "duplicate",
     GAP,
     LABEL_PAST,
+    IN_NO_FOLD,
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
 
 _COPY_BYTES = 4 << 20
 
 Clock = Literal["utc", "wall", "mixed"]
-Classes = npt.NDArray[np.uint8]
+Classes = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,19 @@ class Output:
     parquet_compression: str
     separator: str
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What decides the cell of a row. known: entities, ascending by hash; side: of each its side, or its fold [N].
+
+    first: the fold from which each entity is seen [N]; None where folds do not roll, or no entity is given.
+    """
+
+    cells: FoldCells
+    known: Hashes
+    side: I64
+    first: I64 | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +112,25 @@ class SplitPlan(Output):
     content: Content | None = None
     leave: Leave | None = None
     near: Mapping[str, int] | None = None
+    folding: Folding | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The splits that rows are written to: of folds their cells."""
+        return SPLITS if self.folding is None else self.folding.cells.names
+
+    @property
+    def codes(self) -> Mapping[str, int]:
+        """The numbers by which `classify` tells splits and reasons to drop."""
+        return _CLASS if self.folding is None else {name: code for code, name in enumerate((*self.parts, *REASONS))}
 
 
 def reasons_of(settings: TemporalSplit) -> list[str]:
     """List the reasons to drop a row that a run counts: not those of settings that are not given."""
+    if settings.folds is not None:
+        return [reason for reason in REASONS if reason not in (*_OF_ONE_CUT, GAP, LABEL_PAST)]
     asked = settings.reaches_us()
-    return [reason for reason in REASONS if reason in asked or reason not in (GAP, LABEL_PAST)]
+    return [reason for reason in REASONS if reason in asked or reason not in (GAP, LABEL_PAST, IN_NO_FOLD)]
 
 
 def clock_of(forms: Collection[str]) -> Clock:
@@ -139,19 +169,21 @@ def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
 
 
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
-    """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
+    """Return split or drop reason of every row: uint16 [N], one of the plan's `codes`. Pure.
 
     A row has one reason: no date, unreadable date, no entity, close before or after the cutoff, no label, in a
     benchmark, its content, in this order.
     """
     settings = plan.settings
+    if plan.folding is not None:
+        return _classify_folds(scanned, plan, plan.folding)
     side_of_entity = plan.allocation.side_of(scanned.hashes)
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
     edge = edge_of(scanned, plan)
     before = scanned.micros < edge
 
-    result = np.full(len(side), _CLASS["test"], np.uint8)
+    result = np.full(len(side), _CLASS["test"], np.uint16)
     result[before & ((side == TRAIN) | (settings.entity is None))] = _CLASS["train"]
     result[before & (side == VAL)] = _CLASS["val"]
     flagged = scanned.flags.any()
@@ -176,12 +208,36 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     return result
 
 
+def _classify_folds(scanned: Scanned, plan: SplitPlan, folding: Folding) -> Classes:
+    """Return the cell or drop reason of every row; a row has one reason, in the order of `classify`."""
+    side, first = None, None
+    if plan.settings.entity is not None:  # NOBODY is -1, the last place, and is dropped below
+        place = np.append(folding.known.places(scanned.hashes), -1)[scanned.entity]
+        side = np.append(folding.side, UNSEEN if folding.first is not None else 0)[place]
+        if folding.first is not None:
+            first = np.append(folding.first, folding.cells.roles.shape[1])[place]
+    instant = np.full(len(scanned.micros), plan.clock == "utc")
+    if plan.clock == "mixed":
+        instant = (scanned.flags & INSTANT) != 0
+    cell = folding.cells.cells_of(scanned.micros, instant, side, first)
+    codes = plan.codes
+    result = np.where(cell < 0, codes[IN_NO_FOLD], cell).astype(np.uint16)
+    result[(scanned.flags & HOLDS_ITEM) != 0] = codes[IN_BENCHMARK]
+    result[(scanned.flags & MISSING_LABEL) != 0] = codes["missing_label"]
+    if plan.settings.entity is not None:
+        result[scanned.entity == NOBODY] = codes["null_entity"]
+    result[scanned.micros == MISSING] = codes["null_time"]
+    result[(scanned.flags & UNREADABLE_DATE) != 0] = codes["unreadable_time"]
+    return result
+
+
 def split_shard(
     files: TaskFiles, plan: SplitPlan, shard: Shard, number: int, targets: Mapping[str, str]
 ) -> dict[str, Any]:
     """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
     scanned = read_scan(files.run, number, alike=plan.near is not None)
     classes, keys = classify(scanned, plan), key_micros(scanned, plan)
+    parts, codes = plan.parts, plan.codes
     sizes = scanned.sizes if copies_bytes(plan, shard) else None
     dialect = output_dialect(plan, shard)
     schema = plan.schema if sizes is None else shard.schema
@@ -194,10 +250,8 @@ def split_shard(
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
                 raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
-            for code, split in enumerate(SPLITS):
-                chosen = classes[part] == code
-                if not chosen.any():
-                    continue
+            for code in np.flatnonzero(np.bincount(classes[part], minlength=len(parts))[: len(parts)]).tolist():
+                split, chosen = parts[code], classes[part] == code
                 if split not in writers:
                     writer = ShardWriter(
                         files.temporary(targets[split]),
@@ -220,12 +274,13 @@ def split_shard(
         kept = classes <= _CLASS["test"]
         words = tagged(np.concatenate(digests)[kept], classes[kept])
         files.write_arrow(content_file(number), pa.table({"content": words}))
-    counts = np.bincount(classes, minlength=len(_CLASS))
+    counts = np.bincount(classes, minlength=len(codes))
+    dated = plan.settings.splits if plan.folding is None else list(written)
     return {
         "rows_read": row,
-        "rows": {name: int(counts[_CLASS[name]]) for name in SPLITS},
-        "dropped": {name: int(counts[_CLASS[name]]) for name in reasons_of(plan.settings)},
-        "dates": {name: plan.bins.counts(keys[classes == _CLASS[name]]).tolist() for name in plan.settings.splits},
+        "rows": {name: int(counts[codes[name]]) for name in parts},
+        "dropped": {name: int(counts[codes[name]]) for name in reasons_of(plan.settings)},
+        "dates": {name: plan.bins.counts(keys[classes == codes[name]]).tolist() for name in dated},
         "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
     }
 
@@ -372,7 +427,7 @@ def _join_parquet(
         for part in parts:
             for record in records_of(part, split):
                 scanned = read_scan(files.run, part.number, alike=plan.near is not None)
-                micros = key_micros(scanned, plan)[classify(scanned, plan) == SPLITS.index(split)]
+                micros = key_micros(scanned, plan)[classify(scanned, plan) == plan.codes[split]]
                 row = 0
                 with open_file(files.run / record.path, Kind("parquet", "none")) as source:
                     for group in range(source.num_row_groups):

@@ -24,6 +24,7 @@ from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_nobod
 from headrace.split.cutoff import DateBins
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import on_utc
+from headrace.split.verify_folds import verify_folds
 from headrace.stream.audit.leaks import SplitBlocks
 from headrace.stream.audit.near import near_duplicates
 
@@ -60,6 +61,8 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     repeats = run.manifest.facts.get("duplicates")  # None where nobody looked, as for a run of an older version
     compared = () if repeats is None else tuple(repeats["content"])
     settings = TemporalSplit(**config)
+    if settings.folds is not None:
+        return verify_folds(run, settings, workers or default_workers())
     said = run.manifest.facts.get("dates")  # None for a run of an older version
     bins = None if said is None else DateBins(said["first_us"], said["width_us"], len(said["rows"]["train"]))
     seen = {split: _read(run, settings, split, bins, compared, workers or default_workers()) for split in run.splits}

@@ -77,7 +77,7 @@ class Place(Protocol):
         """Return whether one of these names is directly below."""
 
     def free_bytes(self) -> int | None:
-        """Return the free space, or None where nobody can tell."""
+        """Return the free space, or None where it is unknown."""
 
     # Reading
 
@@ -132,7 +132,7 @@ class Place(Protocol):
         """Give the file a second name in the same backend: a link or a copy that is made there."""
 
     def delete(self) -> None:
-        """Delete a file; one that is not there is no error."""
+        """Delete a file; a missing one is not an error."""
 
     def delete_below(self) -> int | None:
         """Delete a directory and everything below it; return its bytes, None if nothing was there."""

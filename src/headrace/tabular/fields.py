@@ -2,7 +2,7 @@
 
     config = {"label_name": "label", "text_name": "text", "cat_field_list": ["sky"], "tab_field_list": ["height"]}
 
-Only declared columns are changed: one that nobody declared keeps its type and its values. A training configuration has
+Only declared columns are changed: an undeclared one keeps its type and its values. A training configuration has
 many other keys, which are left alone. Blocks are done whole, in the threads that decode them.
 """
 
@@ -148,7 +148,7 @@ def is_number(kind: pa.DataType) -> bool:
 class DeclaredBlocks:
     """Blocks of a source, as `fields` declares them; settings may be changed until workers are started.
 
-    null_values: texts that mean a missing number, beside the empty one. bad_numbers: what a text is that is no number.
+    null_values: texts that mean a missing number, beside the empty one. bad_numbers: the rule for other texts.
     fills: value of each column that stands for a missing one.
     """
 

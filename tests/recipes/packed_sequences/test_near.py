@@ -133,7 +133,6 @@ def test_runs_that_do_not_ask_keep_their_names(tmp_path: Path) -> None:
     plain_run, near = PackedSequences(blend=source), PackedSequences(blend=source, near=0.9)
 
     assert "near" not in plain_run.identity_settings()
-    assert "near" not in plain_run.config()
     assert near.identity_settings()["near"] == 0.9
 
 

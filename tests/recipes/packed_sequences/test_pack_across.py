@@ -84,7 +84,6 @@ def test_one_dataset_has_the_run_it_had_before(tmp_path: Path, blend: dict) -> N
         first = packed(given, tmp_path / name)
         again = packed(given, tmp_path / name, pack_across="dataset")
         assert ("computed", "reused") == (first.how, again.how)
-        assert "pack_across" not in json.loads((first.run / "config.json").read_text())
         assert len(first.manifest.facts["groups"]) == 3
 
 

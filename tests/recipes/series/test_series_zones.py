@@ -51,7 +51,7 @@ def test_one_instant_is_one_time_however_it_is_written(tmp_path: Path) -> None:
 
 def test_local_days_are_told_where_their_clocks_change(tmp_path: Path) -> None:
     days = pl.datetime_range(BEGIN, BEGIN + timedelta(days=200), "1d", time_zone="Europe/Berlin", eager=True)
-    with pytest.raises(headrace.InputError, match="between steps of 1d, .* clocks change are no equal steps in UTC"):
+    with pytest.raises(headrace.InputError, match="between steps of 1d, .* clocks change are not equal steps in UTC"):
         run(write(tmp_path / "zoned/a.parquet", days), tmp_path / "out")
 
     assert run(write(tmp_path / "dates/a.parquet", days.dt.date()), tmp_path / "out").how == "computed"

@@ -163,5 +163,5 @@ def _swapped(form: str | None) -> str | None:
 def _doubt(form: str | None, other: str) -> str:
     return (
         f"BEWARE: no value looked at tells day from month; {form} is assumed, and {other} would read them as well. "
-        "Ask whoever wrote them."
+        "Ask their author."
     )

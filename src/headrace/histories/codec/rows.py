@@ -444,7 +444,7 @@ def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
 def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> list[RowColumns]:
     """Decode blobs into views of each of them; peers are copied, so that no row keeps others in memory.
 
-    names: file and row of each, for errors. Raises `CorruptShard` for bytes that are no row: every column lies inside
+    names: file and row of each, for errors. Raises `CorruptShard` for bytes that are not a row: every column lies in
     the blob, every peer index is of a peer, times ascend from 0 to the header's span.
     """
     small = [number for number, blob in enumerate(blobs) if len(blob) < _LARGE]

@@ -43,8 +43,8 @@ _FEWEST = 4  # measurements worth a piece of their own
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmallFacts:
-    """Of each small row, int64 [R]. tokens: without timestamps; longest: of its measurements; long_gaps: distances of
-    256 s and more between neighbours; span: seconds from first to last."""
+    """Lengths of each small row, int64 [R]. tokens: without timestamps; longest: of its measurements; long_gaps:
+    distances of 256 s and more between neighbours; span: seconds from first to last."""
 
     n: I64
     tokens: I64

@@ -164,7 +164,7 @@ def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int
 def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
     """Compute the columns of `SmallFacts` of each row: int64 [R, 5]. names: file and row, for errors.
 
-    Raises `CorruptShard` for blobs that are no rows.
+    Raises `CorruptShard` for blobs that are not rows.
     """
     if not blobs:
         return np.zeros((0, 5), np.int64)

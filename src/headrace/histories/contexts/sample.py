@@ -94,7 +94,7 @@ class Columns(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """What is drawn and read for contexts: `permuted`, `dealt`, `indices`, `gather`, or compiled."""
+    """The functions that draw and read for contexts, in numpy or compiled."""
 
     permuted: Callable[[U64, I64, I64], I64]
     dealt: Callable[[U64], tuple[U8, U64, U64]]

@@ -71,8 +71,8 @@ def batch_in_numba(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: 
 
 
 class Fitted(NamedTuple):
-    """What segments take: of the candidates offsets[s] : offsets[s + 1] the first taken[s], timed[s] of them with a
-    timestamp, in lengths[s] tokens; int64 [S]. order: uint64 [M], there, the numbers of those with one, by time, then
+    """The candidates that fit: segment s takes the first taken[s] of offsets[s] : offsets[s + 1], timed[s] of them with
+    a timestamp, in lengths[s] tokens; int64 [S]. order: uint64 [M], there, the numbers of those with one, by time, then
     of those without, as they came; each counted from the segment's first candidate."""
 
     order: U64

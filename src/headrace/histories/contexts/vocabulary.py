@@ -62,7 +62,7 @@ _FIELDS = {  # what a role tells, and how many bytes follow it
 
 
 class Measurement(NamedTuple):
-    """What one measurement's tokens say. time: epoch seconds or None; code: latency code, 0 = failed."""
+    """One decoded measurement. time: epoch seconds or None; code: latency code, 0 = failed."""
 
     time: int | None
     source: bytes

@@ -145,10 +145,10 @@ def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) 
 
 
 def _refuse_preference(row: Mapping[str, Any], name: str) -> None:
-    """Rejected answers are never trained on, unless somebody says which column or which rows are good."""
+    """Rejected answers are never trained on, unless the settings say which column or which rows are good."""
     if name in ("label", "kto_tag"):
         if "text" in row and not ("messages" in row or "prompt" in row):
-            return  # a class of a text: nobody answers anything
+            return  # a class of a text: there is no answer
         cure = f'keep the good rows with filters={{"{name}": ["True"]}}'
     else:
         cure = 'name the columns to train on with mapping, e.g. "messages=chosen" or "user=prompt,assistant=chosen"'
@@ -483,7 +483,7 @@ def preference_column(row: Mapping[str, Any]) -> str | None:
 
 
 def preference_field(schema: pa.Schema, *, but: Collection[str] = ()) -> str | None:
-    """Find it in a table, by the types of its columns; those of `but` are no sign."""
+    """Find it in a table, by the types of its columns; those of `but` do not count."""
     for name in _telling(tuple(schema.names)):
         kind = schema.field(name).type
         judged = name in _JUDGED and pa.types.is_boolean(kind)

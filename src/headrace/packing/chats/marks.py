@@ -1,8 +1,8 @@
 """Marks around the parts of messages, so that a rendering tells where they went; skeletons made of that; and stand-ins
-for special tokens that somebody typed into a message. Pure.
+for special tokens that were typed into a message. Pure.
 
-A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF, which no text for interchange holds and which are no white
-space, no letters and no digits to a template that trims or splits. Rows that hold them are refused, so what is found
+A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF, which no text for interchange holds and which are neither
+white space nor letters nor digits to a template that trims or splits. Rows that hold them are refused, so what is found
 is ours. A mark stands inside the white space around a text, never around it, and not before or behind a tag that the
 template looks for, so `trim`, `startswith("<think>")` and the like see what they would see without it.
 

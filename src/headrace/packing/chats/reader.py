@@ -69,7 +69,7 @@ def read_rows(
     batch_bytes: int = BATCH_BYTES,
     line_bytes: int = LINE_BYTES,
 ) -> Iterator[RowBatch]:
-    """Read the rows of a file in order, in batches; blank lines are no rows.
+    """Read the rows of a file in order, in batches; blank lines are not rows.
 
     name: what messages call the file; the path if None. part: (k, n) gives every n-th row, from the k-th (0-based) on;
     the n parts together are all rows, each once, and other parts are not parsed. Raises `InputError` for files of other

@@ -95,7 +95,7 @@ class ProcessRenderer:
         """Render the sequences of each conversation, or say why it has none.
 
         borders: whether to find the borders of turns. Raises `SettingsError` if the template does not compile, needs a
-        date, or reaches the time limit again and again; `EngineError` if processes are killed by somebody else.
+        date, or reaches the time limit again and again; `EngineError` if processes are killed from outside.
         """
         found: list[list[Rendered] | RowRejected] = []
         killed = -1  # the conversation at which a process died for no fault of the template, as far as we know
@@ -173,6 +173,7 @@ class _Process:
             shared.truncate(mmap.PAGESIZE)
             self._finished = mmap.mmap(shared.fileno(), mmap.PAGESIZE)
             flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
+            # Handed on and not read: without them the same interpreter may not find its own library.
             found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
             self._popen = subprocess.Popen(
                 [sys.executable, *flags, "-c", _START, json.dumps(sys.path), str(shared.fileno())],
@@ -307,7 +308,7 @@ class _Limited:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)  # whatever the parent ignores
         statm = Path("/proc/self/statm")
-        if statm.exists():  # elsewhere nobody tells what the interpreter itself takes
+        if statm.exists():  # other systems do not say what the interpreter itself takes
             held = int(statm.read_text().split()[0]) * mmap.PAGESIZE
             _lower(resource.RLIMIT_AS, held + limits.memory_bytes)
         self.restart()

@@ -79,7 +79,7 @@ class _Generation(Extension):
 class _Generator(CodeGenerator):
     """Looks up names in plain objects, the messages, where they stand: half of what a template does.
 
-    A name that is no attribute of `dict` is found in an object by the sandbox too, after two exceptions.
+    A name that is not an attribute of `dict` is found in an object by the sandbox too, after two exceptions.
     """
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
@@ -209,7 +209,7 @@ def _tojson(
 
 
 class Template:
-    """A compiled chat template. Raises `SettingsError` if the source is no template."""
+    """A compiled chat template. Raises `SettingsError` if the source is not a template."""
 
     def __init__(self, source: str, *, special: Mapping[str, str], values: Mapping[str, Any], day: date | None) -> None:
         if len(source) > _MOST_SOURCE:

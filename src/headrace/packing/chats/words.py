@@ -47,7 +47,7 @@ REASONS = {
 }
 """Why a row gives no sequence. Callers count these words with file and line."""
 
-CHOSEN = frozenset(("filtered",))  # rows left out because somebody asked for it
+CHOSEN = frozenset(("filtered",))  # rows left out on request
 
 # What to do where a reason is usually one of all rows: the source, the tokenizer or a setting is not what it should be.
 CURES = {

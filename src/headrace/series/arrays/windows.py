@@ -122,7 +122,7 @@ def find_valid_sequences(
 
     inputs: runs of rows that no window may have among its inputs; future: that none may have in its horizon; target:
     runs of rows without a target. targets: "all" horizons must have one, "any" of them, or it does not matter.
-    horizons: the steps 1..output_length that are predicted; None: all. stride: windows start every so many rows,
+    horizons: the steps 1..output_length that are predicted; None: all. stride: rows between the starts of windows,
     counted from the first of an entity's range. Entities' ranges are ascending and do not overlap.
     """
     window = input_length + output_length

@@ -100,7 +100,7 @@ def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["
     """Load the fitted pipelines of a finished run: the newest in a dataset directory, unless `run` names another.
 
     trust="safe" reads plain numbers, and skops where scikit-learn's own objects are needed; "joblib" reads the pickles
-    instead, which may run anything that whoever wrote them wanted. Either way the bytes must be those that the manifest
+    instead, which may run any code that their author wanted. Either way the bytes must be those that the manifest
     names. Raises `InputError` without a finished run of series, `CorruptShard` for other bytes.
     """
     if trust not in ("safe", "joblib"):

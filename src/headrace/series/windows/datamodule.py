@@ -288,7 +288,7 @@ def choose_pool(
 
     train, val: windows of each entity, [E]; only entities with windows to validate on are drawn for the pool, by keyed
     hash, so that more entities change little. size: of the pool; None: with "time" all, else a tenth, at least one.
-    Raises `SettingsError` where nobody would be left to train.
+    Raises `SettingsError` where no entity would be left to train.
     """
     able = np.flatnonzero(val) if validation != "none" else np.empty(0, np.int64)
     if size is None:

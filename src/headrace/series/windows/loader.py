@@ -13,8 +13,8 @@ order maps positions 0..N-1 to window numbers, by a word:
 An order depends on the windows, seed and epoch, and of "nearby" on its lanes and stretches: not on ranks or batches. So
 a state resumes on any number of ranks and with any batch size.
 
-A pass over chunks permutes the entities by its own key and cuts this line into chunks: every so many entities, or as
-many as have at most so many rows together. An epoch is a chunk. Chunks follow from the seed, the number of the epoch
+A pass over chunks permutes the entities by its own key and cuts this line into chunks: a fixed number of entities, or
+as many as stay within a number of rows. An epoch is a chunk. Chunks follow from the seed, the number of the epoch
 and the entities' rows, so every rank has the same, and a resume needs no more than the number of the epoch.
 """
 
@@ -164,7 +164,7 @@ log = logging.getLogger("headrace")
 Shuffle = Literal["everywhere", "nearby", "none"]
 
 _KEPT = 1 << 22  # windows whose permutation is kept, 32 MiB; larger ones are computed again for each position
-_GROUP_ROWS = 1 << 16  # neighbours share a group of "nearby" until it has so many rows
+_GROUP_ROWS = 1 << 16  # neighbours share a group of "nearby" until it has this many rows
 _NAMES = derive_key(0, "entity identity")
 
 

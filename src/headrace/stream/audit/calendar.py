@@ -102,7 +102,7 @@ def past_cut(splits: Mapping[str, pl.DataFrame], horizon: str, cutoff_us: int | 
     """Count the rows of each split but the last whose time and horizon together reach the cutoff.
 
     cutoff_us: None: the first time that the row's entity has in the last split, or that any has. Raises `SettingsError`
-    for a horizon that is no duration, and for one split.
+    for a horizon that is not a duration, and for one split.
     """
     reach = duration_us("label_horizon", horizon)
     *names, last = splits

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from headrace.arrays import F64, I64, U64
 from headrace.checks import check_integer
-from headrace.dataset.contents import roles_of
+from headrace.dataset.contents import map_blocks, roles_of, split_digests
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
-from headrace.engine.local import default_workers, run_tasks
+from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.recipe import load, registration_of_run
@@ -47,7 +47,7 @@ from headrace.stream.order.whereabouts import row_in_shard
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
 _EXAMPLES = 5
 _LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
-_CLASSES = 100  # more than these are no classes
+_CLASSES = 100  # more distinct values than this are not classes
 _BINS = 256  # of a number's values
 _TELLING = 0.1  # of the errors that the most frequent class makes: a column that makes fewer gives the label away
 
@@ -89,7 +89,7 @@ class Telling:
 
 @dataclass(frozen=True, kw_only=True)
 class LeakReport:
-    """What `find_leaks` found.
+    """Result of `find_leaks`.
 
     unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. blank: units of each
     split that hold nothing in them, and are not compared. repeated: units of each split whose content an earlier one of
@@ -158,41 +158,22 @@ def find_leaks(
     check_integer("ngram", ngram, least=3)
     if near is not None:
         check_near(near)
+    if dataset.manifest is not None and dataset.manifest.folds:
+        raise SettingsError(f"{dataset.root}: its splits are those of folds; choose a fold, with --fold 0 or .fold(0)")
+    roles = _roles(dataset, content, {"entity": entity, "label": label, "time": time, "label_horizon": label_horizon})
+    entity, label, time, label_horizon = (roles.get(each) for each in ("entity", "label", "time", "label_horizon"))
     names = dataset.schema.names
-    roles = roles_of(dataset)
-    roles |= {role: name for role, name in (("entity", entity), ("label", label), ("time", time)) if name}
-    entity, label, time = roles.get("entity"), roles.get("label"), roles.get("time")
-    for role, name in (("entity", entity), ("label", label), ("time", time), *(("content", each) for each in content)):
-        if name is not None and name not in names:
-            raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
+    features = content_columns(names, {time, entity, label, *roles.get("targets", ())})
     packed = set(_PACKED) <= set(names) and not content
-    label_horizon = label_horizon or roles.get("label_horizon")
-    if label_horizon is not None and time is None:
-        raise SettingsError(
-            f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
-        )
-    left_out = {time, entity, label, *roles.get("targets", ())}
     own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
     alone = _PACKED[:1] if packed else () if own is None else own[1:]
-    compared = tuple(content) or alone or content_columns(names, left_out)
-    if not compared:
-        raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
-
-    if against and set(_PACKED) <= set(names):
-        raise InputError(
-            "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
-            " headrace leaks CHATS --against FILE"
-        )
-    schema = dataset.schema
-    if near is not None and not packed and not holds_texts(pa.schema([schema.field(name) for name in compared])):
-        raise SettingsError(f"near: none of the compared columns holds texts: {', '.join(compared)}; leave near out")
-    if against and not holds_texts(schema):
-        raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
+    compared = tuple(content) or alone or features
+    _refuse_what_finds_nothing(dataset.schema, compared, near=near is not None and not packed, against=bool(against))
     workers = workers or default_workers()
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
-    digests = {each.name: each.concatenated(read, digest) for each in splits}
+    digests = {each.name: split_digests(dataset, each.name, workers, read, digest) for each in splits}
     contents = {name: found[found != NOTHING] for name, found in digests.items()}
     dated = {} if time is None else _dated(splits, roles)
     sources = {str(path): read_items(path) for path in find_benchmarks(against)}
@@ -207,7 +188,7 @@ def find_leaks(
             for first, second in combinations(splits, 2)
         ),
         near_ids=None if entity is None else _near_ids(splits, entity),
-        telling=() if label is None else _telling(splits, label, content_columns(names, left_out)),
+        telling=() if label is None else _telling(splits, label, features),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
         periods=periods(dated),
@@ -215,6 +196,37 @@ def find_leaks(
         past_cut=() if label_horizon is None else past_cut(dated, label_horizon, roles.get("cutoff_us")),
         near=None if near is None else near_duplicates(splits, read, near, packed=packed),
     )
+
+
+def _roles(dataset: Dataset, content: Sequence[str], given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the roles of columns: those of the run, and those given. Raises `SettingsError` for unknown columns."""
+    names = dataset.schema.names
+    roles = roles_of(dataset) | {role: name for role, name in given.items() if name}
+    columns = [(role, roles.get(role)) for role in ("entity", "label", "time")]
+    for role, name in (*columns, *(("content", each) for each in content)):
+        if name is not None and name not in names:
+            raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
+    if roles.get("label_horizon") is not None and roles.get("time") is None:
+        raise SettingsError(
+            f"label_horizon: nothing says which column is the time of a row; name it with time=, of {names}"
+        )
+    return roles
+
+
+def _refuse_what_finds_nothing(schema: pa.Schema, compared: Sequence[str], *, near: bool, against: bool) -> None:
+    """Raise `SettingsError` or `InputError` where no column is compared, or none holds the texts to look for."""
+    names = schema.names
+    if not compared:
+        raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
+    if against and set(_PACKED) <= set(names):
+        raise InputError(
+            "against: packed rows hold tokens, not texts; compare the chats that they were packed from:"
+            " headrace leaks CHATS --against FILE"
+        )
+    if near and not holds_texts(pa.schema([schema.field(name) for name in compared])):
+        raise SettingsError(f"near: none of the compared columns holds texts: {', '.join(compared)}; leave near out")
+    if against and not holds_texts(schema):
+        raise SettingsError(f"against: no column holds texts, so no item can be found: {', '.join(names)}")
 
 
 @dataclass(frozen=True)
@@ -231,12 +243,7 @@ class SplitBlocks:
 
     def map(self, columns: Sequence[str] | None, work: Any, blocks: Sequence[int] | None = None) -> list[Any]:
         """Apply a function to the table of each block, in threads; the results in the order of blocks."""
-        read = self.dataset.block_reader(self.name)
-        numbers = range(len(self.index.rows)) if blocks is None else blocks
-        return run_tasks([partial(_applied, read, work, number, columns) for number in numbers], self.workers)
-
-    def concatenated(self, columns: Sequence[str], work: Any) -> U64:
-        return np.concatenate([np.empty(0, np.uint64), *self.map(columns, work)])
+        return map_blocks(self.dataset, self.name, self.workers, columns, work, blocks)
 
     def place(self, row: int) -> str:
         """Name a row by its shard and its number there, from 0."""
@@ -247,10 +254,6 @@ class SplitBlocks:
         """Blocks that are evenly apart and hold about as many rows as a column is tried on."""
         step = max(1, -(-self.index.total_rows // _LOOKED_AT))
         return list(range(0, len(self.index.rows), step))
-
-
-def _applied(read: Any, work: Any, number: int, columns: Sequence[str] | None) -> Any:
-    return work(read(number, None if columns is None else list(columns)))
 
 
 def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:

@@ -290,7 +290,7 @@ class Benchmarks:
         return cls(digests, counts, tuple(_Known.of(each, ngram) for each in items))
 
     def rows_in(self, texts: Texts, rows: int) -> Bools:
-        """Which of the rows overlap which of the benchmarks. bool [benchmarks, rows]"""
+        """Mask the rows that overlap each benchmark: bool [benchmarks, rows]."""
         words = _Words.of(texts.texts)
         found = np.zeros((len(self.known), rows), np.bool_)
         for own, benchmark in zip(found, self.known, strict=True):

@@ -157,7 +157,7 @@ def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | No
 
 
 def _mask(values: Any) -> npt.NDArray[np.bool_] | None:
-    """The mask as booleans, or None: a column of that name that holds something else is no mask."""
+    """The mask as booleans, or None: a column of that name with other values is not a mask."""
     array = np.asarray(values)
     return array if array.dtype == np.bool_ else None
 
@@ -171,7 +171,7 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
     try:
         column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
-        raise InputError(f"{where}: holds values that are no keys ({error}); pass another key=") from error
+        raise InputError(f"{where}: holds values that cannot be keys ({error}); pass another key=") from error
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _as_int64(column.cast(kind.value_type), where)

@@ -12,6 +12,7 @@ from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
 from headrace.dataset.entities import EntityIndex, entity_column, entity_index
 from headrace.dataset.filtered import FilteredRows, FilterReport
+from headrace.dataset.folds import Fold
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
@@ -46,11 +47,14 @@ class Dataset(IndexedDataset):
         super().__init__(source.root)
         self._source = source
         self._cache_dir = cache_directory(cache_dir)
-        self.manifest: Manifest | None = source.manifest if isinstance(source, FinishedRun) else None
+        self.manifest: Manifest | None = source.manifest if isinstance(source, FinishedRun | Fold) else None
 
     def __repr__(self) -> str:
-        if isinstance(self._source, FilteredRows):
+        if isinstance(self._source, FilteredRows | Fold):
             return f"Dataset({str(self.root)!r}: {self._source})"
+        if self.manifest is not None and self.manifest.folds:
+            count = sum(self.split_rows.values())
+            return f"Dataset({str(self.root)!r}: {len(self.manifest.folds)} folds of {count:,} rows)"
         rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
         return f"Dataset({str(self.root)!r}: {rows} rows)"
 
@@ -102,6 +106,15 @@ class Dataset(IndexedDataset):
         Raises `InputError` for a name of no split.
         """
         return SplitRows(self._source, self.split_index(split).split)
+
+    def fold(self, number: int) -> Dataset:
+        """One fold of a run that was prepared in folds, from 0, with splits of its own: `fold(3).stream("train", …)`.
+
+        Nothing is read but the index of the run. Raises `SettingsError` where there is no such fold.
+        """
+        if not isinstance(self._source, FinishedRun):
+            raise SettingsError(f"fold: {self!r} is no whole prepared run; choose the fold first, and filter its rows")
+        return Dataset(Fold(self._source, number), cache_dir=self._cache_dir)
 
     def filter(self, condition: Filter | None) -> Dataset:
         """The same splits with the rows that match only; None: all.

@@ -73,7 +73,7 @@ def start_together(
         return
     starts.count, starts.contract = starts.count + 1, ""
     start = _Start(contract, topology, group, f"{starts.prefix}/{starts.count}")
-    with suppress(RuntimeError):  # the store has gone: there is nobody to agree with
+    with suppress(RuntimeError):  # the store has gone: no other rank can answer
         if whole:
             start.meet(check)
         else:

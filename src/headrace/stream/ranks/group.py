@@ -132,7 +132,7 @@ class Group:
     def await_all(self, failure: Failure) -> None:
         """Wait a few seconds for every process to read this failure: the store may end together with this process.
 
-        If the store is already gone, it returns at once: there is nobody to wait for.
+        If the store is already gone, it returns at once: no other rank can answer.
         """
         deadline = time.monotonic() + _TELL_S
         with suppress(RuntimeError):
@@ -232,7 +232,7 @@ def _stop_all() -> None:
 def default_group() -> Group | None:
     """Return torch's default process group, the same object for as long as the group lives.
 
-    None without a group of several processes, or when its store is gone: then there is nobody to talk to.
+    None without a group of several processes, or when its store is gone: then no other rank can be reached.
     """
     store = default_store()
     if store is not None and store not in _GROUPS:

@@ -1,4 +1,4 @@
-"""Measure what a pass costs the loop of one rank: a few additions for each batch, and quantiles when somebody asks.
+"""Measure what a pass costs the loop of one rank: a few additions for each batch, and quantiles on request.
 
 The loop and the reading threads write a few fields that others read. Nothing is locked: each field is replaced whole,
 and a snapshot that is one batch late does no harm.

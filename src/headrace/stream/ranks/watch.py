@@ -145,7 +145,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         if self._local is not None:
-            with suppress(RuntimeError):  # the store has gone: there is nobody to tell
+            with suppress(RuntimeError):  # the store has gone: no other rank can hear it
                 self._local.enter(self, self._topology, epoch=self._epoch)
         if self._group is not None or self._stall_seconds is not None:
             self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
@@ -237,7 +237,7 @@ def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict
     shares = {rank: moment.waited / moment.elapsed if moment.elapsed else 0.0 for rank, moment in moments.items()}
     for rank, moment in sorted(moments.items()):
         lag = moments[foremost].batches - moment.batches
-        others = median([share for other, share in shares.items() if other != rank] or [1.0])  # alone, it delays nobody
+        others = median([share for other, share in shares.items() if other != rank] or [1.0])  # alone, it delays none
         what = f"{moment.place or 'rows that are being put together'} ({moment.phase})"
         now = "is now in the training loop (loop)" if moment.phase == "loop" else f"now waits for {what}"
         if moment.phase in ("decode", "gather") and moment.seconds >= stall_seconds:

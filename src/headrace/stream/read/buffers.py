@@ -1,4 +1,4 @@
-"""Memory of pools, used again once nobody holds a view of it.
+"""Memory of pools, used again once no view of it is held.
 
 A pool is tens of megabytes, and memory fresh from the operating system costs about as much to touch as the rows cost to
 gather. Batches are views, so their memory is free again when the last of them is gone; CPython's reference count of

@@ -128,7 +128,7 @@ class CachedBlocks:
         else:
             table = map_file(path, "trust" if self._whole.get(path) == _stamp(path) else "check")
         with suppress(OSError):  # of a cache that others own
-            os.utime(path)  # says when it was last used, to whoever makes room
+            os.utime(path)  # says when it was last used, for the process that makes room
         stamp = self._whole[path] = _stamp(path)
         with self._lock:
             self._maps[path] = stamp, table

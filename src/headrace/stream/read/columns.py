@@ -94,7 +94,7 @@ def cut(columns: Columns, start: int, stop: int) -> Columns:
 def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> Columns:
     """The same rows in memory of their own, so that nothing else is kept by them.
 
-    memory: gives so many bytes; asked once, for all arrays together.
+    memory: allocates bytes; called once, for all arrays together.
     """
     places = np.cumsum([0, *(_room(column) for column in columns.values())]).tolist()
     block = memory(places[-1])

@@ -95,7 +95,7 @@ class DeviceCopies:
         from headrace.stream.workers.parcel import room, views
 
         tensors: list[Any] = []
-        # What is no plain CPU tensor moves itself, in the loop's thread and stream.
+        # Anything but a plain CPU tensor moves itself, in the loop's thread and stream.
         rebuild = taken_apart(batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value)
         cuda = self._stream is not None
         # The stream makes its device the present one of this thread, too.

@@ -50,7 +50,7 @@ MakeBatches = Callable[[Columns, int], Iterator[Any]]
 
 @dataclass(eq=False)
 class KeptSplit:
-    """The decoded columns of a small split, block after block; whoever streams it passes one to every pass."""
+    """The decoded columns of a small split, block after block; the stream passes one to every pass."""
 
     columns: Columns | None = None
 
@@ -61,7 +61,7 @@ class KeptSplit:
 _MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
 _WORTH_A_THREAD = 4096  # rows of a pool
 _POOLS_OF_MEMORY = 3  # that the loop has, that waits for it, and that is being gathered
-_MANY_TIMES = 8  # so many blocks for each that would be decoded twice to bring the first batch sooner
+_MANY_TIMES = 8  # blocks, for each that would be decoded twice to bring the first batch sooner
 
 
 def read_share(
@@ -77,7 +77,7 @@ def read_share(
     """Yield the batches of one rank, in order; exactly `plan.steps_per_rank` of them.
 
     quarantine: takes what cannot be read. kept: where a small split stays decoded; None: for this pass alone.
-    make: makes batches of so many rows of columns; None: as the options say.
+    make: makes batches of a given number of rows of columns; None: as the options say.
     Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block raised, with
     rank, shard and block.
     """
@@ -268,7 +268,7 @@ def _batches(
         return make(rows, batch_size)
 
     def keep(columns: Columns, start: int, stop: int) -> Iterator[Batch]:
-        """Items that are no whole batch of their own; the batch that they complete, if they do."""
+        """Items that do not fill a batch of their own; the batch that they complete, if they do."""
         nonlocal left, left_items
         if start == stop:
             return

@@ -8,7 +8,7 @@ ones in the message itself, large ones in one block of shared memory. What arriv
     TableParcel    the rows of an Arrow table: a pickled slice would bring the whole pool that it is cut from
     UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
 
-A worker pickles in a thread whose errors nobody hears: the loop would wait for that batch forever. So pickling never
+A worker pickles in a thread whose errors are lost: the loop would wait for that batch forever. So pickling never
 fails there. Without room for shared memory (or open files for it) the bytes travel in the message, and what cannot be
 pickled at all arrives as the error that a DataLoader raises in the loop.
 """

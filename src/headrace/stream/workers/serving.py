@@ -73,7 +73,7 @@ class Opened(NamedTuple):
 class Server:
     """Hands the batches of passes to workers. open_pass: opens one, for a worker that may bring progress.
 
-    Threads and descriptors end with `close`, which whoever made it must call. Only the process that made it serves.
+    Threads and descriptors end with `close`, which its owner must call. Only the process that made it serves.
     """
 
     def __init__(self, open_pass: Callable[[int, int, Any], Opened]) -> None:
@@ -238,7 +238,7 @@ class _Run:
         self._ready: dict[int, Any] = {}
         self._asked = -1
         self._is_reading = self._has_ended = False
-        self.closed = ""  # why nobody gets a batch any more
+        self.closed = ""  # why no worker gets a batch any more
         self._error: BaseException | None = None
 
     @property

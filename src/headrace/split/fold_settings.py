@@ -1,0 +1,91 @@
+"""Settings of folds: cuts that roll through time, or entities that take turns to test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from headrace.checks import duration_us
+from headrace.errors import SettingsError
+from headrace.settings import Settings
+
+MOST_FOLDS = 1000
+_FORMS = "rolling:n=5,step=30d or group-kfold:k=5"
+
+
+class Rolling(Settings):
+    """Folds that cut later and later: each tests the `step` behind its cut and trains before it.
+
+    The split date is the cut of fold 0. Raises `SettingsError` when built with values that cannot work.
+    """
+
+    kind: Literal["rolling"] = "rolling"
+    n: int = Field(ge=1, le=MOST_FOLDS, description="How many folds.")
+    step: str = Field(description="How far each cut is behind the one before, and how long a fold tests, such as 30d.")
+    window: str = Field(
+        "expanding", description="How far back train reaches, such as 180d; expanding: to the first row."
+    )
+
+    @field_validator("step", "window")
+    @classmethod
+    def _known_duration(cls, value: str, field: ValidationInfo) -> str:
+        name = str(field.field_name)
+        if name == "window" and value == "expanding":
+            return value
+        try:
+            if not duration_us(name, value):
+                raise ValueError(f"{name} is {value!r}, which is no time at all; give one such as 30d")
+        except SettingsError as error:
+            other = ", or expanding" if name == "window" else ""
+            raise ValueError(f"{error}{other}") from None
+        return value
+
+    @property
+    def step_us(self) -> int:
+        """The step in microseconds."""
+        return duration_us("step", self.step)
+
+    @property
+    def window_us(self) -> int | None:
+        """The window in microseconds; None if it expands."""
+        return None if self.window == "expanding" else duration_us("window", self.window)
+
+
+class GroupKFold(Settings):
+    """Folds of entities: each entity tests in one fold and trains in all others, whatever the time of its rows.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    kind: Literal["group-kfold"] = "group-kfold"
+    k: int = Field(ge=2, le=MOST_FOLDS, description="How many folds.")
+    stratify: str | None = Field(
+        None, min_length=1, description="Column of classes, of which each fold gets an equal share as far as can be."
+    )
+
+    def __init__(self, k: int | None = None, **values: Any) -> None:
+        super().__init__(**values if k is None else {"k": k, **values})
+
+
+_KINDS: dict[str, type[Rolling] | type[GroupKFold]] = {"rolling": Rolling, "group-kfold": GroupKFold}
+
+
+def _read(value: object) -> object:
+    """Build the folds that a text such as rolling:n=5,step=30d or a mapping with `kind` describes."""
+    if isinstance(value, str):
+        kind, _, rest = value.partition(":")
+        pairs = [each.partition("=") for each in rest.split(",") if each.strip()]
+        given: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
+        value = {"kind": kind.strip(), **given}
+        value = {name: int(text) if re.fullmatch(r"\d{1,9}", text) else text for name, text in value.items()}
+    if not isinstance(value, Mapping):
+        return value
+    if value.get("kind") not in _KINDS:
+        raise ValueError(f"folds of kind {value.get('kind')!r} are not known; give {_FORMS}")
+    return _KINDS[str(value["kind"])](**value)
+
+
+Folds = Annotated[Rolling | GroupKFold | None, BeforeValidator(_read)]

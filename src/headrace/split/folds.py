@@ -1,0 +1,215 @@
+"""Folds as views of cells: rows that have the same role in every fold are one cell, which is written once. Pure.
+
+A fold is a list of cells for each split. Which cell a row is in follows from its time and from what is known of its
+entity; which role a cell has in which fold follows from the settings alone. So switching folds reads nothing, and
+counts of cells add up to exact counts of folds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.arrays import I64, Bools
+from headrace.split.allocate import TRAIN, UNSEEN, VAL
+from headrace.split.cutoff import Cutoff, cutoff_at
+from headrace.split.fold_settings import Rolling
+
+if TYPE_CHECKING:
+    from headrace.split.settings import TemporalSplit
+
+NO_ROLE, TRAINS, VALIDATES, TESTS = 0, 1, 2, 3
+ROLES = {"train": TRAINS, "val": VALIDATES, "test": TESTS}
+NO_CELL = -1
+_SIDES = 3  # TRAIN, VAL, UNSEEN; with three more for entities that are new to the fold that tests them
+
+Roles = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class FoldTimes:
+    """The times of rolling folds on one clock, in microseconds [F]: train has [start, end), test has [cut, stop)."""
+
+    start: I64
+    end: I64
+    cut: I64
+    stop: I64
+
+    @classmethod
+    def of(cls, cuts: Sequence[int], rolling: Rolling, reach_us: int) -> FoldTimes:
+        """Return the times of folds with these cuts. reach_us: how far before its cut the train of a fold ends."""
+        cut = np.array(cuts, np.int64)
+        end = cut - reach_us
+        earliest = np.full(len(cut), np.iinfo(np.int64).min)
+        start = earliest if rolling.window_us is None else end - rolling.window_us
+        return cls(start, end, cut, np.append(cut[1:], cut[-1] + rolling.step_us))
+
+    def seen_from(self, micros: I64) -> I64:
+        """Return the first fold that rows of these times could train, F for none."""
+        return np.searchsorted(self.end, micros, side="right")
+
+
+@dataclass(frozen=True)
+class TimeBlocks:
+    """Stretches of time in which all rows have the same roles, and their cells, on one clock.
+
+    borders: between stretches [B - 1], ascending. cell: of each stretch and code of an entity [B, codes], or NO_CELL.
+    tested_by: the fold that tests a stretch, or the number of folds [B].
+    """
+
+    borders: I64
+    cell: I64
+    tested_by: I64
+
+    def block_of(self, micros: I64) -> I64:
+        """Return the stretch of each time."""
+        return np.searchsorted(self.borders, micros, side="right")
+
+
+@dataclass(frozen=True)
+class FoldCells:
+    """All cells of a run. roles: of each cell in each fold [C, F]; utc, wall: for times of either clock."""
+
+    roles: Roles
+    utc: TimeBlocks
+    wall: TimeBlocks
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the cells, which are splits of the run."""
+        width = max(2, len(str(len(self.roles) - 1)))
+        return tuple(f"cell-{number:0{width}d}" for number in range(len(self.roles)))
+
+    def cells_of(self, micros: I64, instant: Bools, side: I64 | None, first: I64 | None) -> I64:
+        """Return the cell of each row [N], or NO_CELL. instant: which times are of the clock of UTC.
+
+        side: of the row's entity, or its fold where entities take turns; first: the fold from which it is seen. None
+        where these folds do not ask.
+        """
+        if not len(micros) or instant.all():
+            return cell_of(self.utc, micros, side, first)
+        wall = cell_of(self.wall, micros, side, first)
+        return np.where(instant, cell_of(self.utc, micros, side, first), wall) if instant.any() else wall
+
+    def lists(self, kept: Sequence[str]) -> list[dict[str, list[str]]]:
+        """Return the cells of each split of each fold. kept: the cells that have rows."""
+        names, held = self.names, set(kept)
+        used = [role for role, code in ROLES.items() if (self.roles == code).any()]
+        return [
+            {role: [names[each] for each in np.flatnonzero(own == ROLES[role]) if names[each] in held] for role in used}
+            for own in self.roles.T
+        ]
+
+
+def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
+    """Return the cut of each fold, none for folds of entities.
+
+    A split date without offset moves on the wall clock of the zone. Raises `ValueError` for a cut at a time that the
+    zone skips or repeats.
+    """
+    if settings.split_date is None:
+        return []
+    text = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", settings.split_date.strip())
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"split_date is {settings.split_date!r}; give an ISO date such as 2025-01-01") from None
+    zone, folds = ZoneInfo(settings.timezone), settings.folds
+    if not isinstance(folds, Rolling):
+        return [cutoff_at(moment, zone)]
+    try:
+        moments = [moment + timedelta(microseconds=number * folds.step_us) for number in range(folds.n)]
+    except OverflowError:
+        raise ValueError(f"folds: {folds.n} steps of {folds.step} go beyond the year 9999; give fewer") from None
+    found = [cutoff_at(each, zone) for each in moments]
+    for clock in ("instant_us", "wall_us"):
+        if (np.diff([getattr(each, clock) for each in found]) <= 0).any():
+            raise ValueError(
+                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock change); choose a longer "
+                "step"
+            )
+    return found
+
+
+def fold_times(settings: TemporalSplit, clock: Literal["utc", "wall"]) -> FoldTimes:
+    """Return the times of rolling folds on a clock."""
+    assert isinstance(settings.folds, Rolling)
+    cuts = [each.instant_us if clock == "utc" else each.wall_us for each in cutoffs(settings)]
+    return FoldTimes.of(cuts, settings.folds, max(settings.reaches_us().values(), default=0))
+
+
+def fold_cells(settings: TemporalSplit) -> FoldCells:
+    """Return the cells that these settings make."""
+    folds = settings.folds
+    if folds is None:
+        raise ValueError("folds is not given")
+    if not isinstance(folds, Rolling):
+        roles = np.full((folds.k, folds.k), TRAINS, np.uint8)
+        np.fill_diagonal(roles, TESTS)
+        blocks = TimeBlocks(np.empty(0, np.int64), np.arange(folds.k)[None], np.array([folds.k]))
+        return FoldCells(roles, blocks, blocks)
+    clocks: Mapping[Literal["utc", "wall"], tuple[I64, Roles, I64]] = {
+        clock: _rolling_roles(fold_times(settings, clock), settings) for clock in ("utc", "wall")
+    }
+    every = np.concatenate([roles.reshape(-1, folds.n) for _, roles, _ in clocks.values()])
+    kinds, first, kind = np.unique(every, axis=0, return_index=True, return_inverse=True)
+    order = [each for each in np.argsort(first).tolist() if kinds[each].any()]
+    number = np.full(len(kinds), NO_CELL, np.int64)
+    number[order] = np.arange(len(order))
+    cells = number[kind.reshape(-1)]
+    made, at = {}, 0
+    for clock, (borders, roles, tested_by) in clocks.items():
+        own = roles.shape[0] * roles.shape[1]
+        made[clock] = TimeBlocks(borders, cells[at : at + own].reshape(roles.shape[:2]), tested_by)
+        at += own
+    return FoldCells(kinds[order], made["utc"], made["wall"])
+
+
+def _rolling_roles(times: FoldTimes, settings: TemporalSplit) -> tuple[I64, Roles, I64]:
+    """Return borders of time, the roles of each stretch and code of an entity in each fold, and who tests it."""
+    least = np.iinfo(np.int64).min
+    borders = np.unique(np.concatenate([times.start, times.end, times.cut, times.stop]))
+    borders = borders[borders > least]
+    begins = np.append(least, borders)[:, None]
+    learned = (times.start <= begins) & (begins < times.end)  # [B, F]
+    tested = (times.cut <= begins) & (begins < times.stop)
+    tested_by = np.where(tested.any(axis=1), tested.argmax(axis=1), len(times.cut))
+    codes = 1 if settings.entity is None else 2 * _SIDES
+    roles = np.zeros((len(begins), codes, len(times.cut)), np.uint8)
+    if settings.entity is None:
+        roles[:, 0][learned] = TRAINS
+        roles[:, 0][tested] = TESTS
+        return borders, roles, tested_by
+    for new in (0, 1):
+        roles[:, entity_code(TRAIN, new)][learned] = TRAINS
+        roles[:, entity_code(VAL, new)][learned] = VALIDATES
+    for side in (TRAIN, VAL, UNSEEN):
+        roles[:, entity_code(side, 1)][tested] = TESTS
+    if settings.val_in_test == "keep":
+        roles[:, entity_code(VAL, 0)][tested] = TESTS
+    return borders, roles, tested_by
+
+
+def entity_code(side: int, new: int) -> int:
+    """Return the code of entities of a side; new: 1 where the fold that tests the row had not seen the entity."""
+    return side + _SIDES * new
+
+
+def cell_of(blocks: TimeBlocks, micros: I64, side: I64 | None, first: I64 | None) -> I64:
+    """Return the cell of each row [N] on one clock.
+
+    side: of the row's entity, or its fold where entities take turns; first: the fold from which it is seen. None: not
+    known of these folds.
+    """
+    block = blocks.block_of(micros)
+    code = np.zeros(len(micros), np.int64) if side is None else side
+    if first is not None:
+        code = code + _SIDES * (first > blocks.tested_by[block])
+    return blocks.cell[block, code]
