@@ -131,8 +131,9 @@ class PackedBatches:
             )
 
     def default_columns(self, available: Sequence[str]) -> list[str]:
-        """Leave out where sequences come from: batches are for models."""
-        return [name for name in available if name not in TRACES.names]
+        """Leave out where sequences come from, as batches are for models; a column `source` alone is the user's own."""
+        traced = set(TRACES.names) <= set(available)
+        return [name for name in available if not traced or name not in TRACES.names]
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise `SettingsError` unless batches can be made of these columns."""

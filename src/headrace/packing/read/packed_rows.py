@@ -107,7 +107,7 @@ class PackedBlocks:
             said = None
         if said is None and self._alignment is None:
             raise SettingsError(
-                f"{path}: its metadata does not say {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
+                f"{path}: its metadata has no {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
                 ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "unshifted"'
             )
         if said is not None and self._alignment not in (None, said):
