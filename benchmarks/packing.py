@@ -1,7 +1,7 @@
 """Packing sequences, gathering their tokens, writing and reading bins: headrace beside other ways, in one run.
 
-    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read] [--bins 4000] [--most 1000000] [--large]
-                                 [--data ../shared/data] [--bridge algorithms.py]
+    python benchmarks/packing.py [--rounds 3] [--tables pack,blend,gather,write,read] [--bins 4000] [--most 1000000]
+                                 [--large] [--data ../shared/data] [--bridge algorithms.py]
 
 Every contestant runs in a fresh process, round after round. Times are CPU seconds of the process (with threads), which
 say nearly the same on a busy machine; ratios are of the same round. Imports and making the input are before the clock.
@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 from figures import Cell, Figure, Table, figure, ratio
 from reporting import parser, publish, without_paths
 
+import headrace
 from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.bins.rows import PackedRows
@@ -382,6 +383,30 @@ def large_table(asked: argparse.Namespace, arguments: list[str]) -> Table:
     return Table("large", f"100,000 bins of {CAPACITY:,}", heads, [(*row, f"{one['bytes'] / 1e6:.0f}")])
 
 
+def blend_table(found: tuple[Path, list[Path]], asked: argparse.Namespace) -> Table:
+    """How full bins are: of chats that are one source, and of the same chats as many."""
+    whole, parts = found
+    many = {"datasets": [{"name": path.stem, "path": str(path)} for path in parts]}
+    cases: dict[str, tuple[Any, dict[str, Any]]] = {
+        "one source": (str(whole), {}),
+        f"{len(parts)} sources, packed across the split": (many, {}),
+        f"{len(parts)} sources, packed one by one": (many, {"pack_across": "dataset"}),
+    }
+    rows: list[tuple[Cell, ...]] = []
+    for name, (blend, more) in cases.items():
+        tokenizer = asked.data / "job5-tokenizer-qwen3"
+        recipe = headrace.PackedSequences(blend=blend, tokenizer=tokenizer, pack_size=CAPACITY, **more)
+        groups = headrace.prepare(recipe, asked.root / "blend" / "out").manifest.facts["groups"]
+        row: list[Cell] = [name]
+        for split in ("train", "valid", "test"):
+            own = [group for group in groups if group["split"] == split]
+            bins = sum(group["bins"] for group in own)
+            row += [f"{bins:,}", f"{100 * sum(group['metrics']['tokens'] for group in own) / bins / CAPACITY:.2f}"]
+        rows.append(tuple(row))
+    heads = ("chats", *(f"{split}: {what}" for split in ("train", "valid", "test") for what in ("bins", "fill %")))
+    return Table("blend", f"3,710 chats of GSM8K in bins of {CAPACITY:,}, as one source and as many", heads, rows)
+
+
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """Those asked for."""
     arguments = ["--root", str(asked.root), "--data", str(asked.data)]
@@ -390,6 +415,8 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     names = set(asked.tables.split(","))
     if "pack" in names:
         yield from pack_table(asked, arguments)
+    if "blend" in names and (found := packing_data.sources(asked.root / "blend", asked.data)):
+        yield blend_table(found, asked)
     if {"gather", "write", "read"} & names:
         made = Made(asked.root, asked.data, asked.bins)
         for size in (1000, 100, 32, 16):
@@ -412,7 +439,7 @@ def main() -> None:
     made.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--bins", type=int, default=4000)
-    made.add_argument("--tables", default="pack,gather,write,read")
+    made.add_argument("--tables", default="pack,blend,gather,write,read")
     made.add_argument("--most", type=int, default=COUNTS[-1], help="no packer is asked for more lengths than this")
     made.add_argument("--bridge", type=Path)
     made.add_argument("--large", action="store_true")

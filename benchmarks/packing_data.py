@@ -74,6 +74,25 @@ def _real(data: Path) -> tuple[Spool, str] | None:
     return Spool.of_arrays(flat, np.repeat(learned, sizes), lengths), what
 
 
+def sources(root: Path, data: Path, chats: int = 3710, parts: int = 24) -> tuple[Path, list[Path]] | None:
+    """Write some chats of GSM8K as one file and as many, dealt out in turns; None if they are not there."""
+    files = [data / "job5-gsm8k" / f"{name}.jsonl.gz" for name in ("train", "test")]
+    if not all(path.exists() for path in files):
+        return None
+    lines = [line for path in files for line in gzip.decompress(path.read_bytes()).splitlines()][:chats]
+    root.mkdir(parents=True, exist_ok=True)
+    found = {
+        root / "whole.jsonl": lines,
+        **{root / f"part-{place:02d}.jsonl": lines[place::parts] for place in range(parts)},
+    }
+    for path, own in found.items():
+        text = b"\n".join(own) + b"\n"
+        if not path.exists() or path.read_bytes() != text:  # a run is found made if its files are the same
+            path.write_bytes(text)
+    whole, *rest = found
+    return whole, rest
+
+
 def _rows(path: Path) -> list[dict[str, Any]]:
     text = gzip.decompress(path.read_bytes()).decode()
     return json.loads(text) if ".json." in path.name else [json.loads(line) for line in text.splitlines() if line]

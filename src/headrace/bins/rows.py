@@ -39,6 +39,8 @@ class PackedRows:
 
     ids: int32 [tokens], int64 on the way into a batch; mask: uint8 [tokens]; starts: int32 or int64 [sequences];
     token_offsets, start_offsets: int64 [bins + 1] from 0. Arrays may be read-only.
+    sources, source_rows: int64 [sequences], where each sequence comes from, as a number of a source and of a row in it;
+    None where that is not kept.
     """
 
     ids: npt.NDArray[Any]
@@ -46,6 +48,8 @@ class PackedRows:
     starts: I32 | I64
     token_offsets: I64
     start_offsets: I64
+    sources: I64 | None = None
+    source_rows: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.token_offsets) - 1
@@ -64,6 +68,8 @@ class PackedRows:
             self.starts[start:start_end],
             self.token_offsets[first : stop + 1] - token,
             self.start_offsets[first : stop + 1] - start,
+            None if self.sources is None else self.sources[start:start_end],
+            None if self.source_rows is None else self.source_rows[start:start_end],
         )
 
     def bin(self, number: int) -> tuple[npt.NDArray[Any], U8, I32 | I64]:
@@ -109,12 +115,16 @@ class PackedRows:
     @classmethod
     def concatenate(cls, parts: Sequence[PackedRows]) -> PackedRows:
         """Copy the bins of all parts end to end."""
+        sources = [part.sources for part in parts if part.sources is not None]
+        source_rows = [part.source_rows for part in parts if part.source_rows is not None]
         return cls(
             np.concatenate([np.empty(0, np.int32), *(part.ids for part in parts)]),
             np.concatenate([np.empty(0, np.uint8), *(part.mask for part in parts)]),
             np.concatenate([np.empty(0, np.int32), *(part.starts for part in parts)]),
             offsets_of(np.concatenate([np.empty(0, np.int64), *(part.sizes for part in parts)])),
             offsets_of(np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])),
+            np.concatenate(sources) if sources else None,
+            np.concatenate(source_rows) if source_rows else None,
         )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
@@ -41,11 +41,23 @@ class Source(RowForm):
     name: a directory of the output is called so: letters, digits, ".", "_", "-".
     path: files, directories or glob patterns; relative ones are relative to the blend file.
     weight: relative share of tokens, 0 or more; see `choose`. Has no unit: 2 and 4 ask for the same as 0.5 and 1.
+    repeat: how often weights may take its rows of train, 1 or more; epochs: how often they are taken where weights are
+    equal, such as 0.5 or 2.5.
     """
 
     name: str
     path: Places = Field(min_length=1)
     weight: float = 1.0
+    repeat: float = Field(1, ge=1, le=1000)
+    epochs: float = Field(1, gt=0, le=1000)
+
+    @model_serializer(mode="wrap")
+    def _without_later_settings(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        settings: dict[str, Any] = plain(self)
+        for name in ("repeat", "epochs"):  # runs keep the names that they had before these could be asked
+            if settings.get(name) == 1:
+                del settings[name]
+        return settings
 
     @field_validator("name")
     @classmethod
@@ -104,6 +116,13 @@ class SourceBlend(Settings):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"dataset {twice[0]!r} stands twice in {group or 'datasets'}; name them differently")
+            if any(each.epochs != 1 for each in sources) and any(
+                each.repeat != 1 or each.weight != sources[0].weight for each in sources if each.weight > 0
+            ):
+                raise ValueError(
+                    f"{group or 'datasets'} has epochs beside weights or repeat, and each says how much of a dataset "
+                    "is taken; give epochs alone, or weights with repeat"
+                )
             if not any(source.weight > 0 for source in sources):
                 raise ValueError(f"all weights of {group or 'datasets'} are 0; give one dataset a weight")
         return self

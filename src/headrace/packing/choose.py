@@ -11,10 +11,11 @@ where a sequence of one is a sequence of the other, token for token and label fo
 near if that is asked for, and where they have one entity. What is joined through others is joined too: a unit is a
 connected component. One that is in several datasets is in the split that the first of them gave it, and counts there.
 
-Weights are relative shares of TOKENS inside each split. Nothing is repeated: the mix is as large as it can be
-without any dataset giving more than it has. The scarcest dataset is taken whole. Of each other one, rows are taken in
-the order of a keyed hash until their tokens are as near to its share as whole rows can be. Equal weights take
-everything. Weight 0 takes nothing.
+Weights are relative shares of TOKENS inside each split. The mix is as large as it can be without any dataset giving
+more than it has, or in train more than `repeat` times that. The dataset that limits the mix gives all of it. Each
+other one is taken whole as often as its share holds it, and its rows once more in the order of a keyed hash until their
+tokens are as near to the share as whole rows can be. Equal weights take everything, in train `epochs` times. Weight 0
+takes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import numpy.typing as npt
 from headrace.arrays import I64, U8, U64, Bools, least_of_component, number_rows
 from headrace.digest import derive_key, hash_words
 from headrace.errors import InputError
-from headrace.packing.blend import SPLITS, Dataset, Split
+from headrace.packing.blend import SPLITS, Dataset, Source, Split
 from headrace.packing.sequences import Origins
 from headrace.settings import Duplicates
 
@@ -53,12 +54,15 @@ class Choice:
     """The split of every sequence of every dataset (`NOWHERE` for none), what is left out and why, units per split.
 
     left_out: per reason the rows, sequences, tokens and labels that are in no split.
+    copies: how often each sequence is taken where it is in a split; repeated: what is taken once more than once.
     units: one record per independent draw: what was drawn, how many units each split got.
     duplicates: counts of rows with the same content; None: they were not looked for.
     """
 
     splits: Sequence[U8]
+    copies: Sequence[I64]
     left_out: Mapping[str, Counter[str]]
+    repeated: Mapping[str, int]
     units: Sequence[tuple[str, Mapping[Split, int]]]
     duplicates: Mapping[str, int] | None = None
 
@@ -73,6 +77,7 @@ class _Rows:
     def __post_init__(self) -> None:
         self.first = self.origins.first_of_row
         self.units = self.origins.unit_high[self.first], self.origins.unit_low[self.first]
+        self.copies = np.ones(len(self.first), np.int64)
 
     def per_sequence(self, values: npt.NDArray[Value]) -> npt.NDArray[Value]:
         """Repeat what is known of rows for each of their sequences."""
@@ -137,7 +142,7 @@ def choose(
         else:
             units += _split_each(datasets, data, ratios, None if repeats is None or not joins else repeats.unit)
     for number in (TRAIN, VALID, TEST):
-        _thin([each.source.weight for each in datasets], data, number, seed, left_out[WEIGHT])
+        _weigh([each.source for each in datasets], data, number, seed, left_out[WEIGHT])
     found = None
     if repeats is not None:
         side = np.concatenate([own.side for own in data])
@@ -145,7 +150,12 @@ def choose(
         if near is not None:
             unequal = int((near.jaccard < 1).sum())
             found |= {"near_pairs": unequal, "near_not_compared": near.not_compared}
-    return Choice([own.per_sequence(own.side) for own in data], left_out, units, found)
+    times_taken = [own.per_sequence(own.copies) for own in data]
+    repeated = {"tokens": 0, "labels": 0}
+    for own, times in zip(data, times_taken, strict=True):
+        repeated["tokens"] += int(((times - 1) * own.origins.lengths).sum())
+        repeated["labels"] += int(((times - 1) * own.origins.labels).sum())
+    return Choice([own.per_sequence(own.side) for own in data], times_taken, left_out, repeated, units, found)
 
 
 def _split_each(
@@ -222,30 +232,33 @@ def split_units(
     return side, {split: int((split_of_unit == number).sum()) for number, split in enumerate(SPLITS)}
 
 
-def thinned(weights: Sequence[float], tokens: Sequence[I64], orders: Sequence[U64]) -> list[Bools]:
-    """Choose the rows of each dataset that a split takes, so that token shares are as the weights: a mask a dataset.
+def copies_of(sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool) -> list[I64]:
+    """Choose how often a split takes each row of each dataset, so that token shares are as the weights. See the module.
 
-    tokens: of every row, per dataset; orders: the keyed hash that rows are taken by, parallel. See the module.
+    tokens: of every row, per dataset; orders: the keyed hash that rows are taken by, parallel. repeats: whether a row
+    may be taken more than once, as in train.
     """
     totals = [int(each.sum()) for each in tokens]
-    given = [place for place, weight in enumerate(weights) if weight > 0 and totals[place]]
-    masks = [np.full(len(each), weights[place] > 0, np.bool_) for place, each in enumerate(tokens)]
-    if len({weights[place] for place in given}) <= 1:
-        return masks
-    exact = {place: Fraction(repr(float(weights[place]))) for place in given}
-    scale = min(totals[place] / exact[place] for place in given)
-    for place in given:
-        target = floor(scale * exact[place])
-        if target >= totals[place]:
-            continue
+    copies = [np.full(len(each), sources[place].weight > 0, np.int64) for place, each in enumerate(tokens)]
+    given = [place for place, source in enumerate(sources) if source.weight > 0 and totals[place]]
+    weights = {place: Fraction(repr(float(sources[place].weight))) for place in given}
+    most = {place: Fraction(repr(float(sources[place].repeat))) if repeats else Fraction(1) for place in given}
+    if len(set(weights.values())) <= 1 and all(each == 1 for each in most.values()):
+        epochs = {place: Fraction(repr(float(sources[place].epochs))) if repeats else Fraction(1) for place in given}
+        targets = {place: floor(totals[place] * times) for place, times in epochs.items()}
+    else:
+        scale = min(totals[place] * most[place] / weights[place] for place in given)
+        targets = {place: floor(scale * weight) for place, weight in weights.items()}
+    for place, target in targets.items():
+        whole, target = divmod(target, totals[place]) if repeats else (0, min(target, totals[place]))
         order = np.argsort(orders[place], kind="stable")
         held = np.cumsum(tokens[place][order])
         behind = int(np.searchsorted(held, target))  # the first count of rows that reaches the target, less one
         before = int(held[behind - 1]) if behind else 0
         taken = behind + 1 if int(held[behind]) - target < target - before else behind
-        masks[place] = np.zeros(len(order), np.bool_)
-        masks[place][order[: max(1, taken)]] = True
-    return masks
+        copies[place][:] = whole
+        copies[place][order[: taken if whole else max(1, taken)]] += 1
+    return copies
 
 
 def _keep_apart(
@@ -258,8 +271,8 @@ def _keep_apart(
             own.leave_out(np.isin(own.side, others) & np.isin(unit, held), left_out[reason])
 
 
-def _thin(weights: Sequence[float], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]) -> None:
-    """Leave rows of one split out, so that the token shares of its datasets are as the weights."""
+def _weigh(sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]) -> None:
+    """Leave rows of one split out, or take them again, so that the token shares of its datasets are as the weights."""
     rows = [np.flatnonzero(own.side == number) for own in data]
     here = [place for place, own in enumerate(rows) if len(own)]
     tokens, orders = [], []
@@ -271,9 +284,11 @@ def _thin(weights: Sequence[float], data: Sequence[_Rows], number: int, seed: in
         words[:, 0] = origins.unit_low[own]
         words[:, 1] = origins.row[own].astype(np.uint64) ^ (origins.file[own].astype(np.uint64) << np.uint64(40))
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])
-    for place, mask in zip(here, thinned([weights[place] for place in here], tokens, orders), strict=True):
+    found = copies_of([sources[place] for place in here], tokens, orders, repeats=number == TRAIN)
+    for place, copies in zip(here, found, strict=True):
+        data[place].copies[rows[place]] = np.maximum(copies, 1)
         doomed = np.zeros(len(data[place].side), np.bool_)
-        doomed[rows[place][~mask]] = True
+        doomed[rows[place][copies == 0]] = True
         data[place].leave_out(doomed, left_out)
 
 

@@ -127,6 +127,12 @@ def convert(
         declared=declared,
         metadata={ALIGNMENT_KEY: alignment},
     )
+    if alignment == "unknown":
+        say(
+            "warning: nothing says how the loss masks stand, so streams read these bins as plain lists; convert again"
+            " with --alignment, which is legacy_roll_right for most older files",
+            "err",
+        )
     if as_json:
         emit({**result, "path": str(target)})
         return
@@ -140,7 +146,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     from rich.table import Table
     from rich.text import Text
 
-    from headrace.cli.tables import print_facts
+    from headrace.cli.tables import percent, print_facts
     from headrace.dataset.manifest import in_usual_order
     from headrace.formats.source import told_empty
 
@@ -154,6 +160,10 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         groups = [group for group in facts["groups"] if group["split"] == split]
         for group in groups if len(groups) > 1 else ():
             table.add_row(split, group["dataset"], *_numbers([group]), "", style="dim")
+        for source, own in sorted(pair for group in groups for pair in group.get("sources", {}).items()):
+            numbers = (f"{own['rows']:,}", f"{own['tokens']:,}", percent(own["labels"], own["tokens"]))
+            of = f"{percent(own['tokens'], sum(group['tokens'] for group in groups))} of the tokens"
+            table.add_row(split, f"{source}, {of}", *numbers, style="dim")
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
         size = f"{manifest.splits[split].bytes / 1e6:,.1f}"
         table.add_row(split, name, *_numbers(groups), size, end_section=True)
@@ -211,9 +221,11 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     cut = ", ".join(f"{count:,} {done[name]}" for name, count in facts["too_long"].items() if count)
     typed = facts.get("special_text_rows", 0)  # runs made before it was counted have none
     in_bins, encoded = facts["packed"]["tokens"], facts["encoded"]["encoded_tokens"]
+    more = sum(each["tokens"] for each in facts.get("repeated", {}).values())
+    again = f" + {more:,} repeated" if more else ""
     lines = [
         *([f"sequences longer than a bin: {cut}"] if cut else []),
         *([f"{typed:,} rows hold the text of a special token in a message (special_text)"] if typed else []),
-        f"{read:,} rows read, {encoded:,} tokens = {in_bins:,} in bins + {encoded - in_bins:,} left out",
+        f"{read:,} rows read, {encoded:,} tokens{again} = {in_bins:,} in bins + {encoded + more - in_bins:,} left out",
     ]
     console.print("\n".join(lines), highlight=False)

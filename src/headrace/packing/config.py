@@ -40,6 +40,11 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="What to prepare: a blend file, a path to data, or the same as values."
     )
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")
+    pack_across: Literal["split", "dataset"] = _packing(
+        "split",
+        description="What a bin may hold; split: sequences of all datasets of a split, with the source and row of each "
+        "in columns of their own; dataset: of one dataset, whose shards a trainer can weigh.",
+    )
     capacity: Counted = _packing(
         "stored",
         description="What counts against pack_size; stored: all tokens; runtime: one less per sequence, for readers "
@@ -50,10 +55,11 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="fullest_shuffle: best_fit_shuffle or exact_fit_shuffle, whichever needs fewer bins.",
     )
     seed: int = _splits(42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing.")
-    too_long: Literal["truncate", "drop", "split", "error"] = _packing(
+    too_long: Literal["truncate", "drop", "split", "turns", "error"] = _packing(
         "error",
-        description="Sequences that fit no bin; truncate: cut at the end; split: cut into pieces. All but error are "
-        "counted, and so are trained tokens lost.",
+        description="Sequences that fit no bin; truncate: cut at the end; split: cut into pieces; turns: cut chats "
+        "between turns into pieces that repeat system prompt and tools. All but error are counted, and so are trained "
+        "tokens lost.",
     )
     pad_multiple: int = _packing(
         1,
@@ -164,6 +170,16 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return self
 
     @property
+    def several_sources(self) -> bool:
+        """Tell whether a split may hold rows of more than one dataset."""
+        return any(sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups())
+
+    @property
+    def packs_across(self) -> bool:
+        """Tell whether bins hold sequences of several datasets."""
+        return self.several_sources and self.pack_across == "split"
+
+    @property
     def duplicates_are(self) -> Duplicates:
         """The rule for rows with the same content: the setting, or a default that depends on who gives the splits."""
         return self.duplicates or ("group" if self.blend.datasets else "count")
@@ -188,6 +204,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
             "compression": self.compression,
             "compression_level": level,
             "declared": "required" if own else "nullable",
+            "traced": self.packs_across,
         }
 
     @property
@@ -208,6 +225,8 @@ class PackedSequences(RecipeSettings, ChatSettings):
         A tokenizer of the hub is there by its name and commit too.
         """
         settings = self.identity_without("tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram")
+        if not self.packs_across:  # as all runs were before it could be asked
+            del settings["pack_across"]
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]

@@ -31,7 +31,7 @@ from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
 from headrace.packing.chats.words import CHOSEN, RowRejected
 from headrace.packing.config import PackedSequences
-from headrace.packing.sequences import Origins, fit, label_counts, sequence_prints
+from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
 from headrace.packing.storage.spool import SpoolWriter
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.stream.audit.exclude import IN_BENCHMARK
@@ -46,6 +46,7 @@ _TASK_BYTES = 8 << 20
 _COUNTED = (
     *("rows_read", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
+    "repeated_tokens",
 )
 
 
@@ -245,7 +246,8 @@ class _Encoding:
         if not chosen:
             return
         places, rows, keys, named = (list(each) for each in zip(*chosen, strict=True))
-        encoded = self.encoder.encode(rows, self.task.dataset.source)
+        cut_over = self.settings.longest if self.settings.too_long == "turns" else None
+        encoded = self.encoder.encode(rows, self.task.dataset.source, cut_over=cut_over)
         self.count["special_text_rows"] += encoded.special_text
         for each in encoded.rejected:
             self.reject(batch, places[each.row], each.reason, each.detail)
@@ -273,23 +275,30 @@ class _Encoding:
         places, keys, named: of the rows that were encoded; named: digests of the columns to compare.
         """
         settings, lengths, longest = self.settings, encoded.lengths, self.settings.longest
+        self.count.update(
+            encoded_sequences=len(lengths),
+            encoded_tokens=int(lengths.sum()),
+            encoded_labels=int(label_counts(encoded.mask, np.cumsum(lengths) - lengths, lengths).sum()),
+        )
+        if encoded.turns:
+            encoded, divided, repeated, lost = cut_at_borders(encoded, longest)
+            self.count.update(divided=divided, repeated_tokens=repeated)
+            self.lost[TOO_LONG].update(lost)
+            lengths = encoded.lengths
         over = np.flatnonzero(lengths > longest)
         if settings.too_long == "error" and len(over):
             where = batch.where(int(places[encoded.rows[over[0]]]))
             raise InputError(
                 f"{where}: gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}; choose what "
-                "becomes of such rows with too_long='truncate', 'drop' or 'split', or a larger pack_size"
+                "becomes of such rows with too_long='truncate', 'drop', 'split' or 'turns', or a larger pack_size"
             )
-        pieces = fit(encoded.mask, lengths, longest, "drop" if settings.too_long == "error" else settings.too_long)
+        pieces = fit(encoded.mask, lengths, longest, settings.too_long)
         short = pieces.lengths < 2
         kept = np.flatnonzero(~short)
         rows, sizes, labels = encoded.rows[pieces.sequence[kept]], pieces.lengths[kept], pieces.labels[kept]
         self.lost[TOO_LONG].update(sequences=pieces.dropped, tokens=pieces.lost_tokens, labels=pieces.lost_labels)
         self.lost[TOO_SHORT].update(sequences=int(short.sum()), tokens=int(pieces.lengths[short].sum()), labels=0)
         self.count.update(
-            encoded_sequences=len(lengths),
-            encoded_tokens=int(lengths.sum()),
-            encoded_labels=int(label_counts(encoded.mask, np.cumsum(lengths) - lengths, lengths).sum()),
             truncated=pieces.truncated,
             too_long_dropped=pieces.dropped,
             divided=pieces.divided,

@@ -33,6 +33,10 @@ class MaskOptions:
     chat_template: Annotated[
         str | None, typer.Option(help="With --mask: another template, a file; default: the tokenizer's own.")
     ] = None
+    template_values: Annotated[
+        str | None,
+        typer.Option(metavar="YAML", help="With --mask: variables for the template, e.g. {enable_thinking: false}."),
+    ] = None
     layout: Annotated[str, typer.Option(help="With --mask: the layout of the rows; default: found per row.")] = "auto"
     columns: Annotated[
         list[str] | None,
@@ -52,13 +56,19 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
     from headrace.packing.chats.settings import ChatSettings, RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
+    from headrace.settings import load_yaml
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
     mapping = pairs_of("--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question")
     form = RowForm(layout=asked.layout, mapping=mapping)
     encoder = ChatEncoder(
-        ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning)
+        ChatSettings(
+            tokenizer=asked.tokenizer,
+            chat_template=asked.chat_template,
+            template_values=load_yaml(asked.template_values or "{}"),
+            reasoning=asked.reasoning,
+        )
     )
     records = _records(source, rows, encoder, form)
     if as_json:

@@ -29,6 +29,7 @@ from headrace.packing.shards import (
     PUBLISHED,
     Group,
     Linked,
+    Pool,
     Shard,
     even_cuts,
     pack_group,
@@ -49,7 +50,7 @@ from headrace.stream.audit.exclude import exclusion_identity, read_excluded
 
 _SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a warning
 _KINDS = ("sequences", "tokens", "labels")
-_NOT_OF_GROUPS = {"blend", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
+_NOT_OF_GROUPS = {"blend", "pack_across", "tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram"}
 _BIN_WITHOUT_LABEL = "bin_without_label"
 _ENCODED = ("encoded_sequences", "encoded_tokens", "encoded_labels")
 _PACKED = ("bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label")
@@ -75,23 +76,31 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
     _refuse_bad(settings, context, encoded)
     origins, choice = _choose(settings, context, datasets, tasks, blank)
-    groups = _groups(settings, datasets, choice, fingerprint)
+    pools = [Pool(each.source.name, [each], [owner], origins[owner]) for owner, each in enumerate(datasets)]
+    if settings.packs_across:
+        joined = Origins.joined(origins, [len(each.names) for each in datasets])
+        pools = [Pool("blend", datasets, range(len(datasets)), joined)]
+    groups = _groups(settings, pools, choice, fingerprint)
     packing = []
     for group, sequences in groups.items():
-        own = partial(pack_group, settings=settings, group=group, sequences=sequences, origins=origins[group.dataset])
+        own = partial(pack_group, settings=settings, group=group, sequences=sequences, pool=pools[group.pool])
         packing.append(Task(f"{group.split}/{group.name}", 8 * len(sequences), own))
     packed = context.stage("pack", packing, durable=False)
     shards = _shards(settings, list(groups), packed)
+    owners, sources = [each.owners for each in pools], [each.files for each in pools]
 
     def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        spools = [Spool.open(files.run / task.file()) for task in tasks if task.owner == shard.group.dataset]
-        return write_shard(files, settings, shard, JoinedSpool(spools), pad_id or 0, fingerprint)
+        spools = [Spool.open(files.run / task.file()) for task in tasks if task.owner in owners[shard.group.pool]]
+        names = sources[shard.group.pool]
+        return write_shard(files, settings, shard, JoinedSpool(spools), pad_id or 0, fingerprint, names)
 
     written = context.stage(
         "materialise", [Task(shard.target, shard.input_bytes, partial(write, shard)) for shard in shards]
     )
     dropped, lost = _left_out(encoded, choice, packed)
-    _check_conserved(settings, encoded, packed, written, dropped, lost)
+    repeated: dict[str, Mapping[str, int]] = {"repeat": choice.repeated}
+    repeated[TOO_LONG] = {"tokens": _summed(encoded, "repeated_tokens")["repeated_tokens"], "labels": 0}
+    _check_conserved(settings, encoded, packed, written, dropped, lost, repeated)
     rows_read = sum(receipt.result["rows_read"] for receipt in encoded)
     if not shards:
         left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows)
@@ -117,7 +126,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
-        schema=schema_of(settings.parquet["declared"]),
+        schema=schema_of(settings.parquet["declared"], traced=settings.packs_across),
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
@@ -139,6 +148,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             "units": [{"of": what, **units} for what, units in choice.units],
             "encoded": _summed(encoded, *_ENCODED),
             "lost": lost,
+            **({"repeated": repeated} if any(more["tokens"] for more in repeated.values()) else {}),
             **_summed(encoded, "special_text_rows"),
             "too_long": _summed(encoded, "truncated", "too_long_dropped", "divided"),
             "packed": _summed(packed, *_PACKED),
@@ -200,14 +210,19 @@ def _check_conserved(
     written: Sequence[Receipt],
     dropped: Counter[str],
     lost: Mapping[str, Mapping[str, int]],
+    repeated: Mapping[str, Mapping[str, int]],
 ) -> None:
-    """Raise `HeadraceError` unless rows, tokens and labels that were read are in bins or counted as left out."""
+    """Raise `HeadraceError` unless rows, tokens and labels that were read are in bins or counted as left out.
+
+    repeated: tokens and labels that bins hold more than once.
+    """
     rows = sum(receipt.result["rows_read"] for receipt in encoded)
     counts, kept = _summed(encoded, *_ENCODED), _summed(packed, *_PACKED)
     held = _summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
     conserved = [("rows", rows, sum(receipt.result["rows"] for receipt in packed), dropped.total())]
     for name in ("tokens", "labels"):
-        conserved.append((name, counts[f"encoded_{name}"], kept[name], sum(loss[name] for loss in lost.values())))
+        before = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
+        conserved.append((name, before, kept[name], sum(loss[name] for loss in lost.values())))
     conserved += [(f"written {name}", kept[name], held[name], 0) for name in ("bins", "sequences", "stored_tokens")]
     if settings.loss_mask_alignment == "shift_left":
         conserved.append(("written labels", kept["labels"], held["mask_sum"], 0))
@@ -220,7 +235,7 @@ def _check_conserved(
 
 
 def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:
-    """Raise `InputError` if more rows are bad than `max_bad_share` allows."""
+    """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
     read = sum(receipt.result["rows_read"] for receipt in encoded)
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
@@ -238,23 +253,39 @@ def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequenc
             f"listed in {context.run / 'stage'}/*.rejected.jsonl: {CURES.get(most, 'correct them')}, or raise "
             "max_bad_share"
         )
+    if read and not any(receipt.result["sequences"] for receipt in encoded):
+        dropped: Counter[str] = Counter()
+        for receipt in encoded:
+            dropped.update(receipt.result["dropped"])
+            first = receipt.result["first"] | first
+        listed = "; ".join(
+            f"{reason} {rows:,}" + (f", first {first[reason]}" if reason in first else "")
+            for reason, rows in sorted(dropped.items())
+            if rows
+        )
+        raise InputError(f"no row of {read:,} gives a sequence to pack: {listed}; correct the data or the settings")
 
 
-def _groups(
-    settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, fingerprint: str
-) -> dict[Group, I64]:
-    """List what is packed on its own, with its sequences: every dataset in every split, in the order of splits."""
+def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str) -> dict[Group, I64]:
+    """List what is packed on its own, with its sequences: every pool in every split, in the order of splits."""
     shared = settings.model_dump(mode="json", exclude=_NOT_OF_GROUPS) | exclusion_identity(settings)
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
-        for place, dataset in enumerate(datasets):
-            sequences = np.flatnonzero(choice.splits[place] == number)
+        for place, pool in enumerate(pools):
+            side, copies = (
+                np.concatenate([of[owner] for owner in pool.owners]) for of in (choice.splits, choice.copies)
+            )
+            here = np.flatnonzero(side == number)
+            sequences = np.concatenate([here[copies[here] > turn] for turn in range(int(copies[here].max(initial=1)))])
             if not len(sequences):
                 continue
-            name, source = dataset.source.name, dataset.source.model_dump(mode="json", exclude={"path"})
-            files = list(zip(dataset.names, dataset.sizes, strict=True))
-            digest = sha256_hex(canonical_json([name, dataset.split, source, files, shared, fingerprint]))
-            groups[Group(len(groups), place, name, split, f"datasets/{name}/{digest[:16]}")] = sequences
+            parts: list[Any] = []
+            for dataset in pool.datasets:
+                source = dataset.source.model_dump(mode="json", exclude={"path"})
+                files = list(zip(dataset.names, dataset.sizes, strict=True))
+                parts += [dataset.source.name, dataset.split, source, files]
+            digest = sha256_hex(canonical_json([*parts, shared, fingerprint]))
+            groups[Group(len(groups), place, pool.name, split, f"datasets/{pool.name}/{digest[:16]}")] = sequences
     return groups
 
 

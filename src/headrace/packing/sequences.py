@@ -15,15 +15,20 @@ sequence that is missing, doubled, cut, moved by a token or joined with another 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64
+from headrace.packing.chats.turns import cut_at_turns
 
-Policy = Literal["truncate", "drop", "split"]
+if TYPE_CHECKING:
+    from headrace.packing.chats.tokenise import Encoded
+
+Policy = Literal["truncate", "drop", "split", "turns", "error"]
 
 _CHUNK = 1 << 20
 
@@ -58,8 +63,8 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
     """Cut sequences into pieces that fit `longest` tokens each. mask: flat; lengths [N]: of the sequences in it.
 
     truncate: the first `longest` tokens; where no label is left of a sequence that had some, it is dropped: what is
-    left would train nothing. drop: nothing of it. split: pieces of `longest` tokens; a last piece of one token has no
-    label and is left out.
+    left would train nothing. drop, turns, error: nothing of it; `cut_at_borders` comes before this. split: pieces of
+    `longest` tokens; a last piece of one token has no label and is left out.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -96,6 +101,50 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
         lost_tokens=int(lengths.sum() - kept.sum()),
         lost_labels=int(before.sum() - labels.sum()),
     )
+
+
+def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, dict[str, int]]:
+    """Put in the place of every long sequence with known turns its pieces; one that gives none stays as it is.
+
+    Returns the sequences, how many were cut, the tokens that pieces repeat, and the tokens and labels left out.
+    """
+    borders = encoded.offsets.tolist()
+    tokens, masks, sources, divided, repeated = [], [], [], 0, 0
+    lost = {"tokens": 0, "labels": 0}
+    for number, (begin, end) in enumerate(pairwise(borders)):
+        ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
+        turns = encoded.turns.get(number)
+        pieces = [] if turns is None else cut_at_turns(mask, turns, longest)
+        if turns is None or not pieces:
+            tokens.append(ids)
+            masks.append(mask)
+            sources.append(number)
+            continue
+        head, kept = turns[0].at, [np.empty(0, np.uint8)]
+        used = np.zeros(len(ids), np.bool_)
+        used[:head] = True
+        for piece in pieces:
+            tokens.append(np.concatenate([ids[:head], ids[piece.begin : piece.end]]))
+            trained = mask[piece.begin : piece.end].copy()
+            trained[: piece.trained - piece.begin] = 0
+            kept.append(np.concatenate([np.zeros(head, np.uint8), trained]))
+            used[piece.begin : piece.end] = True
+        masks += kept[1:]
+        sources += [number] * len(pieces)
+        divided += 1
+        repeated += sum(map(len, kept)) - int(used.sum())
+        lost["tokens"] += len(ids) - int(used.sum())
+        lost["labels"] += int(mask[1:].sum()) - sum(int(each[1:].sum()) for each in kept)
+    whole = replace(
+        encoded,
+        tokens=np.concatenate(tokens),
+        mask=np.concatenate(masks),
+        lengths=np.array([len(each) for each in tokens], np.int64),
+        rows=encoded.rows[sources],
+        contents=[encoded.contents[number] for number in sources],
+        turns={},
+    )
+    return whole, divided, repeated, lost
 
 
 def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None = None) -> U64:
@@ -141,7 +190,7 @@ def _mix(words: U64) -> U64:
 class Origins:
     """Sequences [N] in spool order; those of one source row stand together.
 
-    file int32, row int64: the source file's place in its dataset, and the row's number in it from 0.
+    file int32, row int64: the source file's place in its dataset, and the row's number in it from 1.
     unit_high, unit_low uint64: hash of what must stay in one split: the entity, else the row itself.
     content_high, content_low uint64: digest of what the row asks.
     lengths, labels int64: tokens, and those that are trained and have a token before them.
@@ -169,8 +218,14 @@ class Origins:
         return np.flatnonzero(new)
 
     @classmethod
-    def joined(cls, parts: Sequence[Origins]) -> Origins:
-        """Lay the sequences of several spools end to end."""
+    def joined(cls, parts: Sequence[Origins], files: Sequence[int] | None = None) -> Origins:
+        """Lay the sequences of several spools end to end.
+
+        files: how many each dataset has, where every part is of another; files are then numbered through.
+        """
+        if files is not None:
+            begins = np.cumsum([0, *files[:-1]], dtype=np.int32)
+            parts = [replace(part, file=part.file + begin) for part, begin in zip(parts, begins, strict=True)]
         kinds = (np.int32, np.int64, *(4 * (np.uint64,)), np.int64, np.int64, np.uint64)
         columns = {
             each.name: np.concatenate([np.empty(0, kind), *(getattr(part, each.name) for part in parts)])

@@ -1,6 +1,7 @@
 """Pack the sequences of a dataset in a split into bins, write the bins to shards, and write the tree beside them.
 
-A bin never mixes datasets or splits. Shards are per dataset, so a trainer can weigh datasets by their shards.
+A bin never mixes splits. It holds sequences of all datasets of the split, and says of each where it comes from; with
+pack_across="dataset" it holds those of one, so that a trainer can weigh datasets by their shards.
 
     runs/<run_id>/datasets/<name>/<hash>/shard_000000.parquet
     runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/...
@@ -19,7 +20,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,7 +33,7 @@ from headrace.bins.pack import pack
 from headrace.bins.rows import ALIGNMENT_KEY, PackedRows
 from headrace.digest import digest_file, sha256_hex
 from headrace.formats.write import Block, Written
-from headrace.packing.blend import SPLITS, Split
+from headrace.packing.blend import SPLITS, Dataset, Split
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.storage.legacy import LegacyPickleWriter
@@ -46,11 +47,47 @@ EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy"}
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Datasets that share bins. owners: their places in the blend; origins: of all their sequences, end to end."""
+
+    name: str
+    datasets: Sequence[Dataset]
+    owners: Sequence[int]
+    origins: Origins
+
+    @property
+    def files(self) -> list[str]:
+        """Name the files that `origins` counts."""
+        return [name for dataset in self.datasets for name in dataset.names]
+
+    def shares(self, sequences: I64) -> dict[str, dict[str, int]]:
+        """Count what each dataset has of some sequences: rows, sequences, tokens, labels."""
+        origins = self.origins
+        ends = np.cumsum([len(dataset.names) for dataset in self.datasets])
+        owner, row = np.searchsorted(ends, origins.file[sequences], "right"), origins.first_of_row
+        counts: dict[str, dict[str, int]] = {}
+        for place, dataset in enumerate(self.datasets):
+            own = sequences[owner == place]
+            if not len(own):
+                continue
+            name = dataset.source.name
+            found = {
+                "rows": len(np.unique(np.searchsorted(row, own, "right"))),
+                "sequences": len(own),
+                "tokens": int(origins.lengths[own].sum()),
+                "labels": int(origins.labels[own].sum()),
+            }
+            before = counts.get(name, dict.fromkeys(found, 0))  # a blend per split may name a dataset twice
+            counts[name] = {key: before[key] + value for key, value in found.items()}
+        return counts
+
+
+@dataclass(frozen=True)
 class Group:
-    """One dataset in one split. number: among all groups; dataset: its place in the blend."""
+    """One pool in one split. number: among all groups; pool: its place among them."""
 
     number: int
-    dataset: int
+    pool: int
     name: str
     split: Split
     directory: str
@@ -72,14 +109,13 @@ class Shard:
     input_bytes: int
 
 
-def pack_group(
-    files: TaskFiles, settings: PackedSequences, group: Group, sequences: I64, origins: Origins
-) -> dict[str, Any]:
+def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequences: I64, pool: Pool) -> dict[str, Any]:
     """Pack a group and keep its bins in a file of the stage; the receipt's result says what they hold.
 
-    sequences: those of the group, as places in the joined spools of its dataset, of which `origins` are.
+    sequences: those of the group, as places in the joined spools of its pool.
     Sequences in bins that were dropped for having no label are counted; rows only if none of their sequences is left.
     """
+    origins = pool.origins
     lengths = origins.lengths[sequences]
     cost = costs(lengths, settings.capacity, settings.pad_multiple)
     bins = pack(
@@ -105,8 +141,12 @@ def pack_group(
     metrics = packing_metrics(cost, bins, settings.pack_size)
     stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
     runtime = np.maximum(stored - 1, 1)
-    lists = pa.LargeListArray.from_arrays(pa.array(bins.offsets), pa.array(sequences[kept]))
-    files.write_arrow(group.bins_file, pa.table({"sequences": lists}))
+    held = {"sequences": sequences[kept]}
+    if settings.packs_across:
+        held |= {"sources": origins.file[held["sequences"]].astype(np.int64), "rows": origins.row[held["sequences"]]}
+    offsets = pa.array(bins.offsets)
+    lists = {name: pa.LargeListArray.from_arrays(offsets, pa.array(values)) for name, values in held.items()}
+    files.write_arrow(group.bins_file, pa.table(lists))
     return {
         "rows_read": len(sequences),
         "bins": len(bins),
@@ -117,6 +157,7 @@ def pack_group(
         "labels": int(labels[kept].sum()),
         "bins_without_label": int(empty.sum()),
         "print": set_print(origins.prints[sequences[kept]]),
+        **({"sources": pool.shares(sequences[kept])} if settings.packs_across else {}),
         "metrics": asdict(metrics),
         "runtime": {
             "max_samples_per_bin": metrics.sequences_max,
@@ -152,21 +193,33 @@ def even_cuts(count: int, shards: int) -> list[tuple[int, int]]:
 
 
 def write_shard(
-    files: TaskFiles, settings: PackedSequences, shard: Shard, spools: JoinedSpool, pad_id: int, encoder: str
+    files: TaskFiles,
+    settings: PackedSequences,
+    shard: Shard,
+    spools: JoinedSpool,
+    pad_id: int,
+    encoder: str,
+    sources: Sequence[str],
 ) -> dict[str, Any]:
     """Write the shard's bins, and count what is written from the gathered rows. O(row group) of memory.
 
-    encoder: its fingerprint, for the footer.
+    encoder: its fingerprint, for the footer; sources: the files of the shard's pool.
     """
     counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
-    lists = read_arrow(files.run / shard.group.bins_file)["sequences"].combine_chunks()  # mapped, not read
-    bins, step = Bins(lists.offsets.to_numpy(), lists.values.to_numpy()), settings.parquet["row_group_size"]
+    table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
+    lists = {name: table[name].combine_chunks() for name in table.column_names}
+    offsets, held = (
+        lists["sequences"].offsets.to_numpy(),
+        {name: each.values.to_numpy() for name, each in lists.items()},
+    )
+    bins, step = Bins(offsets, held["sequences"]), settings.parquet["row_group_size"]
 
     def gathered() -> Iterator[PackedRows]:
         for start in range(shard.start, shard.stop, step):
+            stop = min(start + step, shard.stop)
             rows = gather(
                 spools,
-                bins[start : min(start + step, shard.stop)],
+                bins[start:stop],
                 alignment=settings.loss_mask_alignment,
                 pad_multiple=settings.pad_multiple,
                 pad_id=pad_id,
@@ -174,6 +227,9 @@ def write_shard(
             )
             counted.update(bins=len(rows), sequences=len(rows.starts), stored_tokens=len(rows.ids))
             counted.update(mask_sum=int(np.sum(rows.mask, dtype=np.int64)))
+            if settings.packs_across:
+                own = slice(offsets[start], offsets[stop])
+                rows = replace(rows, sources=held["sources"][own], source_rows=held["rows"][own])
             yield rows
 
     temporary = files.temporary(shard.target)
@@ -196,7 +252,9 @@ def write_shard(
             "headrace.split": shard.group.split,
             "headrace.encoder": encoder,
         }
-        with ParquetShardWriter(shard.target, temporary=temporary, **settings.parquet, metadata=metadata) as writer:
+        with ParquetShardWriter(
+            shard.target, temporary=temporary, **settings.parquet, sources=sources, metadata=metadata
+        ) as writer:
             for rows in gathered():
                 writer.write_bins(rows)
             written = writer.finish()

@@ -218,10 +218,12 @@ def _tokens_check(run: FinishedRun) -> Check:
     for name in ("labels", "tokens"):
         before, kept = facts["encoded"][f"encoded_{name}"], facts["packed"][name]
         gone = sum(loss[name] for loss in facts["lost"].values())
-        if before != kept + gone:
-            what = f"{before:,} {name}, {kept:,} packed and {gone:,} left out"
+        more = sum(each[name] for each in facts.get("repeated", {}).values())  # older runs repeat nothing
+        if before + more != kept + gone:
+            what = f"{before:,} {name} and {more:,} repeated, {kept:,} packed and {gone:,} left out"
             return Check("tokens conserved", what, f"{run.root}: {what}; they do not add up")
-    return Check("tokens conserved", f"{before:,} tokens = {kept:,} in bins + {gone:,} left out")
+    again = f" + {more:,} repeated" if more else ""
+    return Check("tokens conserved", f"{before:,} tokens{again} = {kept:,} in bins + {gone:,} left out")
 
 
 def _tokenizer_checks(run: FinishedRun) -> list[Check]:

@@ -8,12 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.packing.blend import SPLITS
-from headrace.packing.choose import ratio_counts, split_units, thinned
+from headrace.packing.blend import SPLITS, Source
+from headrace.packing.choose import copies_of, ratio_counts, split_units
 from headrace.packing.encode import assign_files, row_hashes
 from headrace.packing.shards import even_cuts, shard_counts
 
 RATIOS = st.sampled_from([(0.98, 0.01, 0.01), (0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.34, 0.33, 0.33)])
+
+
+def sources_of(weights: list[float], **more: list[float]) -> list[Source]:
+    """Datasets with these weights; more: other settings, a value each."""
+    settings = [dict(zip(more, values, strict=True)) for values in zip(*more.values(), strict=True)] or [{}] * len(
+        weights
+    )
+    return [
+        Source(name=f"d{place}", path=["x"], weight=weight, **own)
+        for place, (weight, own) in enumerate(zip(weights, settings, strict=True))
+    ]
 
 
 def hashes(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -122,9 +133,10 @@ def test_token_shares_are_as_near_to_the_weights_as_whole_rows_allow(weights: li
     tokens = [random.integers(1, 500, random.integers(20, 400)) for _ in weights]
     orders = [hashes(len(each), place)[0] for place, each in enumerate(tokens)]
 
-    masks = thinned(weights, tokens, orders)
+    taken = copies_of(sources_of(weights), tokens, orders, repeats=True)
 
-    got = [int(each[mask].sum()) for each, mask in zip(tokens, masks, strict=True)]
+    assert all(set(each.tolist()) <= {0, 1} for each in taken)
+    got = [int((each * times).sum()) for each, times in zip(tokens, taken, strict=True)]
     totals = [int(each.sum()) for each in tokens]
     assert all(taken == 0 for taken, weight in zip(got, weights, strict=True) if weight == 0)
     positive = [place for place, weight in enumerate(weights) if weight > 0]
@@ -141,17 +153,53 @@ def test_a_weight_of_022_is_not_a_weight_of_1() -> None:
     tokens = [np.full(1000, 10), np.full(1000, 10)]
     orders = [hashes(1000, 0)[0], hashes(1000, 1)[0]]
 
-    masks = thinned([1.0, 0.22], tokens, orders)
+    taken = copies_of(sources_of([1.0, 0.22]), tokens, orders, repeats=True)
 
-    assert [1000, 220] == [int(mask.sum()) for mask in masks]
+    assert [1000, 220] == [int(times.sum()) for times in taken]
 
 
 def test_weights_have_no_unit() -> None:
     tokens = [np.full(300, 7), np.full(900, 3)]
     orders = [hashes(300, 0)[0], hashes(900, 1)[0]]
 
-    for one, other in zip(thinned([1, 3], tokens, orders), thinned([0.5, 1.5], tokens, orders), strict=True):
+    for one, other in zip(
+        *(copies_of(sources_of(weights), tokens, orders, repeats=True) for weights in ([1, 3], [0.5, 1.5])), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
+
+
+@given(
+    data=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 40)), min_size=2, max_size=5),
+    seed=st.integers(0, 99),
+)
+def test_a_dataset_may_be_repeated_to_reach_its_share(data: list[tuple[int, int, int]], seed: int) -> None:
+    tokens = [np.random.default_rng(seed + place).integers(1, 50, rows) for place, (_, _, rows) in enumerate(data)]
+    orders = [hashes(len(each), place)[0] for place, each in enumerate(tokens)]
+    repeat, weights = [times / 2 + 0.5 for times, _, _ in data], [float(weight) for _, weight, _ in data]
+    taken = copies_of(sources_of(weights, repeat=repeat), tokens, orders, repeats=True)
+
+    got = [int((each * times).sum()) for each, times in zip(tokens, taken, strict=True)]
+    totals = [int(each.sum()) for each in tokens]
+    if len(set(weights)) == 1 and set(repeat) == {1}:
+        assert got == totals
+        return
+    scale = min(total * times / weight for total, times, weight in zip(totals, repeat, weights, strict=True))
+    for each, own, times, weight in zip(tokens, got, taken, weights, strict=True):
+        assert abs(own - scale * weight) <= max(1 if own > each.max() else each.max(), each.max() / 2 + 1)
+        assert times.max() - times.min() <= 1
+
+
+@given(epochs=st.integers(1, 40).map(lambda number: number / 8), rows=st.integers(1, 60), seed=st.integers(0, 99))
+def test_epochs_take_rows_so_often_and_only_in_train(epochs: float, rows: int, seed: int) -> None:
+    tokens = [np.random.default_rng(seed).integers(1, 50, rows), np.full(5, 7)]
+    orders = [hashes(len(each), place)[0] for place, each in enumerate(tokens)]
+    sources = sources_of([1.0, 1.0], epochs=[epochs, 1.0])
+    (taken, other), once = (copies_of(sources, tokens, orders, repeats=each) for each in (True, False))
+
+    assert abs(int((taken * tokens[0]).sum()) - epochs * tokens[0].sum()) <= tokens[0].max() / 2 + 1 or taken.sum() == 1
+    assert taken.max() - taken.min() <= 1
+    assert other.tolist() == [1] * 5
+    assert all(each.tolist() == [1] * len(each) for each in once)
 
 
 def test_output_shards_follow_bins_and_no_split_with_bins_is_left_without() -> None:

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from packed_cases import as_lists, made_rows, table_lists
 
 from commands import headrace
+from headrace import PackedBatches
+from headrace import open as open_dataset
 from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.errors import InputError
 from headrace.packing.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
@@ -312,6 +314,20 @@ def test_the_command_converts_and_notes_the_alignment(tmp_path):
     )  # fmt: skip
     assert footer.metadata[ALIGNMENT_KEY.encode()] == b"legacy_roll_right"
     assert as_lists(rows) == table_lists(pq.read_table(tmp_path / "s.parquet"))
+
+
+def test_bins_converted_without_an_alignment_are_not_streamed_as_lists_silently(tmp_path):
+    rows = made_rows(9)
+    write(tmp_path / "s.npy", rows)
+    done = headrace("convert", tmp_path / "s.npy", tmp_path / "s.parquet")
+    dataset = open_dataset(tmp_path / "s.parquet")
+
+    assert "nothing says how the loss masks stand" in done.stderr
+    with pytest.warns(UserWarning, match="converted without --alignment"):
+        dataset.stream(batch_size=2, batch_format="numpy")
+    settings = PackedBatches(loss_mask_alignment="shift_left")
+    batch = next(iter(dataset.stream(batch_size=2, batch_format="numpy", packed=settings, shuffle=False)))
+    assert batch["input_ids"].size == sum(rows.sizes[:2])
 
 
 def test_the_command_refuses_a_level_that_the_codec_has_not(tmp_path):

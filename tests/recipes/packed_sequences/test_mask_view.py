@@ -83,3 +83,12 @@ def test_a_wrong_command_says_what_to_do(place, command, message):
 
     assert isinstance(done.exception, SettingsError)
     assert message in str(done.exception)
+
+
+def test_template_values_reach_the_template(place):
+    (place / "t.jinja").write_text(
+        "{{ greeting }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    )
+    done = peek(place, "--chat-template", place / "t.jinja", "--template-values", "{greeting: hello}")
+
+    assert "hello<|im_start|>user" in done.output

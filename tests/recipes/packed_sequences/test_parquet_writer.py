@@ -202,7 +202,8 @@ def test_a_shard_without_bins_is_a_shard(tmp_path):
         ([1, 2], [1], [0], "as many mask values as ids"),
         ([[1]], [[1]], [0], "one axis each"),
         ([1, 3_000_000_000], [1, 1], [0], "3000000000 does not fit int32"),
-        ([1, 2], [1, -1], [0], "-1 does not fit uint8"),
+        ([1, 2], [1, -1], [0], "loss_mask holds -1"),
+        ([1, 2], [7, 0], [0], "loss_mask holds 7; give 1 where a label is trained"),
         ([0.5, 2], [1, 1], [0], "give integers"),
     ],
 )

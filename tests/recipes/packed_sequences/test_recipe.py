@@ -153,8 +153,8 @@ def test_weights_are_shares_of_tokens(tmp_path: Path) -> None:
     ]
     run = packed({"datasets": datasets}, tmp_path / "out")
 
-    groups = [group for group in run.manifest.facts["groups"] if group["split"] == "train"]
-    tokens = {group["dataset"]: group["tokens"] for group in groups}
+    (train,) = [group for group in run.manifest.facts["groups"] if group["split"] == "train"]
+    tokens = {name: own["tokens"] for name, own in train["sources"].items()}
     assert {"a", "b"} == set(tokens)
     assert abs(tokens["b"] / tokens["a"] - 0.22) < 150 / tokens["a"]
     assert run.manifest.dropped["weight"] > 200
@@ -260,6 +260,22 @@ def test_rows_of_another_kind_throughout_are_told_what_setting_helps(row: Any, c
 
     with pytest.raises(InputError, match=cure):
         packed(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"max_bad_share": 1}, r"bad_tokens 50, first in/in\.jsonl: line 1: ids are -4"),
+        ({"blend_filters": {"kind": ["good"]}}, r"filtered 50, first in/in\.jsonl: line 1: kind is 'bad'"),
+    ],
+)
+def test_a_run_without_any_sequence_says_why(asked: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": [1, -4], "kind": "bad"}] * 50)
+    filters = asked.pop("blend_filters", {})
+    blend = {"name": "in", "path": str(path), "filters": filters}
+
+    with pytest.raises(InputError, match=f"no row of 50 gives a sequence to pack: {reason}"):
+        packed(blend, tmp_path / "out", **asked)
 
 
 def test_too_few_rows_for_the_splits_are_an_error_not_a_silent_train(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from headrace.packing.chats.layouts import Conversation, Message, reasons
+from headrace.packing.chats.layouts import Conversation, Message
 from headrace.packing.chats.marks import (
     BEGIN,
     JSON_BEGIN,
@@ -43,6 +43,7 @@ from headrace.packing.chats.marks import (
     without_marks,
 )
 from headrace.packing.chats.template import Template, Trace
+from headrace.packing.chats.turns import Border, sequences_of, turn_borders
 from headrace.packing.chats.words import Reasoning, RowRejected, shown
 
 _ADDRESS = " at 0x"
@@ -66,10 +67,14 @@ _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A text and its trained spans: [begin, end) in characters, in order, none empty."""
+    """A text and its trained spans: [begin, end) in characters, in order, none empty.
+
+    borders: of turns, where they were asked for; see `turn_borders`.
+    """
 
     text: str
     spans: list[Span]
+    borders: list[Border] = field(default_factory=list)
 
 
 class ChatRenderer:
@@ -81,24 +86,14 @@ class ChatRenderer:
         self._reasoning = reasoning
         self._turns = {name: Turns(template, specials) for name, template in templates.items()}
 
-    def render(self, chat: Conversation) -> list[Rendered]:
+    def render(self, chat: Conversation, *, borders: bool = False) -> list[Rendered]:
         """Render one conversation as one sequence, or with reasoning="every_user_turn" one per answered user turn.
 
-        A conversation without anything to train on has a text without spans. Raises `RowRejected`.
+        borders: whether to find the borders of turns, which takes several renderings. A conversation without anything
+        to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
-        if self._reasoning == "template" or not any(reasons(message) for message in chat.messages):
-            return [turns.render(chat)]
-        return [turns.render(part) for part in list(_user_turns(chat)) or [chat]]
-
-
-def _user_turns(chat: Conversation) -> Iterator[Conversation]:
-    """The conversation up to the end of each user turn that has a trained answer; only that answer is trained."""
-    users = [place for place, message in enumerate(chat.messages) if message["role"] == "user"]
-    for begin, end in pairwise([0, *users[1:], len(chat.messages)]):
-        weights = [0] * begin + chat.weights[begin:end]
-        if any(weights):
-            yield replace(chat, messages=chat.messages[:end], weights=weights)
+        return [turns.render(part, borders=borders) for part in sequences_of(chat, self._reasoning)]
 
 
 def _in_form(chat: Conversation, empty: str | None, arguments: Literal["object", "text"]) -> Conversation:
@@ -127,25 +122,40 @@ class Turns:
         self._skeletons: dict[Any, list[Skeleton]] = {}
         self._remembered: dict[Any, int | None] = {}
 
-    def render(self, chat: Conversation) -> Rendered:
+    def render(self, chat: Conversation, *, borders: bool = False) -> Rendered:
         """Render a conversation. Tool calls are written as the template can read them."""
         if chat.tools and not self.template.writes_tools:
             raise RowRejected(
                 "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
             )
         if not any("tool_calls" in message for message in chat.messages):
-            return self._render(chat)
+            return self._render(chat, borders)
         wrong: list[RowRejected] = []
         for form in self._forms:
             try:
-                return self._render(_in_form(chat, *form))
+                return self._render(_in_form(chat, *form), borders)
             except RowRejected as rejected:
                 if rejected.reason not in ("template_error", "not_rendered"):
                     raise
                 wrong.append(rejected)
         raise wrong[0]
 
-    def _render(self, chat: Conversation) -> Rendered:
+    def _render(self, chat: Conversation, borders: bool) -> Rendered:
+        rendered = self._with_spans(chat)
+        if not borders:
+            return rendered
+
+        def written(messages: list[Message], *, with_tools: bool = True, prompt: bool = False) -> str | None:
+            tools, trace = chat.tools if with_tools else None, Trace()
+            try:
+                text = self.template.render(messages, tools, chat.values, trace=trace, generation_prompt=prompt)
+            except RowRejected:
+                return None
+            return without_generated(text)[0] if self.template.has_generation_blocks else text
+
+        return replace(rendered, borders=turn_borders(written, chat, rendered.text, rendered.spans))
+
+    def _with_spans(self, chat: Conversation) -> Rendered:
         trace = Trace()
         text = self.template.render(chat.messages, chat.tools, chat.values, trace=trace)
         # A function or an iterator that a template writes has its address in its text, another one in every run.

@@ -37,6 +37,7 @@ from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
+from headrace.packing.chats.turns import Border
 from headrace.packing.chats.words import Reasoning, RowRejected
 
 _MOST_OVERRUNS = 3  # conversations in a row that reach the time limit before the template is given up
@@ -90,25 +91,25 @@ class ProcessRenderer:
         self._overruns = 0
         self._begin()
 
-    def render(self, chats: Sequence[Conversation]) -> list[list[Rendered] | RowRejected]:
+    def render(self, chats: Sequence[Conversation], *, borders: bool = False) -> list[list[Rendered] | RowRejected]:
         """Render the sequences of each conversation, or say why it has none.
 
-        Raises `SettingsError` if the template does not compile, needs a date, or reaches the time limit again and
-        again; `EngineError` if processes are killed from outside.
+        borders: whether to find the borders of turns. Raises `SettingsError` if the template does not compile, needs a
+        date, or reaches the time limit again and again; `EngineError` if processes are killed from outside.
         """
         found: list[list[Rendered] | RowRejected] = []
         killed = -1  # the conversation at which a process died for no fault of the template, as far as we know
         while len(found) < len(chats):
             process = self._take()
             try:
-                for outcome in process.render(chats[len(found) :]):
+                for outcome in process.render(chats[len(found) :], borders):
                     self._overruns = 0
                     found.append(outcome)
             except _Died as died:
                 process.end()
                 before = min(max(died.at, 0), len(chats) - len(found) - 1)
                 if before:  # finished, but not answered: again, without the conversation that did it
-                    found += self.render(chats[len(found) : len(found) + before])
+                    found += self.render(chats[len(found) : len(found) + before], borders=borders)
                 if died.signal == signal.SIGXCPU:
                     found.append(self._overrun())
                 elif killed == len(found):
@@ -189,19 +190,22 @@ class _Process:
         self._compiled = False
         self._send(settings)
 
-    def render(self, chats: Sequence[Conversation]) -> Iterator[list[Rendered] | RowRejected]:
+    def render(self, chats: Sequence[Conversation], borders: bool) -> Iterator[list[Rendered] | RowRejected]:
         """Yield outcomes, in order. Raises `_Died`; after any error the process is of no use."""
         if not self._compiled:
             self._check(self._answer(0))
             self._compiled = True
         self._finished[:8] = bytes(8)
-        self._send([(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats])
+        self._send((borders, [(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats]))
         done = 0
         while done < len(chats):
             for outcome in self._answer(done):
                 done += 1
                 if isinstance(outcome, list):
-                    yield [Rendered(text, [(begin, end) for begin, end in spans]) for text, spans in outcome]
+                    yield [
+                        Rendered(text, [(begin, end) for begin, end in spans], [Border(*each) for each in found])
+                        for text, spans, found in outcome
+                    ]
                 else:
                     self._check(outcome)
                     yield RowRejected(*outcome["rejected"])
@@ -261,24 +265,24 @@ def serve(finished_fd: int) -> None:
     gc.set_threshold(50_000, 20, 100)  # batches are many small objects without cycles: a tenth of the time
     while True:
         try:
-            batch = pickle.load(receive)
+            borders, batch = pickle.load(receive)
         except EOFError:
             return
         answers: list[bytes] = []
         for number, chat in enumerate(batch):
             struct.pack_into("<q", finished, 0, number)
             limited.restart()
-            answers.append(_answer_of(renderer, Conversation(*chat)))
+            answers.append(_answer_of(renderer, Conversation(*chat), borders))
             if number + 1 == len(batch) or sum(map(len, answers)) > _FRAME_BYTES:
                 send.write(b"[" + b",".join(answers) + b"]\n")
                 send.flush()
                 answers = []
 
 
-def _answer_of(renderer: ChatRenderer, chat: Conversation) -> bytes:
+def _answer_of(renderer: ChatRenderer, chat: Conversation, borders: bool) -> bytes:
     found: Any
     try:
-        found = [(each.text, each.spans) for each in renderer.render(chat)]
+        found = [(each.text, each.spans, each.borders) for each in renderer.render(chat, borders=borders)]
         return _encoded(found)
     except RowRejected as wrong:
         found = {"rejected": [wrong.reason, wrong.detail]}

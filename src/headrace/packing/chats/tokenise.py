@@ -37,6 +37,7 @@ from headrace.packing.chats.settings import (
     read_tokenizer,
     template_text,
 )
+from headrace.packing.chats.turns import Border, sequences_of
 from headrace.packing.chats.words import Rejected, RowRejected, shown
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Encoded:
 
     rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
     special_text: how many rows with a sequence hold the text of a special token in a message.
+    turns: where turns begin in sequences that are to be cut, in tokens; see `turns`.
     contents: of each sequence's row the digest of what asks: see `content_of`.
     """
 
@@ -67,6 +69,7 @@ class Encoded:
     rejected: list[Rejected]
     contents: list[bytes]
     special_text: int = 0
+    turns: Mapping[int, list[Border]] = field(default_factory=dict)
 
     @property
     def offsets(self) -> I64:
@@ -78,7 +81,8 @@ class Encoded:
 class _Item:
     """A sequence to be. Either text with spans, or ids with a mask. eos: whether the end token follows.
 
-    special_text: whether a message holds the text of a special token.
+    special_text: whether a message holds the text of a special token; plain: where.
+    chat: what was rendered.
     """
 
     row: int
@@ -89,6 +93,8 @@ class _Item:
     mask: Any = None
     special_text: bool = False
     content: bytes = b""
+    chat: Conversation | None = None
+    plain: Sequence[Span] = ()
 
 
 class ChatEncoder:
@@ -124,11 +130,12 @@ class ChatEncoder:
         """Digest of the tokenizer's files, the template and every setting that can change a token."""
         return fingerprint_of(self.settings)
 
-    def encode(self, rows: Sequence[Row], form: RowForm = _ANY_FORM) -> Encoded:
+    def encode(self, rows: Sequence[Row], form: RowForm = _ANY_FORM, *, cut_over: int | None = None) -> Encoded:
         """Encode some rows of this form, in their order. `rejected` says what is wrong with a row; nothing is raised.
 
-        Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an end token
-        and there is none.
+        cut_over: of conversations with more tokens than this the borders of turns are found, as far as they are
+        certain. Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an
+        end token and there is none.
         """
         items: list[_Item] = []
         rejected: list[Rejected] = []
@@ -161,6 +168,7 @@ class ChatEncoder:
             rejected=rejected,
             contents=[item.content for item in kept],
             special_text=len({item.row for item in kept if item.special_text}),
+            turns={} if cut_over is None else self._turns(kept, cut_over),
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
@@ -198,11 +206,12 @@ class ChatEncoder:
             except RowRejected as wrong:
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
         outcomes = self.renderer.render([chat for _, chat, _ in chats]) if chats else []
-        for (place, _, special), outcome in zip(chats, outcomes, strict=True):
+        for (place, chat, special), outcome in zip(chats, outcomes, strict=True):
             try:
                 if isinstance(outcome, RowRejected):
                     raise outcome
-                items += [self._rendered(place, special, each) for each in outcome]
+                parts = sequences_of(chat, self.settings.reasoning)
+                items += [self._rendered(place, special, *each) for each in zip(parts, outcome, strict=True)]
             except RowRejected as wrong:
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
         if len(chats) < len(items):
@@ -221,14 +230,44 @@ class ChatEncoder:
             raise RowRejected("special_text", f"a message holds {special}{why}")
         return self._specials.hidden(chat), "text"
 
-    def _rendered(self, row: int, special: Special, rendered: Rendered) -> _Item:
+    def _rendered(self, row: int, special: Special, chat: Conversation, rendered: Rendered) -> _Item:
         if special != "text":
             _check_text(rendered.text)
-            return _Item(row, rendered.text, rendered.spans, special_text=special == "control")
+            return _Item(row, rendered.text, rendered.spans, special_text=special == "control", chat=chat)
         text, spans, plain = self._specials.restored(rendered.text, rendered.spans)
         _check_text(text)
         ids, runs = self._in_parts(text, spans, plain)
-        return _Item(row, ids=np.array(ids, np.int32), mask=_mask(runs, len(ids)), special_text=True)
+        found = np.array(ids, np.int32)
+        return _Item(row, text, spans, ids=found, mask=_mask(runs, len(ids)), special_text=True, chat=chat, plain=plain)
+
+    def _turns(self, items: Sequence[_Item], most: int) -> dict[int, list[Border]]:
+        """Find where turns begin in conversations of more than `most` tokens; borders inside a token are left out."""
+        long = [(number, item) for number, item in enumerate(items) if item.chat is not None and len(item.ids) > most]
+        outcomes = self.renderer.render([item.chat for _, item in long if item.chat], borders=True) if long else []
+        found: dict[int, list[Border]] = {}
+        for (number, item), outcome in zip(long, outcomes, strict=True):
+            if isinstance(outcome, RowRejected) or not outcome[0].borders:
+                continue
+            rendered = outcome[0]
+            at = [(border.at, border.at) for border in rendered.borders]
+            text, at, _ = self._specials.restored(rendered.text, at) if item.plain else (rendered.text, at, ())
+            (encoding,) = self._encode([text])
+            if encoding.ids == item.ids.tolist():
+                begins = {begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])}
+                begins.setdefault(len(text), len(encoding.ids))
+                tokens = [begins.get(place) for place, _ in at]
+            else:
+                ids, runs = self._in_parts(text, [*item.spans, *at], item.plain)
+                if ids != item.ids.tolist():
+                    continue
+                tokens = [first for first, _ in runs[len(item.spans) :]]
+            if tokens[0] is not None:
+                found[number] = [
+                    Border(token, border.user)
+                    for token, border in zip(tokens, rendered.borders, strict=True)
+                    if token is not None
+                ]
+        return found
 
     def _raw(self, row: int, sample: Text) -> _Item:
         _check_text(sample.text)

@@ -15,6 +15,7 @@ tokens.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from headrace.packing.read.packed_rows import (
     lengths_of,
     stored_alignment,
 )
+from headrace.packing.storage.packed_parquet import TRACES
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.read.batch import in_format, make_batches
@@ -127,6 +129,11 @@ class PackedBatches:
                 f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
                 ' numbers there; use packed="off" for rows as they are'
             )
+
+    def default_columns(self, available: Sequence[str]) -> list[str]:
+        """Leave out where sequences come from, as batches are for models; a column `source` alone is the user's own."""
+        traced = set(TRACES.names) <= set(available)
+        return [name for name in available if not traced or name not in TRACES.names]
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise `SettingsError` unless batches can be made of these columns."""
@@ -218,9 +225,18 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
     if not known or not index.shards:
         return False
     try:
-        return stored_alignment(root / index.shards[0], index.formats[0]) is not None
+        said = stored_alignment(root / index.shards[0], index.formats[0])
     except (FileNotFoundError, InputError):
         return False  # reading will say what is wrong with it
+    if said == "unknown":
+        warnings.warn(
+            f"{root / index.shards[0]}: holds packed rows, and was converted without --alignment, so batches are lists"
+            " and not packed; convert it again with --alignment, or say where masks stand, e.g."
+            ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "legacy_roll_right"',
+            UserWarning,
+            stacklevel=2,
+        )
+    return said not in (None, "unknown")
 
 
 def packed_batches(

@@ -103,6 +103,8 @@ class PackedBlocks:
 
     def _alignment_of(self, path: Path, word: str) -> MaskAlignment:
         said = stored_alignment(path, word)
+        if said == "unknown":
+            said = None
         if said is None and self._alignment is None:
             raise SettingsError(
                 f"{path}: its metadata has no {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
@@ -116,10 +118,11 @@ class PackedBlocks:
         return cast(MaskAlignment, said or self._alignment)
 
 
-def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
+def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"] | None:
     """Read what a shard's metadata says of its masks; None if nothing. Raises `InputError` on a word that is not known.
 
-    word: the format of the shard in the index. Only Parquet has such metadata.
+    "unknown" is what `headrace convert` writes where nobody told it. word: the format of the shard in the index. Only
+    Parquet has such metadata.
     """
     kind = kind_of_word(word)
     if kind.format != "parquet":
@@ -129,6 +132,8 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
     if found is None:
         return None
     said = found.decode("utf-8", "replace")
+    if said == "unknown":
+        return "unknown"
     if said not in get_args(MaskAlignment):
         raise InputError(
             f"its metadata says {ALIGNMENT_KEYS[1]} {said!r}; this version knows"

@@ -4,6 +4,11 @@
     loss_mask      list<uint8>   as many; 1 where the label of the position counts
     seq_start_id   list<int32>   where each sequence starts; the first is 0
 
+and, where bins hold sequences of several datasets, two more that readers of bins leave alone:
+
+    source         list<string>  the dataset and file that each sequence comes from
+    source_row     list<int64>   its row or line there, from 1
+
 Flat buffers become columns through their offsets: no list and no array of Python for a bin. Dictionaries are off:
 packed dictionary indices hide from the codec what repeats in tokens, and cost time. Pages are large (8 MiB), so that
 the codec sees more of what repeats, and carry checksums. On chats zstd's level 3 saves a tenth of the bytes for about
@@ -14,7 +19,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Self, get_args
@@ -44,13 +49,8 @@ SCHEMA = pa.schema(
         ("seq_start_id", pa.list_(pa.int32())),
     ]
 )
-REQUIRED = pa.schema(
-    [
-        pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
-        for field in SCHEMA
-    ]
-)
-"""The same columns, declared to hold no nulls."""
+TRACES = pa.schema([("source", pa.list_(pa.string())), ("source_row", pa.list_(pa.int64()))])
+"""The columns that lead from a bin to the rows that it was made of."""
 
 _PAGE_BYTES = 8 << 20
 _BATCH_VALUES = 1 << 14  # encoded at a time
@@ -65,7 +65,8 @@ class ParquetShardWriter:
     filesystem: an Arrow file system that `output_path` is a path of; default the local one.
     compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
     declared: "required" says in the schema that there are no nulls, and decodes a quarter faster; the specification's
-    schema is "nullable". metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
+    schema is "nullable". traced: whether bins say where their sequences come from; sources: the names that their
+    numbers stand for. metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
     temporary: a new local path to write to, for those who name the file themselves after `finish`.
     Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have, `SettingsError` for
     an address (s3://…) as output_path.
@@ -82,6 +83,8 @@ class ParquetShardWriter:
         *,
         compression_level: int | None = None,
         declared: Declared = "nullable",
+        traced: bool = False,
+        sources: Sequence[str] = (),
         metadata: Mapping[str, str] | None = None,
         temporary: Path | None = None,
     ) -> None:
@@ -100,7 +103,8 @@ class ParquetShardWriter:
             raise ValueError(f"row_group_size is {row_group_size}; give the bins of a row group, at least 1")
         self.row_group_size = row_group_size
         self.compression = checked_codec(compression, compression_level)
-        self.schema = schema_of(declared)
+        self.schema = schema_of(declared, traced=traced)
+        self.sources = pa.array(sources, pa.string())
         self.filesystem = filesystem
         self.bins = self.tokens = self.sequences = 0
         self._closed = False
@@ -126,7 +130,7 @@ class ParquetShardWriter:
             data_page_size=_PAGE_BYTES,
             data_page_version="2.0",  # the codec is spared the list borders
             write_batch_size=_BATCH_VALUES,
-            use_dictionary=False,
+            use_dictionary=["source.list.element"] if traced else False,
             write_statistics=False,
             write_page_checksum=True,
         )
@@ -147,6 +151,9 @@ class ParquetShardWriter:
                 f"{where}: input_ids {input_ids.shape}, loss_mask {loss_mask.shape}, seq_start_id "
                 f"{seq_start_id.shape}; give one axis each, and as many mask values as ids"
             )
+        wrong = loss_mask[(loss_mask != 0) & (loss_mask != 1)]
+        if len(wrong):
+            raise ValueError(f"{where}: loss_mask holds {wrong[0]}; give 1 where a label is trained, else 0")
         self.write_bins(
             PackedRows.of_bin(
                 as_type(input_ids, np.dtype(np.int32), f"{where}: input_ids"),
@@ -260,7 +267,7 @@ class ParquetShardWriter:
                 f"{self.output_path}: bins {first} to {first + len(rows)} have {len(rows.ids)} tokens, a row group "
                 f"holds {_MOST_TOKENS}; choose a smaller row_group_size than {self.row_group_size}"
             )
-        self._writer.write_table(columns(rows, self.schema), row_group_size=len(rows))
+        self._writer.write_table(columns(rows, self.schema, self.sources), row_group_size=len(rows))
         self._blocks.append(Block(first, len(rows), offset, self._file.written - offset, None, None))
 
 
@@ -272,12 +279,14 @@ def _telling(path: str) -> Iterator[None]:
         raise StoreError(f"{path}: cannot write ({error}); check the file system and the rights, run again") from error
 
 
-def columns(rows: PackedRows, schema: pa.Schema = SCHEMA) -> pa.Table:
-    """Make the three columns of packed rows; the tokens are not copied."""
+def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | None = None) -> pa.Table:
+    """Make the columns of packed rows; the tokens are not copied. sources: the names of the sources of traced rows."""
     tokens, starts = pa.array(rows.token_offsets.astype(np.int32)), pa.array(rows.start_offsets.astype(np.int32))
-    parts = ((tokens, rows.ids), (tokens, rows.mask), (starts, rows.starts))
+    parts = [(tokens, pa.array(rows.ids)), (tokens, pa.array(rows.mask)), (starts, pa.array(rows.starts))]
+    if sources is not None and TRACES.names[0] in schema.names:
+        parts += [(starts, sources.take(pa.array(rows.sources))), (starts, pa.array(rows.source_rows))]
     lists = [
-        pa.ListArray.from_arrays(offsets, pa.array(values), type=field.type)
+        pa.ListArray.from_arrays(offsets, values, type=field.type)
         for (offsets, values), field in zip(parts, schema, strict=True)
     ]
     return pa.Table.from_arrays(lists, schema=schema)
@@ -325,11 +334,19 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
         raise CorruptShard(f"{where}: cannot be read ({error}); restore it or prepare the run again") from error
 
 
-def schema_of(declared: Declared) -> pa.Schema:
-    """Give the columns so declared. Raises `ValueError` for another word."""
+def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
+    """Give the columns so declared, with those of `TRACES` if asked for. Raises `ValueError` for another word."""
     if declared not in get_args(Declared):
         raise ValueError(f"declared is {declared!r}; choose one of {', '.join(get_args(Declared))}")
-    return REQUIRED if declared == "required" else SCHEMA
+    schema = pa.schema([*SCHEMA, *TRACES]) if traced else SCHEMA
+    if declared == "nullable":
+        return schema
+    return pa.schema(
+        [
+            pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
+            for field in schema
+        ]
+    )
 
 
 def checked_codec(word: str | None, level: int | None = None) -> Codec:

@@ -84,6 +84,9 @@ class RowForm(Protocol):
     def check(self, root: Path, index: SplitIndex) -> None:
         """Raise `SettingsError` if the rows of a split have another form."""
 
+    def default_columns(self, available: Sequence[str]) -> list[str]:
+        """List the columns that are read where none are asked for."""
+
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise `SettingsError` unless batches can be made of these columns."""
 
@@ -371,7 +374,8 @@ class StreamOptions:
 
     def check_columns(self, available: list[str]) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
-        columns = tuple(available if self.columns is None else self.columns)
+        read = available if self.form is None else self.form.default_columns(available)
+        columns = tuple(read if self.columns is None else self.columns)
         known = set(available)
         unknown = [name for name in columns if name not in known]
         if unknown:

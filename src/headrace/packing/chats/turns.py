@@ -1,0 +1,152 @@
+"""Find where the turns of a conversation begin, and cut a long one there into pieces that each fit a bin.
+
+Every piece begins with the head: the system prompt, the tools and whatever else the template writes before the first
+turn. The first piece goes on with the first turns. Each later one repeats as many of the turns before as fit a quarter
+of its room, from a user's turn on where there is one; what is repeated is not trained. So every trained turn is trained
+once, in tokens that are those of the whole conversation. A turn that fits no bin beside the head is left out. Turns
+that lead up to an answer and do not fit beside it are left out too, the earliest first.
+
+A border is used only if it is certain. The head is the text that the template writes before a probing user turn; where
+there are a system prompt or tools, the rest of the text must not change with them. A template that writes either into a
+later turn thus has no head, and its conversations are not cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from headrace.arrays import U8
+from headrace.packing.chats.layouts import Conversation, Message, reasons
+from headrace.packing.chats.marks import Span
+from headrace.packing.chats.words import Reasoning
+
+_OVERLAP = 4  # a piece repeats turns in this part of its room at most
+
+
+class Border(NamedTuple):
+    """Where a turn begins, in characters or tokens. user: whether it is a user's turn."""
+
+    at: int
+    user: bool
+
+
+class Piece(NamedTuple):
+    """The tokens of a conversation that a piece has behind the head: [begin, end), trained from `trained` on."""
+
+    begin: int
+    trained: int
+    end: int
+
+
+def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]:
+    """List the conversations that become a sequence each: the whole one, or one per answered user turn."""
+    if reasoning == "template" or not any(reasons(message) for message in chat.messages):
+        return [chat]
+    return list(_user_turns(chat)) or [chat]
+
+
+def _user_turns(chat: Conversation) -> Iterator[Conversation]:
+    """The conversation up to the end of each user turn that has a trained answer; only that answer is trained."""
+    users = [place for place, message in enumerate(chat.messages) if message["role"] == "user"]
+    for begin, end in pairwise([0, *users[1:], len(chat.messages)]):
+        weights = [0] * begin + chat.weights[begin:end]
+        if any(weights):
+            yield replace(chat, messages=chat.messages[:end], weights=weights)
+
+
+class Write(Protocol):
+    """Render some messages with the tools and values of a conversation; None where the template refuses them."""
+
+    def __call__(self, messages: list[Message], *, with_tools: bool = True, prompt: bool = False) -> str | None: ...
+
+
+def turn_borders(written: Write, chat: Conversation, text: str, spans: Sequence[Span]) -> list[Border]:
+    """Find where turns begin in `text`, the rendering of `chat`, and where the last trained one ends.
+
+    spans: of the trained messages. The first border is the end of the head. None where that is not certain. Renders the
+    conversation up to each turn between two messages that are not trained, and some short probes.
+    """
+    messages = chat.messages
+    wanted = [place for place, weight in enumerate(chat.weights) if weight]
+    lead = next((place for place, each in enumerate(messages) if each["role"] not in ("system", "developer")), None)
+    if lead is None or len(wanted) != len(spans) or wanted[:1] < [lead]:
+        return []
+    user, answer = ({"role": role, "content": "x"} for role in ("user", "assistant"))
+    one = written([*messages[:lead], user]) or ""
+    heads = []
+    for between in ([user], [user, answer]):
+        before, after = (written([*messages[:lead], *between, *more]) for more in ([], [user]))
+        if before and after and after.startswith(before) and one.endswith(block := after[len(before) :]):
+            heads.append(one[: len(one) - len(block)])
+    if lead and (alone := written(messages[:lead])) is not None:
+        heads.append(alone)
+    head = next((len(each) for each in heads if text.startswith(each)), None)
+    if head is None:
+        return []
+    if lead or chat.tools:
+        changed = [{**each, "content": "x"} for each in messages[:lead]]
+        other = written([*changed, *messages[lead:]], with_tools=False)
+        if other is None or not other.endswith(text[head:]):
+            return []
+
+    asked = written([*messages[:lead], user], prompt=True) or ""
+    prompt = asked[len(one) :] if asked.startswith(one) else ""
+    at = {lead: head}
+    for place, (_, end) in zip(wanted, spans, strict=True):
+        at[place + 1] = len(text) - len(text[end:].lstrip())
+    for place, (begin, _) in zip(wanted, spans, strict=True):
+        if prompt and text.endswith(prompt, 0, begin):
+            at.setdefault(place, begin - len(prompt))
+    for place in range(lead + 1, len(messages)):
+        if place not in at and not chat.weights[place]:
+            shorter = written(messages[:place])
+            if shorter and text.startswith(shorter):
+                at[place] = len(shorter)
+    borders: list[Border] = []
+    for place, where in sorted(at.items()):
+        if borders and where <= borders[-1].at:
+            continue
+        borders.append(Border(where, place < len(messages) and messages[place]["role"] == "user"))
+    return borders
+
+
+def cut_at_turns(mask: U8, borders: Sequence[Border], longest: int) -> list[Piece]:
+    """Cut a conversation of tokens into pieces of at most `longest`, head included. See the module.
+
+    mask: 1 where a token is trained; borders: in tokens, rising, the first of them the end of the head.
+    """
+    edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
+    runs = list(zip(edges[::2], edges[1::2], strict=True))
+    head = borders[0].at
+    room, done, pieces = longest - head, head, list[Piece]()
+    if not runs or runs[0][0] < head:
+        return []
+    following = [*(begin for begin, _ in runs[1:]), len(mask)]
+    ends = [
+        next((border.at for border in borders if end <= border.at <= behind), end)
+        for (_, end), behind in zip(runs, following, strict=True)
+    ]
+    place = 0
+    while place < len(runs):
+        begins = [
+            border
+            for border in borders
+            if border.at <= runs[place][0] and ends[place] - border.at <= room and done - border.at <= room // _OVERLAP
+        ]
+        if not begins:
+            done = ends[place]
+            place += 1
+            continue
+        begins = [border for border in begins if border.at <= done] or begins
+        begin = next((border.at for border in begins if border.user), begins[0].at)
+        while place + 1 < len(runs) and ends[place + 1] - begin <= room:
+            place += 1
+        pieces.append(Piece(begin, max(begin, done), ends[place]))
+        done = ends[place]
+        place += 1
+    return pieces
