@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace import digest
 from headrace.digest import canonical_json, derive_key, hash_texts, hash_words, permutation, places_in_permutation
 
 REFERENCE_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
@@ -101,6 +102,15 @@ def test_items_are_placed_where_the_permutation_has_them(n: int, count: int) -> 
     key, items = derive_key(n, "test"), np.arange(count) * 7 % n
 
     np.testing.assert_array_equal(items, permutation(key, n)[places_in_permutation(key, n, items)])
+
+
+def test_items_whose_random_bits_are_equal_keep_the_order_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = np.array([7 << 8, 3 << 8 | 255, 7 << 8 | 9, 3 << 8, 7 << 8 | 1, 1 << 8], np.uint64)
+    monkeypatch.setattr(digest, "_random_words", lambda key, n: (words.copy(), np.uint64(7)))
+    words &= ~np.uint64(0xF8)
+
+    assert places_in_permutation((0, 0), 6, np.arange(6)).tolist() == [3, 1, 4, 2, 5, 0]
+    assert permutation((0, 0), 6).tolist() == [5, 1, 3, 0, 2, 4]
 
 
 def test_permutation_is_pinned() -> None:

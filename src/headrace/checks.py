@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 
 from headrace.errors import SettingsError
 
@@ -35,6 +36,16 @@ def check_boolean(name: str, value: object) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise SettingsError(f"{name} is {value!r}; expected True or False")
+
+
+def instant_us(name: str, text: str) -> int:
+    """Return an ISO date or time as microseconds since 1970; without an offset it is UTC. Raises `SettingsError`."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise SettingsError(f"{name} is {text!r}; give an ISO date such as 2025-01-01") from None
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def duration_us(name: str, value: str) -> int:

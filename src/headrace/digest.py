@@ -157,7 +157,8 @@ def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
     """
     if n <= 1:
         return np.arange(n, dtype=np.int64)
-    words, mask = _tagged_words(key, n)
+    words, mask = _random_words(key, n)
+    _tag(words, mask)
     words.sort()
     words &= mask
     return words.view(np.int64)
@@ -166,26 +167,34 @@ def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
 def places_in_permutation(key: tuple[int, int], n: int, items: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Find where `permutation(key, n)` has each of these items: its inverse, at items of 0..n-1.
 
-    A few items are placed by counting the words below theirs, which spares the sort.
+    A few items are placed by counting the words below theirs, which spares the sort and the packing.
     """
     if n <= 1:
         return np.zeros(len(items), np.int64)
-    words, _ = _tagged_words(key, n)
-    own = words[items]
+    words, mask = _random_words(key, n)
     if len(items) <= _FEW_ITEMS:
-        return np.array([np.count_nonzero(words < word) for word in own], np.int64)
+        counts = [
+            # Of equal high bits those of a lower index are below.
+            np.count_nonzero(words[:item] <= word | mask) + np.count_nonzero(words[item:] < word & ~mask)
+            for item, word in zip(items.tolist(), words[items], strict=True)
+        ]
+        return np.array(counts, np.int64)
+    _tag(words, mask)
+    own = words[items]
     words.sort()
     return np.searchsorted(words, own).astype(np.int64)
 
 
-def _tagged_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:
-    """A random word for each index, which has the index in its low bits, and the mask of those bits."""
-    bits = np.uint64(max(1, int(n - 1).bit_length()))
-    mask = np.uint64((1 << int(bits)) - 1)
+def _random_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:
+    """A random word for each index, and the mask of the low bits that indices take."""
     words: U64 = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
+    return words, np.uint64((1 << max(1, int(n - 1).bit_length())) - 1)
+
+
+def _tag(words: U64, mask: np.uint64) -> None:
+    """Put the index of each word into its low bits."""
     words &= ~mask  # in place: a small split has millions of rows, and a copy takes as long as the sort
-    words |= np.arange(n, dtype=np.uint64)
-    return words, mask
+    words |= np.arange(len(words), dtype=np.uint64)
 
 
 def _rotl(x: U64, bits: int) -> U64:

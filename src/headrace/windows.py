@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.series.windows.forecasts import write_forecasts
 from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, open_windows
 
 if TYPE_CHECKING:
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
 _IN_TORCH = {"WindowDataset": "WindowDataset", "arrays_of": "arrays_of", "open": "open_dataset"}
 
-__all__ = ["WindowCounts", "WindowDataset", "WindowOptions", "Windows", "arrays_of", "open", "open_windows"]
+__all__ = [
+    "WindowCounts",
+    "WindowDataset",
+    "WindowOptions",
+    "Windows",
+    "arrays_of",
+    "open",
+    "open_windows",
+    "write_forecasts",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,3 +22,24 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     heavy = "{'numpy', 'pandas', 'polars', 'pyarrow', 'torch'}"
 
     assert "[]" == after(f"print(sorted({heavy} & set(sys.modules)))", *arguments)
+
+
+def test_a_question_about_entities_does_not_wait_for_pandas(tmp_path: Path) -> None:
+    shard = tmp_path / "rows" / "part-00000.csv"
+    shard.parent.mkdir()
+    shard.write_text("customer,amount\n" + "".join(f"c{number % 7},{number}\n" for number in range(100)))
+    where = [
+        "where",
+        shard.parent,
+        "--entity",
+        "c3",
+        "--entity-column",
+        "customer",
+        "--ranks",
+        "2",
+        "--batch-size",
+        "8",
+    ]
+    after("print()", *where)  # makes both indexes
+
+    assert "False" == after("print('pandas' in sys.modules)", *where)

@@ -54,6 +54,23 @@ def run(tmp_path: Path, *flags: object) -> dict:
     return json.loads(out)
 
 
+def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    when = pl.col("date").str.to_date()
+    parts = {"year": when.dt.year(), "month": when.dt.month(), "day": when.dt.day()}
+    frame = frame_of("a").with_columns(**parts)
+    frame.rename({"date": "measured"}).write_csv(tmp_path / "raw/a.csv")
+    _, asked = init(tmp_path / "raw", tmp_path, "--target", "q")
+    frame.drop("date").write_csv(tmp_path / "raw/a.csv")
+    code, _, told = headrace(
+        "init", "series", tmp_path / "raw", "--target", "q", "--out", "o", "--config", tmp_path / "n.yaml"
+    )
+
+    assert "measured" == asked["time"]
+    assert 2 == code
+    assert "no column of a.csv holds times; give --time" in told
+
+
 def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b", "007"])
     pl.DataFrame({"station": ["a", "b", "007", "z"], "area": [1.0, 2.0, 3.0, 4.0], "name": ["x"] * 4}).write_csv(

@@ -3,8 +3,6 @@
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import asdict
 
@@ -13,7 +11,9 @@ import pytest
 from context_cases import facts_of
 from history_cases import Sizes, random_rows
 from prepared_histories import prepared
+from typer.testing import CliRunner
 
+from headrace.cli.application import app
 from headrace.contexts import decode_context, open_contexts
 from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
@@ -167,19 +167,11 @@ def test_blobs_that_are_no_rows_are_named():
 
 def test_the_command_says_the_same_as_the_plan(out):
     def said(*arguments):
-        command = [
-            sys.executable,
-            "-c",
-            "from headrace.cli import main; main()",
-            "histories",
-            "plan",
-            *map(str, arguments),
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return CliRunner().invoke(app, ["histories", "plan", *map(str, arguments)])
 
     plan = open_contexts(out, "train", rows="measurements").plan()
     assert json.loads(said(out, "--rows", "measurements", "--json").stdout) == asdict(plan)
     assert said(out, "--rows", "measurements").stdout.strip() == str(plan)
     wrong = said(out, "--rows", "all")
-    assert wrong.returncode == 2
-    assert "rows is 'all'; expected one of uniform, measurements" in wrong.stderr
+    assert isinstance(wrong.exception, SettingsError)
+    assert "rows is 'all'; expected one of uniform, measurements" in str(wrong.exception)

@@ -31,11 +31,13 @@ def test_batches_are_tensors_of_the_same_contexts(contexts):
             assert (together.numpy() == array).all()
 
 
-def test_it_goes_on_at_any_position_and_with_workers(contexts):
+@pytest.mark.smoke("fork")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_it_goes_on_at_any_position_and_with_workers(contexts, method):
     dataset = ContextDataset(contexts, epochs=2)
     rest = DataLoader(
         dataset, batch_size=4, sampler=range(13, len(dataset)), collate_fn=arrays_of, num_workers=1,
-        multiprocessing_context="spawn",
+        multiprocessing_context=method,
     )  # fmt: skip
 
     together = np.concatenate([batch["inputs"].numpy() for batch in rest])

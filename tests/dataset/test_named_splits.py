@@ -177,16 +177,3 @@ def test_verify_says_that_nobody_prepared_the_files(
 )
 def test_splits_told_by_names(names: list[str], expected: list[str]) -> None:
     assert expected == splits_of(names)
-
-
-def test_columns_that_only_directories_name_are_not_lost_silently(tmp_path: Path) -> None:
-    lake = write(tmp_path / "lake", "year=2024/month=1/a.csv", "year=2025/month=1/a.csv")
-
-    with pytest.warns(UserWarning, match="names of directories say month, year, and the files do not"):
-        opened(lake / "*" / "*" / "*.csv", tmp_path)
-    with pytest.warns(UserWarning, match="month, year"):  # of the cached index too
-        opened(lake / "*" / "*" / "*.csv", tmp_path)
-
-
-def test_columns_that_the_files_hold_too_are_not_told_of(tmp_path: Path) -> None:
-    opened(write(tmp_path / "lake", "id=2024/a.csv", "id=2025/a.csv") / "*" / "*.csv", tmp_path)

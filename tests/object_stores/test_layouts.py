@@ -66,3 +66,20 @@ def test_a_saved_dataset_of_hugging_face_is_read(s3: str, tmp_path: Path) -> Non
     place_of(path_of(f"{s3}/saved/train/data-00000-of-00001.arrow")).delete()
     with pytest.raises(InputError, match=r"data-00000-of-00001\.arrow: is missing"):
         list_files([f"{s3}/saved/train"])
+
+
+def test_prefixes_named_after_columns_are_columns(s3: str, tmp_path: Path) -> None:
+    for number, name in enumerate(("year=2024/month=01", "year=2025/month=12")):
+        path = tmp_path / "lake" / name / "a.csv"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"id\n{number}\n")
+    upload(tmp_path / "lake", f"{s3}/lake")
+    expected = [{"id": "0", "year": 2024, "month": 1}, {"id": "1", "year": 2025, "month": 12}]
+    local = list_files([tmp_path / "lake"]).names
+
+    for entry in ("lake", "lake/*/*/*.csv", "lake/**/*.csv"):
+        assert local == list_files([f"{s3}/{entry}"]).names
+        dataset = headrace.open(f"{s3}/{entry}", cache_dir=tmp_path / "cache")
+        assert expected == dataset["all"].to_arrow().to_pylist()
+    assert ["month=01/a.csv"] == list_files([f"{s3}/lake/year=2024/*/*.csv"]).names
+    assert ["year=2024/month=01/a.csv"] == list_files([f"{s3}/lake/*2024/*/*.csv"]).names

@@ -103,16 +103,19 @@ def names_told(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more columns" if len(names) > 8 else "")
 
 
-def content_check(run: FinishedRun, asked: Duplicates, said: Mapping[str, Any], content: Mapping[str, U64]) -> Check:
+def content_check(
+    run: FinishedRun, asked: Duplicates, said: Mapping[str, Any], content: Mapping[str, U64], unit: str = "rows"
+) -> Check:
     """Count again which rows repeat others; with "group" no content is in two splits, with "drop" none stands twice.
 
-    said: what the manifest counts. content: digests of the rows of each split, in the order of the index.
+    said: what the manifest counts. content: digests of the rows of each split, in the order of the index; unit: what
+    has one.
     """
     found = repeats_in(content)
     earlier, own = sum(found.earlier.values()), sum(found.own.values())
     problem = None
     if asked == "count":
-        name, detail = "content counted", f"{earlier:,} rows have the content of an earlier split"
+        name, detail = "content counted", f"{earlier:,} {unit} have the content of an earlier split"
     else:
         name, detail = "content apart", "no content is in two splits"
         detail = "no content stands twice" if asked == "drop" else detail
@@ -120,8 +123,8 @@ def content_check(run: FinishedRun, asked: Duplicates, said: Mapping[str, Any], 
             problem = _first_repeat(run, content, once=asked == "drop")
     if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
         problem = (
-            f"{run.root}: {earlier:,} rows have the content of an earlier split and {own:,} of an earlier row of their "
-            f"own, which is not what the manifest counts; prepare the run again"
+            f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {own:,} of an earlier one of "
+            f"their own, which is not what the manifest counts; prepare the run again"
         )
     return Check(name, detail, problem, "count" if asked == "count" else "law")
 

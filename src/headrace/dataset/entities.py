@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
+from headrace.dataset.index import text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.stored_index import list_values, mapped_file, sealed, stream_of
 from headrace.digest import canonical_json, derive_key, hash_texts, sha256_hex
@@ -83,7 +84,7 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
 
 def hash_names(entities: Sequence[str]) -> tuple[U64, U64]:
     """The 128-bit hashes by which entities are looked up; two uint64 [N]."""
-    return hash_texts(_KEY, pa.array(entities, pa.large_string()))
+    return hash_texts(_KEY, text_array(entities))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
+from headrace.formats.partitions import partition_of, with_partition
 from headrace.formats.schema import Target
 from headrace.storage.places import place_of
 
@@ -144,6 +145,15 @@ class BlockReader:
             self._check(shard, path, checksum)
         if index.stamps is not None and not self._remote:
             _refuse_changed(path, index.stamps[shard])
+        wanted = self._target(columns)
+        names, target, partition = index.schema.names, wanted, {}
+        if index.partitioned:
+            told = partition_of(index.shards[shard])
+            partition = {name: told[name] for name in index.partitioned}
+            names = [name for name in names if name not in partition]
+            target = self._target([name for name in wanted.schema.names if name not in partition])
+            if not target.schema.names:
+                return with_partition(pa.table({}), int(index.rows[number]), wanted.schema, partition)
         try:
             table = read_block(
                 copy or path,
@@ -151,8 +161,8 @@ class BlockReader:
                 block=int(index.block[number]),
                 offset=int(index.offset[number]),
                 length=int(index.length[number]),
-                target=self._target(columns),
-                names=index.schema.names,
+                target=target,
+                names=names,
                 null_values=self._null_values,
                 pages="trust" if checksum else "check",
             )
@@ -166,7 +176,7 @@ class BlockReader:
             _refuse_replaced(path, word if copy is None else "", index.stamps[shard])
             if copy is not None:
                 self._copies[shard] = copy
-        return table
+        return with_partition(table, table.num_rows, wanted.schema, partition) if partition else table
 
     def _target(self, columns: Sequence[str] | None) -> Target:
         key = None if columns is None else tuple(columns)

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.dataset.index import Index, SplitIndex
+from headrace.dataset.index import Index, SplitIndex, text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.local_shards import cache_directory as cache_directory
 from headrace.dataset.sound import is_sound_name
@@ -39,10 +39,11 @@ from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.blocks import look
 from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import Listing, home_of, list_files
-from headrace.formats.named_splits import in_order, partition_columns
+from headrace.formats.named_splits import in_order
+from headrace.formats.partitions import partition_types, stored
 from headrace.formats.schema import REMEDY, few, is_headless, type_named
 from headrace.formats.shard import Shard
-from headrace.formats.source import common_schema, told_empty
+from headrace.formats.source import common_schema, told_empty, with_content
 from headrace.printable import printable
 from headrace.storage.local import alone, make_directory, write_new
 from headrace.storage.places import place_of
@@ -105,7 +106,10 @@ class _Asked:
         self.null_values, self.workers, self.on_progress = tuple(null_values), workers, on_progress
         self.listing = listing = list_files(entries, splits="keep")
         home, rest = home_of(entries[0]) if len(entries) == 1 else (None, "")
-        reading = [dict(sorted((types or {}).items())), list(null_values)]
+        self.partitions = partition_types(listing.names)
+        reading: list[object] = [dict(sorted((types or {}).items())), list(null_values)]
+        if self.partitions:  # the keys of other sources stay as they are
+            reading.append([[name, str(kind)] for name, kind in self.partitions.items()])
         self.files = listing.digest(home)
         self.contents = sha256_hex(canonical_json([VERSION, listing.digest(), listing.splits, *reading]))
         self.cached = cache_directory(cache_dir) / f"index-{self.contents}.arrows"
@@ -127,12 +131,14 @@ class _Asked:
             # Files without rows have no place in an index. Names that the index invents are found here.
             known = index.splits[split]
             names = self.listing.names if len(places) == 1 else [self.listing.names[each] for each in of_split.tolist()]
-            shards, listed = pa.array(known.shards), pa.array(names, pa.large_string())
-            found = pa.array(np.arange(len(names))) if shards.equals(listed) else pc.index_in(shards, listed)
-            if found.null_count:
-                missing = shards.filter(pc.is_null(found))[0].as_py()
-                return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
-            if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split][found.to_numpy()]):
+            shards, listed = pa.array(known.shards), text_array(names)
+            if not shards.equals(listed):
+                found = pc.index_in(shards, listed)
+                if found.null_count:
+                    missing = shards.filter(pc.is_null(found))[0].as_py()
+                    return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
+                of_split = of_split[found.to_numpy()]
+            if known.stamps is None or not np.array_equal(known.stamps, stamps[of_split]):
                 return "files have other sizes or times"
         return None
 
@@ -216,7 +222,8 @@ class _Asked:
                 log.info("%s", printable(f"{listing.root}: {done:,} of {total:,} files are indexed"))
             self.on_progress(done, total)
 
-        return build(listing, self.types, self.null_values, self.workers or default_workers(), self.files, hear)
+        workers = self.workers or default_workers()
+        return build(listing, self.types, self.partitions, self.null_values, workers, self.files, hear)
 
 
 def open_plain(
@@ -297,13 +304,6 @@ def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
         warnings.warn(printable(text), UserWarning, stacklevel=3)
-    lost = [name for name in partition_columns(listing.names) if name not in names]
-    if lost:
-        text = (
-            f"{listing.root}: names of directories say {few(lost)}, and the files do not; it is not read: write it into"
-            " the files if it is needed"
-        )
-        warnings.warn(printable(text), UserWarning, stacklevel=3)
     empty: list[str] = []
     if sum(len(each.shards) for each in index.splits.values()) < len(listing.names):
         holding = {name for each in index.splits.values() for name in each.shards}
@@ -331,6 +331,7 @@ class _Looked(NamedTuple):
 def build(
     listing: Listing,
     kinds: Mapping[str, pa.DataType],
+    partitions: Mapping[str, pa.DataType],
     null_values: Sequence[str],
     workers: int,
     files: str,
@@ -338,23 +339,23 @@ def build(
 ) -> bytes:
     """The index of the listed files as the bytes of a file; see `stored_index`.
 
-    kinds: types of CSV and TSV columns. files: a digest of the files, kept in the index. on_progress: hears (files
-    done, files) from any thread. Raises `InputError` if a file cannot be read or files differ in their columns,
-    `SettingsError` on types of columns that no text file has.
+    kinds: types of CSV and TSV columns. partitions: those of columns that names hold. files: a digest of the files,
+    kept in the index. on_progress: hears (files done, files) from any thread. Raises `InputError` if a file cannot be
+    read or files differ in their columns, `SettingsError` on types of columns that no text file has.
     """
     done = 0
 
     def task(start: int) -> _Looked:
         nonlocal done
         places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
-        found = _look(listing, places, kinds)
+        found = _look(listing, places, kinds, partitions)
         done += len(places)
         on_progress(done, len(listing.names))
         return found
 
     found = run_tasks([partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers)
     shards = _distinct([shard for each in found for shard in each.kinds])
-    text = {name for shard in shards if shard.dialect is not None for name in shard.schema.names}
+    text = {name for each in shards if each.dialect is not None for name in stored(each).schema.names}
     unknown = sorted(set(kinds) - text)
     if unknown:
         raise SettingsError(
@@ -364,16 +365,23 @@ def build(
     formats = [word for each in found for word in each.formats]
     counts = np.array([count for each in found for count in each.counts], np.int64)
     spans = np.concatenate([each.spans for each in found])
-    return stored_bytes(_splits(listing, formats, counts, spans, schema), schema, null_values, files)
+    partitioned = tuple(with_content(shards)[0].partition)
+    splits = _splits(listing, formats, counts, spans, schema, partitioned)
+    return stored_bytes(splits, schema, null_values, files)
 
 
-def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType]) -> _Looked:
+def _look(
+    listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType], partitions: Mapping[str, pa.DataType]
+) -> _Looked:
     found = _Looked([], [], [], np.empty((0, 4), np.int64))
     spans: list[tuple[int, int, int, int]] = []
     for place in places:
-        shard, blocks = look(listing.path(place), listing.names[place], found.kinds[-1] if found.kinds else None)
+        shard, blocks = look(
+            listing.path(place), listing.names[place], found.kinds[-1] if found.kinds else None, partitions
+        )
         if shard.dialect is not None and kinds:  # the declared types of text columns
-            declared = pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema])
+            told = {name: kind for name, kind in kinds.items() if name not in shard.partition}
+            declared = pa.schema([(each.name, told.get(each.name, each.type)) for each in shard.schema])
             shard = replace(shard, schema=declared)
         shard = replace(shard, size=int(listing.sizes[place]), mtime_ns=int(listing.mtimes_ns[place]))
         found.formats.append(shard.word)
@@ -387,7 +395,9 @@ def _distinct(shards: Sequence[Shard]) -> list[Shard]:
     """The first of each kind of shard: format, columns, and which of them may hold nulls."""
 
     def same(a: Shard, b: Shard) -> bool:
-        words = [(each.kind, each.content, each.dialect is None, each.null_columns) for each in (a, b)]
+        words = [
+            (each.kind, each.content, each.dialect is None, each.null_columns, [*each.partition]) for each in (a, b)
+        ]
         return words[0] == words[1] and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
 
     kept: list[Shard] = []
@@ -397,7 +407,14 @@ def _distinct(shards: Sequence[Shard]) -> list[Shard]:
     return kept
 
 
-def _splits(listing: Listing, formats: Sequence[str], counts: I64, spans: I64, schema: pa.Schema) -> list[SplitIndex]:
+def _splits(
+    listing: Listing,
+    formats: Sequence[str],
+    counts: I64,
+    spans: I64,
+    schema: pa.Schema,
+    partitioned: tuple[str, ...],
+) -> list[SplitIndex]:
     """The blocks of each split that names tell, or of all files; a split whose files have no rows has no blocks."""
     words, firsts = pa.array(formats), np.cumsum(counts) - counts
     stamps = np.stack([listing.sizes, listing.mtimes_ns], axis=1)
@@ -421,6 +438,7 @@ def _splits(listing: Listing, formats: Sequence[str], counts: I64, spans: I64, s
                 length=length,
                 checksums=[""] * len(holding),
                 stamps=stamps[holding],
+                partitioned=partitioned,
             )
         )
     return found

@@ -9,6 +9,7 @@ share its pages. To open the file costs a few passes over its bytes.
 from __future__ import annotations
 
 import io
+import json
 import mmap
 import os
 import stat
@@ -31,12 +32,14 @@ from headrace.dataset.index import (
     columns_of,
 )
 from headrace.dataset.sound import LARGEST
+from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
 
 # Raise it whenever this layout, `SplitIndex.identity` or what the scan of a file finds changes: older files are then
 # made again.
 VERSION = 7
 _VERSION_KEY, _FILES_KEY = b"headrace.index_version", b"headrace.files"
+_PARTITIONED_KEY = b"headrace.partitioned"  # where there are such columns
 _FEW_WORDS = pa.dictionary(pa.int16(), pa.string())
 _OF_SHARDS = {"shards": pa.large_string(), "formats": _FEW_WORDS, "checksums": _FEW_WORDS}
 _OF_BLOCKS = ("shard_of_block", "block", "rows", "offset", "length")
@@ -94,6 +97,8 @@ def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: S
         *(numbers(name) for name in (*_OF_BLOCKS, "stamps")),
     ]
     metadata = {**columns_metadata(schema, null_values), _VERSION_KEY: b"%d" % VERSION, _FILES_KEY: files.encode()}
+    if splits and splits[0].partitioned:
+        metadata[_PARTITIONED_KEY] = canonical_json(list(splits[0].partitioned))
     batch = pa.RecordBatch.from_arrays(columns, schema=_STORED.with_metadata(metadata))
     sink = io.BytesIO()
     with sealed(sink, batch.schema) as write:
@@ -175,13 +180,16 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
             batch = reader.read_next_batch()
         batch.validate(full=True)
         schema, null_values = columns_of(metadata)
+        partitioned = tuple(map(str, json.loads(metadata.get(_PARTITIONED_KEY, b"[]"))))
+        if not set(partitioned) <= set(schema.names):
+            raise ValueError("columns that names hold are not in its schema")
         splits = {}
         for row, name in enumerate(batch["split"].to_pylist()):
             fields = {each: list_values(batch[each], row) for each in _STORED.names[2:]}
             fields["stamps"] = fields["stamps"].reshape(-1, 2)
             _check(fields)
             mapped = None if place is None else MappedSplit(path, digest.hex(), place, name, fields)
-            splits[name] = SplitIndex(split=name, schema=schema, mapped=mapped, **fields)
+            splits[name] = SplitIndex(split=name, schema=schema, partitioned=partitioned, mapped=mapped, **fields)
             # Known from when the file was written: to compute it again takes a second for a million blocks.
             identity = str(batch["identity"][row])
             if len(bytes.fromhex(identity)) != 32:

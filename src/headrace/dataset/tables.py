@@ -1,10 +1,10 @@
 """Tables of other libraries as sources: written once as Parquet into the cache, under a name made of their content.
 
 A table is anything that delivers Arrow record batches: objects with `__arrow_c_stream__` (pyarrow, polars, DuckDB and
-others), pyarrow datasets, polars lazy frames, pandas frames, data sets of Hugging Face, and mappings of such by split.
-It is read once, front to back, with a row group in memory, and hashed on the way. Everything behind this module sees a
-directory of shards. Its name and those of its files hold the digest, and its times are fixed, so equal content is the
-same source, however it was cut into chunks and whichever library held it.
+others), pyarrow datasets, polars lazy frames, pandas frames, data sets of Hugging Face, versions of Delta tables, and
+mappings of such by split. It is read once, front to back, with a row group in memory, and hashed on the way. Everything
+behind this module sees a directory of shards. Its name and those of its files hold the digest, and its times are fixed,
+so equal content is the same source, however it was cut into chunks and whichever library held it.
 
 The digest is of names, types and values, null apart from empty and NaN. Text and lists are of one type whatever their
 offsets, and categories are their values. A copy takes the space of the table. Nothing but time is lost where it is
@@ -33,6 +33,7 @@ _FRAMES = {
     "pandas": {"DataFrame"},
     "polars": {"LazyFrame"},
     "datasets": {"Dataset", "IterableDataset"},
+    "deltalake": {"DeltaTable"},
     "pyarrow": {"Dataset", "FileSystemDataset", "InMemoryDataset", "UnionDataset"},
 }
 
@@ -170,11 +171,29 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         schema = table.limit(0).collect().to_arrow().schema
         frames = table.collect_batches(maintain_order=True)
         return schema, (batch for frame in frames for batch in frame.to_arrow().to_batches())
-    if library == "pyarrow" and hasattr(table, "scanner"):
+    if library == "deltalake":
+        reader = _snapshot(table).scanner().to_reader()
+    elif library == "pyarrow" and hasattr(table, "scanner"):
         reader = table.scanner().to_reader()
     else:
         reader = pa.RecordBatchReader.from_stream(table)
     return reader.schema, reader
+
+
+def _snapshot(table: Any) -> Any:
+    """Return a version of a Delta table as a dataset of the files that count in it, in the order of their names."""
+    import pyarrow.dataset as ds
+    from deltalake.exceptions import DeltaError
+
+    try:
+        found = table.to_pyarrow_dataset()
+    except DeltaError as error:  # such as deletion vectors, which the library does not apply for Arrow
+        raise InputError(
+            f"{table.table_uri}: deltalake does not read version {table.version()} as Arrow: {error}; rewrite its files"
+            " without what they need, such as with REORG TABLE … APPLY (PURGE) for deletion vectors"
+        ) from error
+    files = sorted(found.get_fragments(), key=lambda each: each.path)  # the log may give them in any order
+    return ds.FileSystemDataset(files, found.schema, found.format, found.filesystem)
 
 
 def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:

@@ -9,7 +9,7 @@ Rows are counted exactly.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from headrace.formats import arrow, delimited, jsonl, parquet, records
 from headrace.formats.delimited_rows import parse_numbers
 from headrace.formats.detect import Kind, decompress_block, kind_of_name
 from headrace.formats.open_parquet import Pages, open_file
+from headrace.formats.partitions import in_partition
 from headrace.formats.schema import Target, is_text
 from headrace.formats.shard import Dialect, Shard, separator_of
 from headrace.formats.source import read_chunks, survey, unchanged
@@ -62,11 +63,19 @@ def scan(shard: Shard) -> list[Span]:
     return [Span(block, *span) for block, span in enumerate(spans) if span[0]]
 
 
-def look(path: Path, name: str, last: Shard | None = None) -> tuple[Shard, list[Span]]:
+def look(
+    path: Path, name: str, last: Shard | None = None, partitions: Mapping[str, pa.DataType] | None = None
+) -> tuple[Shard, list[Span]]:
     """Survey and scan a file; a Parquet file is opened once for both.
 
     last: another shard, whose schema is used again if it is the same: many files then have one.
+    partitions: `partition_types` of the source, of columns that names hold.
     """
+    shard, spans = _looked_at(path, name, last)
+    return in_partition(shard, partitions), spans
+
+
+def _looked_at(path: Path, name: str, last: Shard | None) -> tuple[Shard, list[Span]]:
     kind = kind_of_name(path.name)
     if kind != Kind("parquet", "none"):
         shard = survey(path, name)

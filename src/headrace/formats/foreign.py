@@ -53,7 +53,9 @@ def _python(code: str) -> str:
 _ROWS_TO_PARQUET = "pq.write_table(pa.Table.from_pylist(list(rows)), PATH + '.parquet')"
 _DELTA = Layout(
     "a Delta table",
-    _python("import polars; polars.scan_delta(PATH).sink_parquet(PATH + '.parquet')") + " (needs deltalake)",
+    "in Python give deltalake.DeltaTable(PATH) as the source, or "
+    + _python("import polars; polars.scan_delta(PATH).sink_parquet(PATH + '.parquet')")
+    + " (needs deltalake)",
 )
 _ICEBERG = Layout(
     "an Iceberg table",

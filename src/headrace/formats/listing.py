@@ -22,6 +22,7 @@ from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES
 from headrace.formats.foreign import layout_of, refuse_foreign, table_of_file
 from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
+from headrace.formats.partitions import is_partition, partition_of
 from headrace.formats.saved import is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
@@ -73,7 +74,9 @@ class Listing:
 def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"] = "refuse") -> Listing:
     """List the files of a source, each once: links and their targets are one file, under the first name.
 
-    Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
+    Each entry is a file, a directory or a glob pattern. Of a directory its data files are taken, not those of its
+    subdirectories; where it has none, those of subdirectories named after splits, or after values of columns (see
+    `formats.partitions`). Names begin above the directories of columns that an entry leaves open. Files whose names
     begin with "." or "_" and files of other kinds are no data. Of a directory that `save_to_disk` wrote, those files
     are taken that it lists (see `formats.saved`). Directories of other systems (see `formats.foreign`) and downloads
     that are not finished are refused.
@@ -109,6 +112,8 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
         found.update((each[0], each) for each in files)
         words.update((each[0], word) for each, word in zip(files, told, strict=False))
     root = os.path.commonpath({os.path.dirname(path) for path in found})
+    for place in places:
+        root = _above_partitions(root, os.path.abspath(str(place) if os.path.isdir(place) else _fixed(str(place))))
     start = len(root.rstrip(os.sep)) + 1
     named = sorted((path[start:].replace(os.sep, "/"), path) for path in found)
     once: dict[str, tuple[str, _Stat, str]] = {}
@@ -160,6 +165,13 @@ def home_of(entry: str | Path) -> tuple[Path, str]:
     return Path(directory), os.path.relpath(text, directory)
 
 
+def _above_partitions(root: str, entry: str) -> str:
+    """Cut a root below an entry, so that names hold the directories of columns, of one value too."""
+    below = os.path.relpath(root, entry).split(os.sep)
+    kept = next((at for at, part in enumerate(below) if is_partition(part)), None)
+    return root if kept is None or below[0] == os.pardir else os.path.join(entry, *below[:kept])
+
+
 def _fixed(pattern: str) -> str:
     """Return the leading directories of a pattern without wildcards, with the slash behind them."""
     sign = re.search(r"[*?\[]", pattern)
@@ -207,19 +219,24 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[
     The last value is the split of each file, where the directory itself says which they are.
     """
     names, stats, links, others = _data_files(path)
-    saved = saved_files(Path(path), {*names, *others})
+    top = {*names, *others}
+    saved = saved_files(Path(path), top)
     if saved is not None:
         names = [name for own in saved.values() for name in own]
         found = _looked_at(os.path.join(path, name) for name in names)
         real, files = os.path.realpath(path), list(found)
         links = {name for name, each in zip(names, files, strict=True) if each[1] != os.path.join(real, name)}
         return names, [stat for _, _, stat in files], links, _told(saved)
-    refuse_foreign(Path(path), {*names, *others})
+    refuse_foreign(Path(path), top)
+    if not names:
+        names, stats, links = _in_partitions(path, others)
     held: dict[str, tuple[list[str], list[_Stat], set[str]]] = {}
     for name in sorted(filter(is_split_name, others)):
         below = os.path.join(path, name)
         if os.path.isdir(below):
             own, own_stats, own_links, own_others = _data_files(below)
+            if not own:
+                own, own_stats, own_links = _in_partitions(below, own_others)
             if own:
                 refuse_foreign(Path(below), {*own, *own_others})
                 _refuse_unfinished(os.path.join(below, other) for other in own_others)
@@ -239,6 +256,27 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[
     if any(os.path.islink(os.path.join(path, split)) for split in held):
         linked |= {name for name, _ in every}
     return [name for name, _ in every], [stat for _, stat in every], linked, None
+
+
+def _in_partitions(path: str, others: Iterable[str]) -> tuple[list[str], list[_Stat], set[str]]:
+    """List data files of subdirectories that are values of columns, at any depth. others: entries of `path`."""
+    names: list[str] = []
+    stats: list[_Stat] = []
+    links: set[str] = set()
+    for part in sorted(filter(is_partition, others)):
+        below = os.path.join(path, part)
+        if not os.path.isdir(below):
+            continue
+        own, own_stats, own_links, own_others = _data_files(below)
+        refuse_foreign(Path(below), {*own, *own_others})
+        _refuse_unfinished(os.path.join(below, other) for other in own_others)
+        partition_of(f"{below}/")  # a link to a directory above would be followed without end
+        deeper, deeper_stats, deeper_links = _in_partitions(below, own_others)
+        linked = own_links | deeper_links if not os.path.islink(below) else {*own, *deeper}
+        names += [f"{part}/{name}" for name in (*own, *deeper)]
+        stats += [*own_stats, *deeper_stats]
+        links |= {f"{part}/{name}" for name in linked}
+    return names, stats, links
 
 
 def _told(saved: Mapping[str, Sequence[str]]) -> list[str]:
@@ -263,8 +301,11 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
     """List objects: each entry is one, a prefix, or a pattern after the bucket's name."""
     found: dict[Path, _Stat] = {}
     words: dict[Path, str] = {}
+    bases: list[Path] = []
     for entry in entries:
         files, fixed, own = _objects(entry)
+        if entry not in files:
+            bases.append(fixed)
         if not files:
             raise NoMatch(
                 f"{entry}: no object of that name, or none with data below it; check the address and the bucket"
@@ -277,6 +318,9 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
     depth = next((at for at, each in enumerate(zip(*parts, strict=False)) if len(set(each)) > 1), min(map(len, parts)))
     if depth < 2:
         raise InputError(f"{entries[0]}: the files lie in several buckets; give those of one")
+    for fixed in bases:
+        opened = parts[0][len(fixed.parts) : depth] if parts[0][: len(fixed.parts)] == fixed.parts else ()
+        depth = next((len(fixed.parts) + at for at, part in enumerate(opened) if is_partition(part)), depth)
     root = type(entries[0])(*parts[0][:depth])
     told = [words[path] for path in found] if len(entries) == 1 and words else []
     return _listing(root, [path.relative_to(root).as_posix() for path in found], list(found.values()), told)
@@ -310,6 +354,11 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
     refuse_foreign(entry, {*prefixes, *(fact.name for fact in facts)})
     _refuse_unfinished(str(entry / fact.name) for fact in facts)
     files = {entry / fact.name: _object_stat(place, fact) for fact in facts if is_data_name(fact.name)}
+    if not files and any(map(is_partition, prefixes)):
+        inside = [(fact, fact.name.split("/")) for fact in place.files_below()]
+        inside = [(fact, parts) for fact, parts in inside if all(map(is_partition, parts[:-1])) and len(parts) > 1]
+        _refuse_unfinished(str(entry / fact.name) for fact, _ in inside)
+        files = {entry / fact.name: _object_stat(place, fact) for fact, parts in inside if is_data_name(parts[-1])}
     held = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
     held = [each for each in held if each[1]]
     if held and files:
@@ -395,8 +444,12 @@ def holds_data(directory: str) -> bool:
         return True
     if any(is_data_name(each.name) and each.is_file() for each in found):
         return True
-    splits = [each.path for each in found if is_split_name(each.name) and each.is_dir()]
-    return any(is_data_name(name) for path in splits for name in os.listdir(path))
+    inside = [each.path for each in found if each.is_dir() and (is_split_name(each.name) or is_partition(each.name))]
+    return any(
+        is_data_name(name) or (is_partition(name) and holds_data(os.path.join(path, name)))
+        for path in inside
+        for name in os.listdir(path)
+    )
 
 
 def no_data(directory: str) -> str:
@@ -416,8 +469,7 @@ def no_data(directory: str) -> str:
             steps = os.path.relpath(below, directory).split(os.sep)
             kind = next(word for word in sorted(DATA_NAMES, key=len, reverse=True) if data[0].lower().endswith(word))
             pattern = os.path.join(directory, *"*" * len(steps), f"*{data[0][-len(kind) :]}")
-            lost = f"; what names such as {steps[0]} say is no column" if "=" in steps[0] else ""
-            return f"{said} itself, its subdirectories do; give {pattern!r}{lost}"
+            return f"{said} itself, its subdirectories do; give {pattern!r}"
         if at == _FEW_DIRECTORIES:
             break
     if others:

@@ -1,4 +1,4 @@
-"""Splits and columns from names: directories called train or year=2024, files such as train-00000-of-00002.parquet.
+"""Splits from names: directories called train, files such as train-00000-of-00002.parquet.
 
 The rules are those of the Hugging Face Hub: a word of `WORDS` names a split where it is a whole directory name, or
 stands in a file's name between separators. Directories come before file names. Pure.
@@ -57,9 +57,3 @@ def is_split_name(directory: str) -> bool:
 def in_order(splits: Iterable[str]) -> list[str]:
     """Order splits as people think of them, each once; names that are not in `WORDS` come last, sorted."""
     return sorted(set(splits), key=lambda split: (WORDS.index(split) if split in WORDS else len(WORDS), split))
-
-
-def partition_columns(names: Iterable[str]) -> list[str]:
-    """List columns named by directories such as `year=2024`, each once, sorted. names: with forward slashes."""
-    parts = {part for name in names if "=" in name for part in name.split("/")[:-1]}
-    return sorted({part.partition("=")[0] for part in parts if "=" in part} - {""})

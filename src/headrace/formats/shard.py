@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -74,6 +74,7 @@ class Shard:
     null_columns: columns that may hold nulls (all, where the format does not say).
     content: "nothing" where the file says nothing of columns and has no rows: 0 bytes, blank lines, a table of no
     columns. Such a shard is read as no rows, and fits any schema.
+    partition: columns of the schema that its name holds and the file does not, as text; see `formats.partitions`.
     Raises `InputError` on a column name, at any depth, that holds a zero byte.
     """
 
@@ -86,6 +87,7 @@ class Shard:
     null_columns: frozenset[str] = frozenset()
     dialect: Dialect | None = None
     content: Literal["table", "nothing"] = "table"
+    partition: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         odd = next((each for each in _names(self.schema) if "\0" in each), None)
@@ -99,10 +101,10 @@ class Shard:
 
 
 def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
-    for field in fields:
-        yield field.name
-        if field.type.num_fields:
-            yield from _names(field.type.field(place) for place in range(field.type.num_fields))
+    for each in fields:
+        yield each.name
+        if each.type.num_fields:
+            yield from _names(each.type.field(place) for place in range(each.type.num_fields))
 
 
 class Chunk(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats import arrow, delimited, jsonl, parquet, records
 from headrace.formats.detect import detect, holds_nothing, open_bytes, reading
 from headrace.formats.listing import list_files
+from headrace.formats.partitions import PartitionChunk, in_partition, stored
 from headrace.formats.schema import as_texts, hint, supertype
 from headrace.formats.shard import Chunk, Shard
 
@@ -49,11 +50,18 @@ def read_signature(path: Path) -> list[str]:
     return [name.strip() for name in lines[0].split(",")]
 
 
-def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Shard:
+def survey(
+    path: Path, name: str, signature: Sequence[str] | None = None, partitions: Mapping[str, pa.DataType] | None = None
+) -> Shard:
     """Find format, columns and types of one file, without reading its rows (except for JSON).
 
     A file that holds nothing is a shard of content "nothing", unless a signature names its columns.
+    partitions: `partition_types` of the source, of columns that names hold.
     """
+    return in_partition(_survey(path, name, signature), partitions)
+
+
+def _survey(path: Path, name: str, signature: Sequence[str] | None) -> Shard:
     with reading(path):
         kind = detect(path)
         named = signature is not None and kind.format in ("csv", "tsv")
@@ -82,6 +90,14 @@ def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Se
 
     coded: text columns that may come as dictionaries instead, where that is cheaper.
     """
+    if shard.partition:
+        own = None if columns is None else [name for name in columns if name not in shard.partition]
+        if own == []:  # the rows have to be counted all the same
+            own = [name for name in shard.schema.names if name not in shard.partition][:1]
+        coded = [name for name in coded if name not in shard.partition]
+        for chunk in read_chunks(stored(shard), own, coded=coded):
+            yield PartitionChunk(chunk, shard, chunk.first_row)
+        return
     if shard.content == "nothing":
         pass
     elif shard.kind.format in ("csv", "tsv"):
@@ -161,6 +177,13 @@ def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None
     nulls = set(first.null_columns)
     by_name = drift == "widen" or all(shard.kind.format in ("jsonl", "json") for shard in shards)
     for shard in shards[1:]:
+        for name in shard.partition.keys() ^ first.partition.keys():
+            if name in first.schema.names and name in shard.schema.names:
+                raise InputError(
+                    f"{shard.path}: column {name} comes from {'its name' if name in shard.partition else 'the file'}, "
+                    f"and that of {first.path} from {'its name' if name in first.partition else 'the file'}; give "
+                    "such files apart, or leave the column out of the files"
+                )
         if not by_name:
             _same_columns(first, shard, widen_by)
         for field in shard.schema:

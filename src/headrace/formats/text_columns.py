@@ -35,6 +35,8 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
 
     Raises `InputError` for types that are no key (lists, structs).
     """
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if not is_text(column.type):
         if not any(test(column.type) for test in _SCALAR_TYPES):
             raise InputError(f"{role} is {column.type}, which is no key; name a column of text, numbers or dates")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Names
+from headrace.settings import Duplicates, Names
 from headrace.storage.settings import Places
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Histories(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "histories"
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"),)
 
     source: Places = Field(
         min_length=1, description="Files, directories or glob patterns; shards and rows in any order."
@@ -81,6 +82,14 @@ class Histories(RecipeSettings):
         description="Share of entities that train, by a keyed hash; the others test. An entity stays on its side "
         "whatever other entities come.",
     )
+    duplicates: Duplicates = Field(
+        "count",
+        description="Entities with the measurements of another one; group: they share a split; drop: the one that "
+        "begins first stays; count: reported; allow: not looked for.",
+    )
+    content: Names = Field(
+        (), description="Columns of a measurement that are compared; unless given all but the entity."
+    )
     seed: int = Field(42, ge=0, lt=2**63, description="Decides the sample, the split and the order of entities.")
     max_row_bytes: Bytes = Field(
         8 << 20,
@@ -116,7 +125,16 @@ class Histories(RecipeSettings):
             raise ValueError(f"columns are {', '.join(names)}; entity, time, peer and value must differ")
         if self.peer is None and self.peer_kind != "address":
             raise ValueError(f"peer_kind is {self.peer_kind!r} and there is no peer; give peer, or leave it out")
+        known = self.columns()[self.entity_from == "column" :]
+        if unknown := [name for name in self.content if name not in known]:
+            raise ValueError(
+                f"content names {unknown}; name some of {', '.join(known)}, which a measurement consists of"
+            )
         return self
+
+    def compared(self) -> tuple[str, ...]:
+        """Select the columns by which the measurements of two entities are compared."""
+        return self.content or tuple(self.columns()[self.entity_from == "column" :])
 
     def columns(self) -> list[str]:
         """Name the columns that are read."""

@@ -14,12 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.formats.blocks import look
+from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.config import WORKING_BYTES, Histories
+from headrace.histories.duplicates import REASON, Decision, counted, decide, told
+from headrace.histories.duplicates import facts as duplicates_facts
 from headrace.histories.parse import REASONS, check_columns, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
-from headrace.histories.write import SPLITS, directory_of, shard_name, write_partition, write_rows
+from headrace.histories.write import SPLITS, compare_partition, directory_of, shard_name, write_partition, write_rows
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -57,9 +60,20 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     for split in SPLITS:
         local.make_directory(context.run / directory_of(split))
     at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * WORKING_BYTES)
-    order = partial(write_partition, settings=settings, pieces=len(shards), compiled=compiled)
+    made: dict[str, Any] = {"settings": settings, "pieces": len(shards), "compiled": compiled}
+    decisions: dict[int, Decision] = {}
+    if settings.duplicates in ("group", "drop"):
+        compare = partial(compare_partition, **made)
+        tasks = [Task(f"partition {number}", 0, partial(compare, number=number)) for number in range(partitions)]
+        at_once.stage("compare", tasks, durable=False)
+        decisions = decide(context.run, range(partitions), settings.duplicates)
+    order = partial(write_partition, **made)
     ordered = at_once.stage(
-        "order", [Task(f"partition {number}", 0, partial(order, number=number)) for number in range(partitions)]
+        "order",
+        [
+            Task(f"partition {number}", 0, partial(order, number=number, decision=decisions.get(number)))
+            for number in range(partitions)
+        ],
     )
     written = [(split, number) for number, receipt in enumerate(ordered) for split in receipt.result["splits"]]
 
@@ -80,11 +94,12 @@ def _survey(
 
     def looked(path: Path, name: str) -> tuple[Shard, int]:
         if settings.partitions is not None:
-            shard = survey(path, name)
+            shard = survey(path, name, partitions=types)
             return shard, shard.size // _ROW_BYTES
-        shard, spans = look(path, name)
+        shard, spans = look(path, name, partitions=types)
         return shard, sum(span.rows for span in spans)
 
+    types = partition_types(name for _, name in files)
     found = context.map([partial(looked, path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in with_content(shards):
@@ -136,18 +151,26 @@ def _outcome(
         word: sum(int(receipt.result["dropped"].get(word, 0)) for receipt in gathered)
         for word in (*REASONS, "not_sampled")
     }
+    gone = sum(int(receipt.result["gone"]) for receipt in ordered)
+    gone_sum = sum(int(receipt.result["gone_sum"]) for receipt in ordered)
+    entities = {split: of_split(split, "entities") for split in SPLITS}
+    duplicates: dict[str, Any] = {}
+    if settings.duplicates != "allow":
+        repeated = counted(context.run, range(partitions), SPLITS)
+        duplicates = duplicates_facts(settings, repeated)
+        context.warn(told(settings, repeated, entities))
     first: dict[str, str] = {}
     for receipt in gathered:
         first = {**receipt.result["first_dropped"], **first}
     lost = sum(count for word, count in dropped.items() if word != "not_sampled")
     if lost:
-        told = "; ".join(f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items()))
-        context.on_event(Note("warning", f"{lost:,} rows dropped: {told}"))
+        why = "; ".join(f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items()))
+        context.on_event(Note("warning", f"{lost:,} rows dropped: {why}"))
     return Outcome(
         schema=ROW_SCHEMA,
         index=index,
         splits=totals,
-        dropped=dropped,
+        dropped={**dropped, **({REASON: gone} if settings.duplicates == "drop" else {})},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
@@ -157,14 +180,15 @@ def _outcome(
         directories={split: directory_of(split) for split in SPLITS},
         facts={
             "source_rows": {split: of_split(split, "measurements") for split in SPLITS},
-            "entities": {split: of_split(split, "entities") for split in SPLITS},
+            "entities": entities,
             "failed": total("failed"),
             "clamped": total("clamped"),
             "backwards": total("backwards"),
             "first_dropped": first,
-            "multiset_sum": total("sum") % (1 << 64),
+            "multiset_sum": (total("sum") - gone_sum) % (1 << 64),
             "partitions": partitions,
             "format": settings.format,
             "rows_digest": listed.files[0].digest,
+            **duplicates,
         },
     )

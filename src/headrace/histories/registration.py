@@ -20,6 +20,7 @@ REGISTRATION = Registration(
     ),
     stages={
         "gather": ("gather measurements", "shards"),
+        "compare": ("compare entities", "partitions"),
         "order": ("order entities", "partitions"),
         "rows": ("list rows", "files"),
     },
@@ -36,12 +37,13 @@ REGISTRATION = Registration(
         "missing_value": "has no value",
         "negative_value": "value is below 0",
         "zero_value": "value is 0",
+        "duplicate": "its entity has the measurements of another one",
     },
     row="big row",
     contents=("headrace.histories.verify:contents_of_rows", "measurements"),
     roles="headrace.histories.config:output_roles",
     unproved=(
-        "An entity may be in both splits under two names; rows with the same measurements are counted.",
+        "An entity may be in both splits under two names, where it has other measurements under each.",
         "Train and test are of the same time: entities are apart, and times are not.",
     ),
     verify="headrace.histories.verify:verify_histories",

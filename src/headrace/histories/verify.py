@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.arrays import I64, U8, U64, Bools
+from headrace.dataset.contents import content_check, repeats_in
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
+from headrace.formats.content import NOTHING, Repeated
 from headrace.histories.codec.addresses import Addresses, render
 from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken, is_canonical
 from headrace.histories.config import Histories
+from headrace.histories.duplicates import content_sums, digests
 from headrace.histories.piece import hash_entities, mixed_peers, multiset_sum, partition_of
 from headrace.histories.recipe import is_worth_compiling
 from headrace.histories.shard_file import MOST, Blobs, Most, read_pieces
-from headrace.histories.write import ROWS
+from headrace.histories.write import ROWS, SPLITS
+from headrace.settings import Duplicates
 from headrace.storage.places import place_of
 
 FACTS = ("src_id", "part", "n_measurements", "first_time", "last_time", "split")
@@ -56,13 +60,15 @@ class Partition:
 class Found:
     """The contents of a shard. problem: the first row that is not as it must be.
 
-    contents: a hash of each row but for its entity, uint64 [rows]; trains: whether it trains, bool [rows].
+    content: at the first row of each entity the digest of what it is compared by, else `NOTHING`, uint64 [rows].
+    order, trains: of the entity of each row, by its hash alone, [rows].
     """
 
     measurements: int
     sum: int
     problem: str | None
-    contents: U64 = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
+    content: U64 = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
+    order: U64 = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
     trains: Bools = field(default_factory=lambda: np.empty(0, np.bool_), compare=False)
 
 
@@ -72,6 +78,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
     settings = Histories(**config)
+    asked: Duplicates = config.get("duplicates", "allow")  # a run of an older version did not look
     told = run.manifest.facts
     path = run.root / ROWS
     if not path.is_file() or sha256_file(path) != told["rows_digest"]:
@@ -89,6 +96,9 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
             return check_shard(run.root / shard, partition, facts)
 
         tasks = [partial(checked, group) for group in range(metadata.num_row_groups)]
+        place = metadata.schema.names.index("split")
+        groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+        splits = [group.column(place).statistics.min for group in groups]
         found = run_tasks(tasks, workers or default_workers())
     problem = next((each.problem for each in found if each.problem is not None), None)
     measurements = sum(each.measurements for each in found)
@@ -103,20 +113,41 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     return [
         Check("rows", f"{metadata.num_rows:,} rows are as {ROWS} says, times ascend in and across parts", problem),
         Check("exactly once", f"{measurements:,} measurements are those of the source, sum {total:016x}", once),
-        *([] if problem else [_same_measurements(found)]),
+        *([] if problem else [_content_check(run, asked, found, splits)]),
     ]
 
 
-def _same_measurements(found: Sequence[Found]) -> Check:
-    """Count rows that hold, time for time, what a row of another entity does: one history under two names."""
-    contents = np.concatenate([np.empty(0, np.uint64), *(each.contents for each in found)])
-    trains = np.concatenate([np.empty(0, np.bool_), *(each.trains for each in found)])
-    again = len(contents) - len(np.unique(contents))
-    apart = int(np.isin(contents[~trains], contents[trains]).sum())
-    told = (
-        f"{again:,} of {len(contents):,} rows have the measurements of another one, {apart:,} test rows those of train"
+def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], splits: Sequence[str]) -> Check:
+    """Compare the contents of all entities. splits: of each shard. Where nobody looked before, it is counted here."""
+    nothing = Found(0, 0, None)
+    of_split = {
+        split: [nothing, *(each for each, own in zip(found, splits, strict=True) if own == split)] for split in SPLITS
+    }
+    content = {split: np.concatenate([each.content for each in parts]) for split, parts in of_split.items()}
+    said = run.manifest.facts.get("duplicates")
+    if said is None:  # they were counted and there are none, or nobody looked
+        known = repeats_in(content) if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
+        said = {"in_earlier_split": dict(known.earlier), "repeated": dict(known.own)}
+    check = content_check(run, "count" if asked == "allow" else asked, said, content, unit="entities")
+    if asked == "group" and check.problem is None:
+        astray = _astray(content, of_split)
+        told = f"{run.root}: {astray:,} entities are not where the first one of their content belongs"
+        return replace(check, problem=told if astray else None)
+    return check
+
+
+def _astray(content: Mapping[str, U64], found: Mapping[str, Sequence[Found]]) -> int:
+    """Count entities that are not in the split that the least of their content, by its hash, would be in."""
+    contents = np.concatenate(list(content.values()))
+    orders, sides = (
+        np.concatenate([getattr(each, name) for parts in found.values() for each in parts])
+        for name in ("order", "trains")
     )
-    return Check("same measurements", told, kind="count")
+    trains = np.repeat([split == "train" for split in content], [len(each) for each in content.values()])
+    by_order = np.argsort(orders, kind="stable")
+    by_order = by_order[contents[by_order] != NOTHING]
+    _, original, unit = np.unique(contents[by_order], return_index=True, return_inverse=True)
+    return int((sides[by_order][original][unit] != trains[by_order]).sum())
 
 
 def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -140,8 +171,9 @@ def check_shard(path: Path, partition: Partition, facts: pa.Table, most: Most = 
                 return Found(check.measurements, check.sum, str(error).replace(str(file), str(path)))
     except FileNotFoundError:
         return Found(0, 0, f"{path}: is missing")
-    contents = np.concatenate([np.empty(0, np.uint64), *check.contents])
-    return Found(check.measurements, check.sum, None, contents, _mask(pc.equal(facts["split"], "train")))
+    return Found(
+        check.measurements, check.sum, None, check.content(), np.concatenate(check.orders), np.concatenate(check.trains)
+    )
 
 
 class _ShardCheck:
@@ -151,7 +183,16 @@ class _ShardCheck:
         self._path, self._partition, self._facts = path, partition, facts
         self.rows = self.measurements = self.sum = 0
         self._name, self._order, self._part, self._last_time = "", 0, 0, 0
-        self.contents: list[U64] = []  # of rows, without their entities
+        self.orders, self.trains = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
+        self._sums = [np.empty(0, np.uint64)]  # of what is compared, of each row
+
+    def content(self) -> U64:
+        """Digest what every entity is compared by, at its first row; `NOTHING` stands at the others."""
+        found, first = np.full(self.rows, NOTHING, np.uint64), np.flatnonzero(self._facts["part"].to_numpy() == 0)
+        if len(first):
+            counts = np.add.reduceat(self._facts["n_measurements"].to_numpy(), first)
+            found[first] = digests(np.add.reduceat(np.concatenate(self._sums), first), counts)
+        return found
 
     def piece(self, piece: Blobs) -> None:
         """Check the next rows. Raises `CorruptShard` for the first that is wrong."""
@@ -159,7 +200,6 @@ class _ShardCheck:
         found = decode_together(piece.data[: int(sizes.sum())], sizes)
         if len(found.n):
             self._check(found, self._facts.slice(self.rows, len(found.n)).combine_chunks())
-            self.contents.append(hash_contents(piece.data, sizes[: len(found.n)]))
         where = f"{self._path}: row {self.rows + 1}"
         if found.damage is not None:
             raise CorruptShard(damaged(where, found.damage))
@@ -177,7 +217,9 @@ class _ShardCheck:
         order, trains = hashes.order, hashes.train(settings.train_ratio)
 
         holds = {"part": part, "n_measurements": n, "first_time": first_time, "last_time": last_time}
-        other = _mask(pc.not_equal(facts["src_id"], names)) | (_mask(pc.equal(facts["split"], "train")) != trains)
+        other = _mask(pc.not_equal(facts["src_id"], names))
+        if settings.duplicates != "group":  # else the side is that of another entity, which is compared at the end
+            other |= _mask(pc.equal(facts["split"], "train")) != trains
         other |= ~_mask(pc.is_in(facts["split"], pa.array(["train", "test"])))
         for name, values in holds.items():
             other |= facts[name].to_numpy() != values
@@ -231,7 +273,11 @@ class _ShardCheck:
             raise CorruptShard(f"{self._path}: row {self.rows + broken[0] + 1}: {broken[1]}")
         self.rows += len(n)
         self.measurements += int(n.sum())
-        self.sum += _sum_of(found, order, first_time)
+        seconds, peer = _measured(found, first_time)
+        self.sum += multiset_sum(_spread(order, n), seconds, peer, found.codes)
+        self.orders.append(order)
+        self.trains.append(trains)
+        self._sums.append(content_sums(settings, seconds, peer, found.codes, found.starts))
         self._name, self._order = names[-1].as_py(), int(order[-1])
         self._part, self._last_time = int(part[-1]), int(last_time[-1])
 
@@ -260,16 +306,15 @@ def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:
     return np.asarray(words, np.bool_)
 
 
-def _sum_of(found: Decoded, order: U64, first_time: I64) -> int:
-    """Compute the `multiset_sum` of the measurements of rows."""
+def _measured(found: Decoded, first_time: I64) -> tuple[I64, U64 | None]:
+    """Compute the seconds of the measurements of rows, and their peers as `mixed_peers` gives them."""
     n, peer = found.n, None
     if found.index is not None:
         peers = found.peers4 + found.peers6
         mixed = np.append(mixed_peers(found.peers), np.uint64(0))
         begin = np.where(peers > 0, np.cumsum(peers) - peers, len(mixed) - 1)
         peer = mixed[_spread(begin, n) + found.index]
-    seconds: I64 = _spread(first_time, n) + found.seconds
-    return multiset_sum(_spread(order, n), seconds, peer, found.codes)
+    return _spread(first_time, n) + found.seconds, peer
 
 
 def _spread(values: npt.NDArray[Any], n: I64) -> Any:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I32, I64, Ints
+from headrace.arrays import I32, I64, U64, Bools, Ints
 from headrace.formats import arrow
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
@@ -28,8 +28,9 @@ from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import render
 from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Encoded, Measurements, blob_bytes, encode_rows
 from headrace.histories.config import Histories
+from headrace.histories.duplicates import Contents, Decision, keep_compared, keep_counted
 from headrace.histories.parse import piece_file
-from headrace.histories.piece import ALONE, WITH_PEER, hash_entities, segments
+from headrace.histories.piece import ALONE, WITH_PEER, hash_entities, mixed_peers, multiset_sum, segments
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
 from headrace.histories.sort import Partition, Slab, open_partition
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -70,19 +71,14 @@ def facts_file(split: str, number: int) -> str:
     return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
 
 
-def write_partition(
-    files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool = False
-) -> dict[str, Any]:
-    """Write the shards of one partition. The result has per split its shard, its counts and its blocks.
-
-    compiled: sorted and encoded by numba, the same bytes.
-    """
+def _opened(files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool) -> Partition | None:
+    """Open one partition; None if it has no measurement."""
     paths = [files.run / piece_file(piece) for piece in range(pieces)]
     has_peers = settings.peer is not None
     mine = list(segments(paths, number, WITH_PEER if has_peers else ALONE))
     if not mine:
-        return {"rows_read": 0, "splits": {}}
-    partition = open_partition(
+        return None
+    return open_partition(
         mine,
         hashed=partial(hash_entities, kind=settings.entity_kind, seed=settings.seed, compiled=compiled),
         has_peers=has_peers,
@@ -90,14 +86,61 @@ def write_partition(
         temporary=lambda: files.temporary(f"{STAGE_DIRECTORY}/run-{number:05d}"),
         compiled=compiled,
     )
-    trains = partition.entities.hashes.train(settings.train_ratio)
+
+
+def compare_partition(
+    files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool = False
+) -> dict[str, Any]:
+    """Leave what the entities of one partition are compared by, in hash order."""
+    partition = _opened(files, settings, pieces, number, compiled=compiled)
+    if partition is None:
+        keep_compared(files, number, Contents(settings, 0), np.zeros(0, np.bool_))
+        return {"rows_read": 0}
+    contents, mixed = Contents(settings, len(partition.entities.addresses)), mixed_peers(partition.peers)
+    for rows, entity in _rows(partition, settings):
+        contents.add(rows, entity, None if rows.peer is None else mixed[rows.peer])
+    keep_compared(files, number, contents, partition.entities.hashes.train(settings.train_ratio))
+    return {"rows_read": partition.rows}
+
+
+def write_partition(
+    files: TaskFiles,
+    settings: Histories,
+    pieces: int,
+    number: int,
+    decision: Decision | None = None,
+    *,
+    compiled: bool = False,
+) -> dict[str, Any]:
+    """Write the shards of one partition. The result has per split its shard, its counts and its blocks.
+
+    decision: which entities train and which go; unless given they train by their hash, and stay. compiled: sorted and
+    encoded by numba, the same bytes.
+    """
+    partition = _opened(files, settings, pieces, number, compiled=compiled)
+    if partition is None:
+        if settings.duplicates != "allow":
+            nobody = np.zeros(0, np.bool_)
+            keep_counted(files, number, Contents(settings, 0), Decision(nobody, nobody))
+        return {"rows_read": 0, "gone": 0, "gone_sum": 0, "splits": {}}
+    hashes = partition.entities.hashes
+    if decision is None:
+        decision = Decision(hashes.train(settings.train_ratio), np.zeros(len(hashes.order), np.bool_))
+    of_split = (decision.trains & ~decision.goes, ~(decision.trains | decision.goes))
+    contents, mixed = Contents(settings, len(hashes.order)), mixed_peers(partition.peers)
+    gone_sum = 0
     names = render(partition.entities.addresses, settings.entity_kind)
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity in _rows(partition, settings):
+            peer = None if rows.peer is None else mixed[rows.peer]
+            if settings.duplicates != "allow":
+                contents.add(rows, entity, peer)
+            if decision.goes[entity].any():
+                gone_sum += _sum_of_gone(rows, entity, peer, hashes.order, decision.goes)
             encoded = encode_rows(rows, compiled=compiled)
-            for split, mask in zip(SPLITS, (trains[entity], ~trains[entity]), strict=True):
-                places = np.flatnonzero(mask)
+            for split, mask in zip(SPLITS, of_split, strict=True):
+                places = np.flatnonzero(mask[entity])
                 if not len(places):
                     continue
                 if split not in outputs:
@@ -108,10 +151,22 @@ def write_partition(
         for output in outputs.values():
             output.abandon()
         raise
+    if settings.duplicates != "allow":
+        keep_counted(files, number, contents, decision)
     return {
         "rows_read": partition.rows,
+        "gone": int(contents.counts[decision.goes].sum()),
+        "gone_sum": gone_sum,
         "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},
     }
+
+
+def _sum_of_gone(rows: Measurements, entity: I64, peer: U64 | None, order: U64, goes: Bools) -> int:
+    """Compute the `multiset_sum` of the measurements of entities that go. entity [R]; order, goes [E]."""
+    of_each = np.repeat(entity, np.diff(rows.starts, append=len(rows.times)))
+    gone = goes[of_each]
+    own = None if peer is None else peer[gone]
+    return multiset_sum(order[of_each[gone]], rows.times[gone], own, rows.codes[gone])
 
 
 def _facts(rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -> pa.RecordBatch:

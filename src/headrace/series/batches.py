@@ -33,6 +33,7 @@ from headrace.series.config import SPLITS, Series
 from headrace.series.duplicates import REASON, series_digest, why_left_out
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.series.pipelines.save import Pipelines, load_part, save_part
+from headrace.series.reuse import REUSED
 from headrace.series.sources import EntitySource
 from headrace.series.statics import Statics, processed_statics
 from headrace.series.store import (
@@ -104,6 +105,9 @@ def clean_batch(
                 read += len(observed.times)
                 empty += [name] if name and not len(observed.times) else []
                 cleaned = clean(settings, observed)
+                if settings.reused is not None:
+                    for part in settings.reused.pipelines().time_series.parts:
+                        part.places([entity])
                 if settings.missing_static == "drop_entity" and entity in lacking:
                     raise LeftOut(lacking[entity])
             except InputError as error:
@@ -192,7 +196,8 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
     entities, values = spool.entities(), spool.values()
     columns, pipelines = settings.columns(), settings.resolved.time_series
     masks = len(settings.mask_columns())
-    unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())
+    reused = None if settings.reused is None else settings.reused.pipelines().time_series
+    unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities and reused is None else Fitted(())
     matrix = np.empty((len(values), len(columns) + masks), np.float32)
     filled = spool.filled() if masks else None
     fits, tallies = [], []
@@ -200,21 +205,24 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
     for _, placed in groupby(zip(entities, cells.tolist(), strict=True), lambda each: each[1] // _SLAB_CELLS):
         slab = [entity for entity, _ in placed]
         start, stop = slab[0].first_row, slab[-1].first_row + slab[-1].rows
-        trains, edges = train_rows(slab, values)
-        own = fit(pipelines, columns, trains, edges, [each.entity for each in slab], strategy="per_group")
-        fits.append(own)
-        # About `_COMPARED_ROWS` of each entity, evenly, are enough to see that two columns are one.
-        some = [np.arange(low, high, max(1, (high - low) // _COMPARED_ROWS)) for low, high in pairwise(edges.tolist())]
-        rows, offsets = stacked(some)
-        tallies.append(tally(columns[1:], correlations(trains[rows], offsets, 0)[:, 1:]))
+        if reused is None:
+            trains, edges = train_rows(slab, values)
+            own = fit(pipelines, columns, trains, edges, [each.entity for each in slab], strategy="per_group")
+            fits.append(own)
+            # About `_COMPARED_ROWS` of each entity, evenly, are enough to see that two columns are one.
+            some = [np.arange(a, b, max(1, (b - a) // _COMPARED_ROWS)) for a, b in pairwise(edges.tolist())]
+            rows, offsets = stacked(some)
+            tallies.append(tally(columns[1:], correlations(trains[rows], offsets, 0)[:, 1:]))
+        scalers = reused or join([unified, own])
         # Each split by itself: an object's numbers may depend on the rows that it is given together.
         parts = [(each.entity, each.first_row - start + end) for each in slab for _, end in each.bounds().values()]
         offsets = np.array([0, *(end for _, end in parts)], np.int64)
-        scaled = join([unified, own]).transform(columns, values[start:stop], offsets, [entity for entity, _ in parts])
+        scaled = scalers.transform(columns, values[start:stop], offsets, [entity for entity, _ in parts])
         matrix[start:stop, : len(columns)] = scaled
         if filled is not None:
             matrix[start:stop, len(columns) :] = filled[start:stop, -masks:]
-    save_part(files, _part_stem(spool.number), merge(fits))
+    if reused is None:
+        save_part(files, _part_stem(spool.number), merge(fits))
     if entities:
         write_store(files, spool.number, matrix, settings)
     schema = readable_schema(settings)
@@ -261,8 +269,11 @@ def finish(
                 yield pa.Table.from_pylist(rows, schema=schema)
 
     write_tables(files, ENTITIES, schema, entities())
-    unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())
-    of_series = join([unified, merge([load_part(files.run, _part_stem(number)) for number in full])])
+    reused = settings.reused
+    of_series = Fitted(())
+    if reused is None:
+        unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities else Fitted(())
+        of_series = join([unified, merge([load_part(files.run, _part_stem(number)) for number in full])])
     pipelines = Pipelines(settings.target, of_series, Fitted(()))
     static_columns: list[str] = []
     filled: dict[str, int] = {}
@@ -271,7 +282,10 @@ def finish(
         write_tables(files, STATICS, table.schema, iter([table]))
         static_columns = table.column_names[1:]
         pipelines = Pipelines(settings.target, of_series, fitted, encoders)
-    digests = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
+    if reused is None:
+        digests = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
+    else:
+        digests = reused.copy(files)
     excluded = {
         report["entity"]: report["failure_reason"]
         for spool in spools
@@ -297,7 +311,17 @@ def finish(
         "near_target": dict(near_target),
         "static_columns": static_columns,
         "filled_statics": filled,
+        **(_unified_fits(settings, len(names)) if reused is None else {REUSED: reused.record()}),
     }
+
+
+def _unified_fits(settings: Series, entities: int) -> dict[str, Any]:
+    """Say on how many entities unified pipelines were fitted; fewer than asked for where fewer are retained."""
+    fits = [each for each in settings.resolved.time_series if each.fit_on_n_basins is not None]
+    found = [
+        {"columns": list(each.columns or ()), "entities": min(each.fit_on_n_basins or 0, entities)} for each in fits
+    ]
+    return {"fit_on_n_basins": found} if found else {}
 
 
 def _reports_table(spool: Spool) -> pa.Table:

@@ -5,11 +5,15 @@ judged as they are seen there, and a value behind a cut that a pipeline cannot t
 failing the entity and so changing what trains.
 
 Of n observed targets the first floor(n × train) train and the next floor(n × val) validate; the rest tests. A part ends
-with its last target's row, so rows without a target stay where time has them and every part is one run of steps.
+with its last target's row, so rows without a target stay where time has them and every part is one run of steps. With
+train_end and val_end the parts of all entities begin at these times instead.
 
 A gap is a run of missing values between two observed values of a column; runs at the ends of a column are not gaps. A
 gap is filled whole or left whole, because filling the first steps of a long outage would invent a plateau. Before a cut
 the length of a gap through it is unknown, so such a gap is left. Values are only carried forward.
+
+Where the pipelines of another run are reused nothing trains: no step is trimmed, all rows are in test, and a column may
+be missing altogether.
 """
 
 from __future__ import annotations
@@ -168,6 +172,7 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
     at: the rows where val and test begin, which are then not computed from the ratios.
     """
     columns, pipelines = settings.columns(), settings.resolved.time_series
+    trains = settings.pipelines_from is None
     rows: Counter[str] = Counter()
     axis, source_rows, positions = _placed_rows(settings, observed, rows)
     in_order = len(source_rows) == len(observed.values) and (source_rows == np.arange(len(source_rows))).all()
@@ -180,14 +185,19 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
             values[positions, column] = own[:, column]
     missing = np.isnan(values)
     never = missing.all(axis=0)
-    if never.any():
+    if trains and never.any():
         raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
-    start, stop = trimmed(~missing, least=0 if at is None else at[1])
+    start, stop = trimmed(~missing, least=0 if at is None else at[1]) if trains else (0, axis.rows)
     if start == stop:
         raise LeftOut("no time lies between the first and the last value of all columns")
     seen = ~missing[start:stop]
+    if not trains:
+        at = (0, 0)
+    elif at is None and settings.cuts is not None:
+        val_row, test_row = np.searchsorted(axis.times()[start:stop], settings.cuts).tolist()
+        at = (val_row, test_row)
     parts = cut(seen[:, 0], settings.train_ratio, settings.val_ratio) if at is None else cut_at(seen[:, 0], *at)
-    required = max(1, required_targets(settings))
+    required = max(int(trains), required_targets(settings))
     if parts.train_targets < required:
         raise LeftOut(
             f"{parts.train_targets:,} observed targets would train (of {int(seen[:, 0].sum()):,}), {required:,} "
@@ -199,7 +209,7 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
     whole = found.inside([start + parts.val_row, start + parts.test_row])
     filled = fill_gaps(values, found.take(short & whole))[start:stop]
     kept = values[start:stop]
-    why = reasons(pipelines, columns, kept[: parts.val_row])
+    why = reasons(pipelines, columns, kept[: parts.val_row]) if trains else None
     if why is not None:
         raise LeftOut(why)
     unusable = without_result(pipelines, columns, kept)
@@ -288,7 +298,9 @@ def _local_days(times: I64, placed: Placed) -> str:
 
 
 def required_targets(settings: Series) -> int:
-    """Observed targets that an entity needs to train on."""
+    """Observed targets that an entity needs to train on; none where nothing trains."""
+    if settings.pipelines_from is not None:
+        return 0
     return int(settings.min_train_years * settings.step.steps_per_year)
 
 
@@ -318,6 +330,7 @@ def quality_report(
     if isinstance(cleaned, str):
         return report
     times, parts, columns = cleaned.axis.times(), cleaned.cut, settings.columns()
+    lacking = (cleaned.imputation["missing_values_count"] == len(times)).tolist()  # columns without a value
     start, end = cleaned.trimmed_steps
     targets = {"train": parts.train_targets, "val": parts.val_targets, "test": parts.test_targets}
     starts = {"train": 0, "val": parts.val_row, "test": parts.test_row}
@@ -327,7 +340,10 @@ def quality_report(
 
     return report | {
         "period": {**period(0, -1), "steps": len(times)},
-        "valid_period": {name: period(*ends) for name, ends in zip(columns, cleaned.first_last.tolist(), strict=True)},
+        "valid_period": {
+            name: None if none else period(*ends)
+            for name, ends, none in zip(columns, cleaned.first_last.tolist(), lacking, strict=True)
+        },
         "processing_steps": [
             f"placed on steps of {settings.step.word}, {cleaned.added_rows} missing rows added",
             *(f"dropped {rows[word]} rows: {word}" for word in DROPPED[1:4] if word in rows),

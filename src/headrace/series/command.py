@@ -69,6 +69,9 @@ def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail
         f"columns {listed(manifest.facts['columns'], 8)}",
         highlight=False,
     )
+    if "pipelines_from" in manifest.facts:
+        fitted = manifest.facts["pipelines_from"]["run"]
+        console.print(f"scaled by the pipelines of run {fitted}, nothing was fitted", highlight=False)
     if not entities["failed"]:
         return
     excluded = read_summary(run)["excluded_basins"]

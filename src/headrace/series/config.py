@@ -7,8 +7,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from headrace.checks import instant_us
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
 from headrace.formats.dates import date_word
@@ -21,6 +22,7 @@ from headrace.storage.settings import LocalPath, Places
 if TYPE_CHECKING:
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
+    from headrace.series.reuse import NamedRun
 
 FILE_NAME = "file_name"
 SPLITS = ("train", "val", "test")
@@ -55,7 +57,7 @@ class Series(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "series"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates",),)
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",))
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
     region_time_series_base_dirs: Mapping[str, Path] = _source(
@@ -122,6 +124,15 @@ class Series(RecipeSettings):
     test_ratio: float = _ratio(
         0.2, "test_prop", ge=0, lt=1, description="Share of each entity's observed targets that test."
     )
+    train_end: str | None = Field(
+        None,
+        description="Rows before this time train, in every entity, instead of a share of its targets; e.g. 2010-10-01, "
+        "which itself does not train.",
+    )
+    val_end: str | None = Field(
+        None,
+        description="Rows from train_end to before this time validate, the rest tests; none validate unless given.",
+    )
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
     )
@@ -157,11 +168,40 @@ class Series(RecipeSettings):
     preprocessing_configs: Preprocessing = Field(
         default_factory=Preprocessing, description="Pipelines for features, target and static_features."
     )
+    pipelines_from: LocalPath | None = Field(
+        None,
+        description="Finished run, or its dataset directory, whose fitted pipelines scale this run's rows. They are "
+        "never fitted again; every row is in test, and a target may be missing. Settings that are not given are "
+        "those of that run.",
+    )
     batch_size: int = Field(50, ge=1, description="Entities that are worked on at a time, which decides memory.")
     seed: int = Field(42, ge=0, lt=2**63, description="Chooses the entities that unified pipelines are fitted on.")
     layout: Literal["files", "packed"] = Field(
         "files", description="Parquet files of a split: one for each entity, or one for each batch."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_named_run(cls, values: Any) -> Any:
+        from headrace.series.reuse import completed  # settings alone open no run
+
+        asked = isinstance(values, dict) and values.get("pipelines_from") is not None
+        whole = asked and values.keys() >= cls.model_fields.keys()  # of a run that was made; the named one may be gone
+        try:
+            return completed(values) if asked and not whole else values
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("train_end", "val_end", mode="before")
+    @classmethod
+    def _known_time(cls, value: Any, field: ValidationInfo) -> Any:
+        text = value.isoformat() if hasattr(value, "isoformat") else value  # YAML reads an unquoted date as a date
+        try:
+            if isinstance(text, str):
+                instant_us(field.field_name or "", text)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return text
 
     @field_validator("time_format")
     @classmethod
@@ -179,6 +219,10 @@ class Series(RecipeSettings):
     def _consistent(self) -> Series:
         """Raise `ValueError` for the first of these that holds."""
         ratios = self.train_ratio + self.val_ratio + self.test_ratio
+        ratios_given = any(
+            getattr(self, name) != type(self).model_fields[name].default
+            for name in ("train_ratio", "val_ratio", "test_ratio")
+        )
         names = self.columns()
         file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
         roles = [self.time, *names, *([] if file_is_entity else [self.entity])]
@@ -190,6 +234,15 @@ class Series(RecipeSettings):
                 abs(ratios - 1) > _RATIOS_SUM,
                 f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
                 f"{ratios:g}; make them sum to 1",
+            ),
+            (
+                self.train_end is not None and ratios_given,
+                f"train_end is {self.train_end!r} and ratios are given; cut by dates or by shares of targets",
+            ),
+            (self.val_end is not None and self.train_end is None, "val_end is given without train_end; give both"),
+            (
+                self.cuts is not None and self.cuts[0] > self.cuts[1],
+                f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
             ),
             (
                 self.target in self.features,
@@ -211,6 +264,11 @@ class Series(RecipeSettings):
             ),
             (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
             (self.entities is not None and self.entities_file, "give entities or entities_file, not both"),
+            (
+                self.pipelines_from is not None and self.missing_static in ("mean", "median"),
+                f"missing_static is {self.missing_static!r}, which would be that of this run's entities, not of those "
+                f"that trained; give 'error' or 'drop_entity' with pipelines_from",
+            ),
             (self.entities == (), "entities is empty; give at least one, or leave it out for all"),
             (static > 1, "give static or region_static_attributes_base_dirs, not both"),
             (
@@ -244,6 +302,35 @@ class Series(RecipeSettings):
         return self.preprocessing_configs.resolved(
             target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
         )
+
+    @cached_property
+    def reused(self) -> NamedRun | None:
+        """The run that pipelines_from names; None if pipelines are fitted.
+
+        Raises `SettingsError` if it is not there, or these settings contradict its pipelines.
+        """
+        if self.pipelines_from is None:
+            return None
+        from headrace.series.reuse import differing, named_run  # settings alone open no run
+
+        named = named_run(self.pipelines_from)
+        told = differing(self.model_dump(mode="json"), named)
+        if told is not None:
+            raise SettingsError(f"pipelines_from {str(self.pipelines_from)!r}: {told}; leave the setting out")
+        return named
+
+    @property
+    def cuts(self) -> tuple[int, int] | None:
+        """The times where val and test begin, in microseconds since 1970; None: cut by shares of targets."""
+        if self.train_end is None:
+            return None
+        first = instant_us("train_end", self.train_end)
+        return first, first if self.val_end is None else instant_us("val_end", self.val_end)
+
+    @property
+    def may_lack(self) -> list[str]:
+        """List the columns that a file may lack."""
+        return [] if self.pipelines_from is None else [self.target]
 
     @cached_property
     def step(self) -> Frequency:
@@ -282,7 +369,11 @@ class Series(RecipeSettings):
         settings = self.identity_without("source", "static", "entities", "entities_file", *regions)
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
+        settings |= {name: sorted(settings[name]) for name in ("features", "static_features")}  # stored by name
         settings["regions"] = sorted(self.region_time_series_base_dirs)
+        settings |= {name: instant_us(name, settings[name]) for name in ("train_end", "val_end") if name in settings}
+        if self.reused is not None:  # what lies there counts, not the place
+            settings["pipelines_from"] = self.reused.record()
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:

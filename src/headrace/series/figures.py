@@ -19,7 +19,8 @@ from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share
 from headrace.series.arrays.axis import Frequency
 from headrace.series.config import SPLITS
-from headrace.series.store import ENTITIES, REPORTS, REPORTS_TABLE, read_summary, read_table
+from headrace.series.reuse import REUSED
+from headrace.series.store import ENTITIES, REPORTS, REPORTS_TABLE, read_summary, read_table, shared_times
 
 _MOST_LINES = 40  # more entities are counted over time instead of drawn one by one
 _MOST_REPORTS = 4_000
@@ -68,10 +69,15 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
     ends = {split: (part["begin"].to_numpy(), part["end"].to_numpy()) for split, part in parts.items()}
     low, high, count = float(ends["train"][0].min()), float(ends["test"][1].max()), len(ends["train"][0])
     val, test = (f"between {moment(ends[each][0].min())} and {moment(ends[each][0].max())}" for each in SPLITS[1:])
+    how = "at its own observed targets" if facts.config.get("train_end") is None else "at the same times"
+    cuts = f"Every entity is cut {how}: val begins {val}, test {test}."
+    shared = shared_times(facts.run.root, Frequency.parse(str(facts.manifest.facts["frequency"])))
+    cuts += f" Entities overlap in calendar time: {'; '.join(shared)}." if shared else ""
+    if REUSED in facts.manifest.facts:
+        cuts = f"All rows are in test, scaled by the pipelines of run {facts.manifest.facts[REUSED]['run']}."
     answer = (
         f"{many(count, 'entity', 'entities')} from {moment(low)} to {moment(high)}, a step of "
-        f"{facts.manifest.facts['frequency']}. Every entity is cut at its own observed targets: val begins {val}, test "
-        f"{test}."
+        f"{facts.manifest.facts['frequency']}. {cuts}"
     )
     if count <= _MOST_LINES:
         answer += " The paler a part, the less of its target was observed."

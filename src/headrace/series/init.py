@@ -21,7 +21,7 @@ from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import ROWS, Look, known, look, number_share
-from headrace.cli.init.times import time_format
+from headrace.cli.init.times import time_format, time_forms
 from headrace.errors import InputError, SettingsError
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
@@ -126,7 +126,7 @@ def _tables(asked: AskedSeries) -> _Draft:
     if time is None:
         times = found.everywhere("time")
         named = [lower[name] for name in _TIME_NAMES if name in lower]
-        likely = [name for name in named if name in times or time_format(parts(name)) is not None] or times
+        likely = [name for name in named if name in times or _holds_times(parts(name))] or times
         if not likely:
             raise SettingsError(
                 f"no column of {found.names[0]} holds times; give --time, one of {', '.join(found.columns)}"
@@ -166,6 +166,12 @@ def _tables(asked: AskedSeries) -> _Draft:
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
     _look_at_rows(draft, found)
     return draft
+
+
+def _holds_times(columns: list[pa.ChunkedArray]) -> bool:
+    """Tell whether a column called as times are holds some, and no numbers such as days of a month."""
+    form = time_format(columns)
+    return form is not None and (not form.startswith("epoch") or time_forms(columns) is not None)
 
 
 def _look_at_rows(draft: _Draft, found: Look) -> None:
@@ -225,7 +231,7 @@ def _rows(settings: Series, found: Look) -> pl.DataFrame:
             times, values, _ = parse(settings, names, table, 0)
             entity: Any = pl.lit(_file_entity(name))
             if settings.entity != FILE_NAME:
-                texts = as_text(table[settings.entity], settings.null_values, settings.entity)
+                texts = as_text(table[settings.entity], (), settings.entity)
                 entity = pl.Series(texts, dtype=pl.String)
             frame = pl.DataFrame(values, [str(at) for at in range(len(names))])
             parts.append(frame.with_columns(time=times, entity=entity))

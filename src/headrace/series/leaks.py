@@ -47,7 +47,7 @@ from headrace.series.sources import Observed
 from headrace.series.store import STATICS, Entity, map_store, stacked, stored_entities, stored_settings, train_rows
 
 _LATER = "later rows change nothing"
-_SAMPLE = 32  # entities whose later rows are changed in every way
+SAMPLE = 32  # entities whose later rows are changed in every way
 _WAYS = ("changed", "deleted", "thinned", "removed", "added")
 _ADDED_STEPS = 50  # behind the last row
 _TOLERANCE = 1e-3  # what float32 in the store leaves of a refit, in scaled units
@@ -60,7 +60,7 @@ def leak_checks(run: FinishedRun) -> list[Check]:
     once = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
     proof = _Proof(run, settings, load_pipelines(run.root, run.manifest.facts[FACT]), shards, once)
     refit, near_target = proof.of_train_rows()
-    return [refit, proof.of_later_rows(chosen_entities(names, _SAMPLE, settings.seed + 1)), near_target]
+    return [refit, proof.of_later_rows(chosen_entities(names, SAMPLE, settings.seed + 1)), near_target]
 
 
 def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | str:
@@ -75,14 +75,19 @@ def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | 
 
 def digests_again(settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]) -> dict[str, str]:
     """Clean some entities of the source again and digest their series; those that do not pass are left out."""
-    found: dict[str, str] = {}
+    return {entity: series_digest(cleaned) for entity, cleaned in cleaned_again(settings, files, entities)}
+
+
+def cleaned_again(
+    settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]
+) -> Iterator[tuple[str, Cleaned]]:
+    """Clean some entities of the source again, in order; those that do not pass are left out."""
     with tempfile.TemporaryDirectory() as directory:
         source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
         for number, entity in enumerate(source.names):
             if entity in entities:
                 with suppress(InputError):
-                    found[entity] = series_digest(clean(settings, source.read(number, settings.columns())))
-    return found
+                    yield entity, clean(settings, source.read(number, settings.columns()))
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,7 @@ class _Proof:
                 if start < stop:
                     edges = np.array([0, stop - start], np.int64)
                     scaled = scalers.transform(columns, again.values[start:stop], edges, [each.entity])
-                    if not _same_bytes(rows[start:stop, : len(columns)], scaled):
+                    if not same_bytes(rows[start:stop, : len(columns)], scaled):
                         raise _Differs(f"{told} its {split} rows changed with later rows")
             if not np.array_equal(rows[:, len(columns) :], again.filled[:test, unmasked:]):
                 raise _Differs(f"{told} its masks of filled values changed with later rows")
@@ -317,14 +322,15 @@ def _again(settings: Series, observed: Observed, ways: Sequence[str]) -> Cleaned
             if again.axis.first != honest.axis.first or again.cut.val_row != val:
                 raise _Differs(f"begins or is cut elsewhere {behind}")
             for one, other in ((honest.values, again.values), (honest.filled, again.filled)):
-                if not _same_bytes(one[:cut], other[:cut]):
+                if not same_bytes(one[:cut], other[:cut]):
                     raise _Differs(f"has other rows before a cut {behind}")
             if word == "changed":
                 returned = again
     return returned
 
 
-def _same_bytes(one: Any, other: Any) -> bool:
+def same_bytes(one: Any, other: Any) -> bool:
+    """Tell whether two arrays hold the same bytes."""
     return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
 
 

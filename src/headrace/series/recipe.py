@@ -26,6 +26,7 @@ from headrace.arrays import F64, I64
 from headrace.digest import canonical_json, derive_key, permutation
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
+from headrace.formats.partitions import partition_types
 from headrace.formats.text_columns import as_text
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
@@ -73,8 +74,17 @@ def _name(number: int, what: str) -> str:
     return f"{STAGE_DIRECTORY}/spread/part-{number:05d}.{what}"
 
 
-def spread(settings: Series, path: Path, name: str, number: int, files: TaskFiles) -> dict[str, Any]:
+def spread(
+    settings: Series,
+    path: Path,
+    name: str,
+    number: int,
+    files: TaskFiles,
+    partitions: Mapping[str, pa.DataType] | None = None,
+) -> dict[str, Any]:
     """Spread one source file. Rows whose time or values cannot be read blame their entity, not the file.
+
+    partitions: types of columns that names of files hold.
 
     Raises `InputError` if the file cannot be read as a whole, or a row has no entity and that is an error.
     """
@@ -105,17 +115,16 @@ def spread(settings: Series, path: Path, name: str, number: int, files: TaskFile
             piece.clear()
             held, written = 0, written + held
 
-        for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
-            entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
+        wanted_columns = [settings.entity, settings.time, *settings.columns()]
+        for table in tables(path, name, wanted_columns, settings.may_lack, partitions):
+            # an entity may be called NA: null_values are of values
+            entities = as_text(table[settings.entity], (), f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
             keep = np.asarray(entities.is_valid())
             if settings.null_entity == "error" and not keep.all():
                 row = int(np.argmin(keep))
-                value = table[settings.entity][row].as_py()
-                why = (
-                    f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
-                )
-                raise InputError(f"{path}: row {read + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
+                where = f"{path}: row {read + row + 1}: {settings.entity}"
+                raise InputError(f"{where} is missing: correct it, or give null_entity='drop'")
             dropped["null_entity"] += int((~keep).sum())
             if wanted is not None:
                 known = np.asarray(pc.is_in(entities, value_set=wanted))
@@ -338,10 +347,11 @@ def open_source(
     if settings.entity == FILE_NAME:
         return entity_source(settings, files), Counter(), []
     tables = files_of(SERIES, files)
+    types = partition_types(name for _, name in tables)
     receipts = context.stage(
         "spread",
         [
-            Task(name, path.stat().st_size, partial(spread, settings, path, name, number), [path])
+            Task(name, path.stat().st_size, partial(spread, settings, path, name, number, partitions=types), [path])
             for number, (path, name) in enumerate(tables)
         ],
         durable=False,
@@ -408,6 +418,8 @@ def _refuse(
 
 def _fit_unified(settings: Series, context: RunContext, spools: Sequence[Spool], names: Sequence[str]) -> None:
     """Fit the unified pipelines on train rows of a seeded choice of retained entities. O(their rows) of memory."""
+    if settings.pipelines_from is not None:
+        return
     chosen = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
 
     def work(files: TaskFiles) -> dict[str, Any]:

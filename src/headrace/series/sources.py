@@ -38,6 +38,7 @@ from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kin
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.formats.open_parquet import open_file
+from headrace.formats.partitions import partition_types
 from headrace.formats.saved import saved_files
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
@@ -108,7 +109,7 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
     With `entities`, only their files. Raises `InputError` where nothing is found.
     """
     if settings.reader == "camels_us":
-        found = _camels_files(settings.source[0], settings.forcing)
+        found = _camels_files(settings.source[0], settings.forcing, may_lack_flow=bool(settings.may_lack))
     else:
         found = []
         for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
@@ -179,12 +180,12 @@ def _absolute(path: Path) -> Path:
     return place_of(path_of(path)).absolute()
 
 
-def _camels_files(root: Path, forcing: str) -> list[tuple[Path, str]]:
+def _camels_files(root: Path, forcing: str, *, may_lack_flow: bool) -> list[tuple[Path, str]]:
     root = _absolute(root)
     found = []
     for directory, pattern in ((f"basin_mean_forcing/{forcing}", _CAMELS_FORCING), ("usgs_streamflow", _CAMELS_FLOW)):
         files = [each for each in (root / directory).rglob("*.txt*") if pattern.fullmatch(each.name)]
-        if not files:
+        if not files and (directory != "usgs_streamflow" or not may_lack_flow):
             raise InputError(f"{root / directory}: holds no files of CAMELS-US; give the data set's root as source")
         found += [(each, each.relative_to(root).as_posix()) for each in files]
     return found
@@ -218,12 +219,14 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         problems.pop(entity, None)
         if settings.reader == "table" and others:
             raise InputError(f"{path} and {others[0][0]} are both entity {entity!r}; rename one, or give one of them")
-        if settings.reader == "camels_us" and len(others) != 1:
+        ungauged = not others and settings.may_lack and _CAMELS_FORCING.fullmatch(path.name)
+        if settings.reader == "camels_us" and len(others) != 1 and not ungauged:
             problems[entity] = f"{path}: is its only file; CAMELS-US has a forcing and a streamflow file for each basin"
         region, called = name.partition("/")[0], entity.partition("_")[0]
         if settings.region_time_series_base_dirs and called != region:
             problems[entity] = f"{path}: is of region {called!r} by its name, and lies in that of {region!r}"
     names = sorted({*own, *problems})
+    types = partition_types(name for _, name in files_of(SERIES, files))
 
     def rows(number: int, columns: Sequence[str]) -> Observed:
         entity = names[number]
@@ -231,18 +234,24 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
             raise InputError(problems[entity])
         if settings.reader == "camels_us":
             return read_basin(settings, [path for path, _ in own[entity]], columns)
-        return read_file(settings, *own[entity][0], columns)
+        return read_file(settings, *own[entity][0], columns, types)
 
     return EntitySource(names, rows, own)
 
 
-def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -> Observed:
-    """Read a file that is one entity, with these columns of values.
+def read_file(
+    settings: Series,
+    path: Path,
+    name: str,
+    columns: Sequence[str],
+    partitions: Mapping[str, pa.DataType] | None = None,
+) -> Observed:
+    """Read a file that is one entity, with these columns of values. partitions: types of those that names hold.
 
     Raises `InputError` if it cannot be read, or a value is not a number.
     """
     times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
-    for table in tables(path, name, [settings.time, *columns]):
+    for table in tables(path, name, [settings.time, *columns], settings.may_lack, partitions):
         own_times, own_values, bad = parse(settings, columns, table, first_row)
         if bad:
             raise InputError(f"{path}: {bad[min(bad)]}")
@@ -256,26 +265,47 @@ def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -
     return Observed(np.concatenate(times), np.concatenate(values), bad_time)
 
 
-def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent."""
+def tables(
+    path: Path,
+    name: str,
+    columns: Sequence[str],
+    may_lack: Sequence[str] = (),
+    partitions: Mapping[str, pa.DataType] | None = None,
+) -> Iterator[pa.Table]:
+    """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent.
+
+    may_lack: columns that are all null where the file has none. partitions: types of columns that names of files hold.
+    """
+    needed = [each for each in columns if each not in may_lack]
     kind = kind_of_name(path.name)
     if kind is None or kind != Kind("parquet", "none"):
         kind = detect(path)
     if holds_nothing(path, kind):
         return
-    if kind.format == "parquet":  # opened once: of small files that is most of the work
+    if kind.format == "parquet" and not partitions:  # opened once: of small files that is most of the work
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}
-            _all_there(path, columns, raw)
+            _all_there(path, needed, raw)
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
-                yield file.read([raw[each] for each in columns], use_threads=False).rename_columns(list(columns))
+                own = [each for each in columns if each in raw]
+                table = file.read([raw[each] for each in own], use_threads=False).rename_columns(own)
+                yield _with_all(table, columns)
                 return
-    shard = survey(path, name)
+    shard = survey(path, name, partitions=partitions)
     if shard.content == "nothing":
         return
-    _all_there(path, columns, shard.schema.names)
-    for chunk in read_chunks(shard, columns):
-        yield chunk.table(columns)
+    _all_there(path, needed, shard.schema.names)
+    own = [each for each in columns if each in shard.schema.names]
+    for chunk in read_chunks(shard, own):
+        yield _with_all(chunk.table(own), columns)
+
+
+def _with_all(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The table with those of the columns that it lacks, all null."""
+    for each in columns:
+        if each not in table.column_names:
+            table = table.append_column(each, pa.nulls(table.num_rows, pa.float64()))
+    return table
 
 
 def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict[str, str]) -> None:
@@ -360,10 +390,13 @@ _DAY_S, _MM = 86_400, 1_000
 
 def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) -> Observed:
     """The asked columns of a basin on all days that one of its two files has. Raises `InputError`."""
-    flow_path = next(each for each in paths if "streamflow" in each.name)
+    flow_path = next((each for each in paths if "streamflow" in each.name), None)  # an ungauged basin has none
     forcing_path = next(each for each in paths if each != flow_path)
     area, forcing = _forcing(forcing_path)
-    days = forcing.join(_flow(flow_path, area), on="time", how="full", coalesce=True).sort("time")
+    if flow_path is None:
+        days = forcing.with_columns(pl.lit(None, pl.Float64).alias(name) for name in FLOW)
+    else:
+        days = forcing.join(_flow(flow_path, area), on="time", how="full", coalesce=True).sort("time")
     for name in asked:
         if name not in (*FORCING, *FLOW):
             known = ", ".join(each for each in days.columns if each != "time")

@@ -134,10 +134,11 @@ def processed_statics(
 ) -> tuple[pa.Table, Fitted, tuple[Encoder, ...], dict[str, int]]:
     """Fit and transform the static features of these entities. Raises `InputError` where that cannot be done.
 
-    Returns a table of entities and float32 features by name, in the place of a text the columns it becomes; what was
-    fitted; and feature → entities that lacked it and got the mean or median, for those with any.
+    Reused pipelines transform, and nothing is fitted. Returns a table of entities and float32 features by name, in the
+    place of a text the columns it becomes; what was fitted; and feature → entities that lacked it and got the mean or
+    median, for those with any.
     """
-    resolved = settings.resolved
+    resolved, reused = settings.resolved, None if settings.reused is None else settings.reused.pipelines()
     row_of = {name: row for row, name in enumerate(statics.entities)}
     table = statics.table[[row_of[each] for each in entities]]
     numeric = [name for name in table.columns if name not in resolved.encoded]
@@ -152,7 +153,10 @@ def processed_statics(
         values = np.where(missing, middle, given)
     lacked = (missing & ~np.isnan(values)).sum(axis=0).tolist()
     offsets = np.arange(len(entities) + 1, dtype=np.int64)
-    fitted = fit(resolved.static_scaling, numeric, values, offsets, entities, strategy="unified")
+    if reused is None:
+        fitted = fit(resolved.static_scaling, numeric, values, offsets, entities, strategy="unified")
+    else:
+        fitted = reused.static_features
     scaled = fitted.transform(numeric, values, offsets, entities)
     columns = {name: [(name, column)] for name, column in zip(numeric, scaled.T, strict=True)}
     encoders = []
@@ -165,7 +169,9 @@ def processed_statics(
                     f"entity {entities[own.index(None)]!r} has no static {name}, and a text has no "
                     f"{settings.missing_static}; complete the static files, or give missing_static='drop_entity'"
                 )
-        encoder = fit_encoder(each.encoder, tuple(texts), texts)
+        of_run = () if reused is None else reused.static_encoders
+        encoder = next((one for one in of_run if one.columns == tuple(texts)), None)
+        encoder = encoder or fit_encoder(each.encoder, tuple(texts), texts)
         codes = dict(zip(encoder.names, encoder.transform(texts).T.astype(np.float32), strict=True))
         columns |= {name: [(out, codes[out]) for out in encoder.names_of(name)] for name in texts}
         encoders.append(encoder)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,10 +25,11 @@ from headrace.arrays import F32, I64
 from headrace.dataset.open import FinishedRun
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard
+from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.series.arrays.axis import Anchor, Axis, Frequency
-from headrace.series.config import Series
+from headrace.series.arrays.axis import Anchor, Axis, Frequency, times_at
+from headrace.series.config import SPLITS, Series
 
 METADATA = b"headrace.series"
 STORE = "store"
@@ -225,11 +227,40 @@ def stored_entities(run: Path) -> dict[str, list[Entity]]:
     return found
 
 
+def shared_times(run: Path, frequency: Frequency) -> list[str]:
+    """Say of which splits entities overlap in calendar time: a row of one at or behind the first of a later split.
+
+    Empty where all rows of a split lie before all rows of the next, whatever the entity.
+    """
+    names = ["first_time", "anchor", "val_row", "test_row", "rows"]
+    table = pl.DataFrame(read_table(run / ENTITIES, names)).with_columns(pl.col("first_time").dt.epoch("us"))
+    first, from_end = table["first_time"].to_numpy(), (table["anchor"] == "end").to_numpy()
+    edges = np.column_stack([np.zeros(len(table), np.int64), *(table[name].to_numpy() for name in names[2:])])
+    begin = times_at(frequency, first[:, None], from_end[:, None], edges[:, :-1])  # [entities, splits]
+    last = times_at(frequency, first[:, None], from_end[:, None], edges[:, 1:] - 1)
+    there = edges[:, 1:] > edges[:, :-1]
+    found = []
+    for one, other in combinations(range(len(SPLITS)), 2):
+        if there[:, one].any() and there[:, other].any():
+            starts = int(begin[there[:, other], other].min())
+            behind = there[:, one] & (last[:, one] >= starts)
+            if behind.any():
+                reached = moment(int(last[behind, one].max()))
+                found.append(
+                    f"{SPLITS[one]} of {int(behind.sum()):,} entities reaches to {reached}, "
+                    f"{SPLITS[other]} of others begins {moment(starts)}"
+                )
+    return found
+
+
 def stored_settings(run: FinishedRun) -> Series:
     """Read the settings that the run was made with, and the frequency that was found."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
-    return Series(**config | {"frequency": run.manifest.facts["frequency"]})
+    # An older run lacks the newest settings. Their defaults are given, so that no other run is asked for them.
+    fields = Series.model_fields.items()
+    usual = {name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()}
+    return Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:

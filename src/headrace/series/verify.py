@@ -11,14 +11,17 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from headrace.dataset.open import FinishedRun
+from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import Check, read_receipt
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, HeadraceError
 from headrace.series.clean import required_targets
 from headrace.series.config import Series
 from headrace.series.duplicates import find_copies, values_digest
-from headrace.series.leaks import digests_again, leak_checks, same_source
+from headrace.series.leaks import SAMPLE, cleaned_again, digests_again, leak_checks, same_bytes, same_source
+from headrace.series.pipelines.save import FACT, load
+from headrace.series.pipelines.settings import chosen_entities
+from headrace.series.reuse import REUSED, fitted_by
 from headrace.series.store import (
     ENTITIES,
     REPORTS,
@@ -34,6 +37,7 @@ from headrace.series.store import (
     read_table,
     readable_schema,
     rows_table,
+    shared_times,
     split_directory,
     stored_columns,
     stored_entities,
@@ -55,9 +59,9 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
             try:
                 workers = workers or default_workers()
                 checks += [_entities(local, settings), _rows(local, settings, workers)]
-                checks += _same_series(local, settings, workers)
+                checks += [*_same_series(local, settings, workers), _calendar(local, settings)]
                 if all(check.problem is None for check in checks):
-                    checks += leak_checks(local)
+                    checks += leak_checks(local) if settings.pipelines_from is None else _reused(local, settings)
             except CorruptShard as error:
                 checks.append(Check("contents", "", str(error)))
     return [replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in checks]
@@ -88,7 +92,7 @@ def _entities(run: FinishedRun, settings: Series) -> Check:
     path, table = run.root / ENTITIES, read_table(run.root / ENTITIES)
     summary = read_summary(run.root)
     original, excluded, names = summary["original_basins"], summary["excluded_basins"], table["entity"].to_pylist()
-    required = max(1, required_targets(settings))
+    required = max(int(settings.pipelines_from is None), required_targets(settings))
     few = [name for name, own in zip(names, table["train_targets"].to_pylist(), strict=True) if own < required]
     static = names
     if settings.static_features:
@@ -128,6 +132,12 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     if problem is None and rows != listed:
         problem = f"{run.root}: the store holds {rows:,} rows, the splits {listed:,}"
     return Check("rows", f"{rows:,} rows of the store are those of train, val and test, on equal steps", problem)
+
+
+def _calendar(run: FinishedRun, settings: Series) -> Check:
+    """Tell which splits have rows of different entities at the same time, such as a flood in all of them."""
+    found = "; ".join(shared_times(run.root, settings.step)) or "no two splits share any, whatever the entity"
+    return Check("calendar time", found, kind="count")
 
 
 def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check]:
@@ -186,6 +196,57 @@ def _copies(run: FinishedRun, settings: Series, equal: Mapping[str, str], asked:
         for entity, original in list(missed.items())[:1]:
             problem = f"{path}: does not say that {entity!r} has the values and times of {original!r}"
     return Check(name, detail, problem, "law" if drop else "count")
+
+
+def _reused(run: FinishedRun, settings: Series) -> list[Check]:
+    """Check that the pipelines are those of the run that is named, and that they scaled the rows."""
+    return [_named_pipelines(run, settings), _scaled_again(run, settings)]
+
+
+def _named_pipelines(run: FinishedRun, settings: Series) -> Check:
+    """The pipelines are byte for byte those that the named run fitted, as far as that run is still there."""
+    named, own = run.manifest.facts[REUSED], run.manifest.facts[FACT]
+    name, where = "pipelines are of the named run", run.root
+    if own != named["pipelines"]:
+        return Check(name, "", f"{where}: its pipelines are not those that it says run {named['run']} fitted")
+    load(where, own)  # raises where a file has another digest
+    assert settings.pipelines_from is not None
+    try:
+        _, manifest = find_run(settings.pipelines_from, named["run"])
+        fitted = fitted_by(manifest)
+    except (HeadraceError, OSError) as error:
+        return Check(name, f"not compared with run {named['run']}: {error}", kind="unchecked")
+    if fitted["run"] != named["run"]:
+        told = f"not compared with run {named['run']}: {settings.pipelines_from} holds run {fitted['run']} by now"
+        return Check(name, told, kind="unchecked")
+    detail = f"{len(own):,} files are byte for byte those that run {named['run']} fitted"
+    problem = f"{where}: its pipelines are not those of run {named['run']} in {settings.pipelines_from}"
+    return Check(name, detail, problem if fitted["pipelines"] != own else None)
+
+
+def _scaled_again(run: FinishedRun, settings: Series) -> Check:
+    """Some entities of the source, cleaned again and scaled by the pipelines, are the rows of the store."""
+    name, files = "pipelines scaled the rows", same_source(run, settings)
+    if isinstance(files, str):
+        return Check(name, f"not checked, {files}", kind="unchecked")
+    fitted, columns = load(run.root, run.manifest.facts[FACT]).time_series, settings.columns()
+    stored = stored_entities(run.root)
+    entities = {each.entity: (shard, each) for shard, own in stored.items() for each in own}
+    sample = chosen_entities(list(entities), SAMPLE, settings.seed)
+    unmasked = len(columns) - len(settings.mask_columns())
+    problem, seen = None, set[str]()
+    for entity, again in cleaned_again(settings, files, set(sample)):
+        shard, own = entities[entity]
+        rows = map_store(run.root / shard)[0][own.first_row : own.first_row + own.rows]
+        edges = np.array([0, len(again.values)], np.int64)
+        scaled = fitted.transform(columns, again.values, edges, [entity])
+        masks = np.asarray(again.filled[:, unmasked:], np.float32)
+        if not (same_bytes(rows[:, : len(columns)], scaled) and same_bytes(rows[:, len(columns) :], masks)):
+            problem = f"{run.root / shard}: the rows of entity {entity!r} are not those of the source, scaled"
+        seen.add(entity)
+    for entity in sorted(set(sample) - seen):
+        problem = f"{run.root}: entity {entity!r} does not pass again"
+    return Check(name, f"{len(sample):,} entities cleaned and scaled again: the same rows and masks", problem)
 
 
 def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, str | None]:

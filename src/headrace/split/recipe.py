@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
+from headrace.formats.partitions import partition_types
 from headrace.formats.schema import few, hint, is_text, type_named
 from headrace.formats.shard import SEPARATOR, Shard
 from headrace.formats.source import common_schema, read_signature, survey, with_content
@@ -171,7 +172,8 @@ def directory_of(split: str) -> str:
 
 def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Source:
     signature = None if settings.signature is None else read_signature(settings.signature)
-    shards = context.map([partial(survey, path, name, signature) for path, name in files])
+    types = partition_types(name for _, name in files)
+    shards = context.map([partial(survey, path, name, signature, types) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
     wanted = {"time": settings.time}
     wanted |= {"entity": settings.entity} if settings.entity is not None else {}

@@ -311,7 +311,7 @@ def copies_bytes(plan: Output, shard: Shard) -> bool:
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
-    derives = derives or bool(settings.join)
+    derives = derives or bool(settings.join) or bool(shard.partition)
     if not same_format or derives or plan.kind.format == "parquet":
         return False
     if plan.kind.format == "jsonl":

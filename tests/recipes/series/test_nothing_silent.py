@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from series_sources import frame_of, run_of, series, write_source
 
@@ -39,10 +40,56 @@ def test_an_entity_may_be_called_na(tmp_path: Path) -> None:
 
     (tmp_path / "long").mkdir()
     pl.concat([frame_of(each).with_columns(id=pl.lit(each)) for each in ("b", "NA")]).write_csv(tmp_path / "long/a.csv")
-    with pytest.raises(InputError, match="row 901: id is 'NA', which null_values names: leave it out there, or"):
+    assert 2 == run_of(tmp_path / "long", tmp_path / "out", entity="id").manifest.facts["entities"]["passed"]
+
+
+def test_a_row_without_an_entity_is_told(tmp_path: Path) -> None:
+    (tmp_path / "long").mkdir()
+    pl.concat([frame_of(each).with_columns(id=pl.lit(each)) for each in ("b", "")]).write_csv(tmp_path / "long/a.csv")
+
+    with pytest.raises(InputError, match="row 901: id is missing: correct it, or give null_entity='drop'"):
         run_of(tmp_path / "long", tmp_path / "out", entity="id")
-    told = run_of(tmp_path / "long", tmp_path / "out", entity="id", null_values=()).manifest
-    assert 2 == told.facts["entities"]["passed"]
+
+
+@pytest.mark.parametrize("of", [pl.String, pl.Int64])
+def test_entities_may_be_categories(tmp_path: Path, of: type[pl.DataType]) -> None:
+    plain = pl.concat([frame_of(each).with_columns(id=pl.lit(each)) for each in ("7", "12")])
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "coded").mkdir()
+    plain.write_parquet(tmp_path / "plain/a.parquet")
+    table = plain.with_columns(pl.col("id").cast(of)).to_arrow()
+    coded = table.set_column(table.schema.get_field_index("id"), "id", table["id"].dictionary_encode())
+    pq.write_table(coded, tmp_path / "coded/a.parquet")
+
+    texts, categories = (
+        run_of(tmp_path / each, tmp_path / f"out_{each}", entity="id").run / "entities.parquet"
+        for each in ("plain", "coded")
+    )
+    assert texts.read_bytes() == categories.read_bytes()
+
+
+def test_the_order_of_features_makes_no_other_run(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw", ["a"])
+    first = run_of(source, tmp_path / "out", features=["rain", "warm"])
+    second = run_of(source, tmp_path / "out", features=["warm", "rain"])
+
+    assert ("reused", first.run) == (second.how, second.run)
+
+
+def test_the_manifest_says_on_how_many_entities_a_pipeline_was_fitted(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw", ["a", "b", "c"])
+    unified = {"strategy": "unified", "pipeline": ["StandardScaler"]}
+    asked = {
+        "features": [
+            {**unified, "columns": ["rain"], "fit_on_n_basins": 2},
+            {**unified, "columns": ["warm"], "fit_on_n_basins": 100},
+        ]
+    }
+    facts = run_of(source, tmp_path / "out", preprocessing_configs=asked).manifest.facts
+    expected = [{"columns": ["rain"], "entities": 2}, {"columns": ["warm"], "entities": 3}]
+
+    assert expected == facts["fit_on_n_basins"]
+    assert "fit_on_n_basins" not in run_of(source, tmp_path / "grouped").manifest.facts
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ numbers counts as numbers, text that is all times as times: a CSV has no other w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,7 @@ from headrace.checks import nearest
 from headrace.cli.init.times import is_typed_time, time_format
 from headrace.errors import SettingsError
 from headrace.formats.listing import list_files
+from headrace.formats.partitions import partition_types
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
@@ -82,7 +83,11 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
     """
     listing = list_files(source)
     chosen = evenly(len(listing.names), files)
-    tables = [(listing.names[place], first_rows(listing.path(place), listing.names[place], rows)) for place in chosen]
+    types = partition_types(listing.names)
+    tables = [
+        (name, first_rows(listing.root / name, name, rows, types))
+        for name in (listing.names[place] for place in chosen)
+    ]
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]  # empty files tell nothing
     names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
     columns = {
@@ -153,9 +158,11 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
     return Column(name, kind, count, absent / rows)
 
 
-def first_rows(path: Path, name: str, rows: int = ROWS) -> pa.Table:
-    """Read the first rows of a file, all columns."""
-    shard = survey(path, name)
+def first_rows(
+    path: Path, name: str, rows: int = ROWS, partitions: Mapping[str, pa.DataType] | None = None
+) -> pa.Table:
+    """Read the first rows of a file, all columns. partitions: types of those that names hold."""
+    shard = survey(path, name, partitions=partitions)
     held: list[pa.Table] = []
     for chunk in read_chunks(shard):
         held.append(chunk.table(shard.schema.names))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import difflib
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,7 @@ from headrace.series.arrays.steps import NATIVE, FittedStep, StepData, complete,
 Values = npt.NDArray[np.floating[Any]]
 
 _BLOCK = 1 << 13  # rows that stay in the processor's cache
+_FEW = 64  # times as many fitted entities: these few are found one by one
 _READABLE = 1000  # entities whose numbers a person may still want to look up in the JSON
 
 MEASURED = {
@@ -69,6 +71,11 @@ class Part(ABC):
         """Return where each entity's fit stands, [len(entities)]. Raises `InputError` for one that was not fitted."""
         if self.entities is None:
             return np.zeros(len(entities), np.int64)
+        if len(entities) * _FEW < len(self.entities):  # a look-up in a table would make the table each time
+            names = entities.to_pylist() if isinstance(entities, pa.Array) else entities
+            at = [bisect_left(self.entities, str(name)) for name in names]
+            if all(self.entities[place : place + 1] == (name,) for place, name in zip(at, names, strict=True)):
+                return np.array(at, np.int64)
         texts = entities if isinstance(entities, pa.Array) else pa.array(list(entities), pa.string())
         found = pc.index_in(texts.cast(pa.string()), value_set=pa.array(self.entities, pa.string()))
         if found.null_count:

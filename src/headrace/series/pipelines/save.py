@@ -116,14 +116,14 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
     """Load the pipelines of a run directory, whose files have these digests. Raises as `load_pipelines`."""
     if trust == "joblib":
         return _from_joblib(run, digests)
-    record = _record(_read(run, PIPELINES, digests), run / PIPELINES)
+    record = _record(read_file(run, PIPELINES, digests), run / PIPELINES)
     fits = {}
     for role, skops in (("time_series", TIME_SERIES_SKOPS), ("static_features", STATIC_SKOPS)):
         stored = record.get(role)
         if not isinstance(stored, list):
             raise CorruptShard(f"{run / PIPELINES}: has no {role}; restore it or prepare the run again")
         needs_objects = any("objects" in each for each in stored)
-        objects = from_skops(_read(run, skops, digests), str(run / skops)) if needs_objects else None
+        objects = from_skops(read_file(run, skops, digests), str(run / skops)) if needs_objects else None
         fits[role] = Fitted.together(stored, objects, str(run / PIPELINES))
     try:
         encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))
@@ -160,8 +160,8 @@ def _one_or_list(values: list[Any]) -> Any:
 def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     if TIME_SERIES_JOBLIB not in digests:
         raise InputError(f"{run}: was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}; load the safe form")
-    bundle = pickle.loads(_read(run, TIME_SERIES_JOBLIB, digests))
-    loaded = pickle.loads(_read(run, STATIC_JOBLIB, digests)) if STATIC_JOBLIB in digests else []
+    bundle = pickle.loads(read_file(run, TIME_SERIES_JOBLIB, digests))
+    loaded = pickle.loads(read_file(run, STATIC_JOBLIB, digests)) if STATIC_JOBLIB in digests else []
     features, static = (each if isinstance(each, list) else [each] for each in (bundle["features"], loaded))
     target = bundle["target"]
     return Pipelines(
@@ -172,7 +172,8 @@ def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     )
 
 
-def _read(run: Path, name: str, digests: Mapping[str, str]) -> bytes:
+def read_file(run: Path, name: str, digests: Mapping[str, str]) -> bytes:
+    """Read a file of pipelines, which has its digest. Raises `CorruptShard`."""
     path = run / name
     try:
         data = path.read_bytes()

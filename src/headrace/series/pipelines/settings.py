@@ -56,7 +56,7 @@ def refuse_fitted(value: Any) -> None:
     if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
             f"pipeline {str(value)!r} is a file: what it holds is fitted already, and would be fitted anew on this "
-            f"run's train rows; give steps, e.g. [StandardScaler]"
+            f"run's train rows; give steps, e.g. [StandardScaler], or pipelines_from to reuse a run's pipelines"
         )
     if isinstance(value, list | tuple):
         for each in value:

@@ -284,12 +284,15 @@ class EpochOrder(Order):
             round_, inside = np.divmod(offset, self.window_rows)
             inside += self._rows_before(group, round_, lane // self.groups)
             offset = round_ * self._group_round
-            for key, members in zip(*grouped(round_ * self.groups + group), strict=True):
-                number, of_group = divmod(int(key), self.groups)
-                offset[members] += self._places_in_round(of_group, number, inside[members])
+            keys, members = grouped(round_ * self.groups + group)
+            numbers, groups = np.divmod(keys, self.groups)
+            counts = self._rows_before(groups, numbers, self.lanes // self.groups)
+            rounds = zip(groups.tolist(), numbers.tolist(), counts.tolist(), members, strict=True)
+            for of_group, number, count, own in rounds:
+                offset[own] += self._places_in_round(of_group, number, count, inside[own])
         return which, offset * self.groups + group
 
-    def _rows_before(self, group: I64 | int, round_: I64 | int, among: I64 | int) -> I64:
+    def _rows_before(self, group: I64, round_: I64, among: I64 | int) -> I64:
         """Count the rows of the first `among` lanes of a group's round. The first N mod L lanes have a row more."""
         short, longer = divmod(self.rows, self.lanes)
         long_lanes = np.minimum(among, np.maximum(0, -((group - longer) // self.groups)))
@@ -297,10 +300,9 @@ class EpochOrder(Order):
         each, each_long = (np.clip(rows, 0, self.window_rows) for rows in (left, left + 1))
         return np.asarray(long_lanes * each_long + (among - long_lanes) * each, np.int64)
 
-    def _places_in_round(self, group: int, round_: int, inside: I64) -> I64:
-        """The places in a group's round at which rows of it, its lanes laid end to end, are delivered."""
+    def _places_in_round(self, group: int, round_: int, rows: int, inside: I64) -> I64:
+        """The places in a group's round of so many rows at which some, its lanes laid end to end, are delivered."""
         if self.costs is None:
-            rows = int(self._rows_before(group, round_, self.lanes // self.groups))
             return places_in_permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows, inside)
         _, _, mixed = self._round(group, round_)
         places = np.empty_like(mixed)

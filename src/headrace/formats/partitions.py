@@ -1,0 +1,139 @@
+"""Columns that names of directories hold: `year=2024/month=01/part.parquet` is of year 2024 and month 1.
+
+This is the layout of Hive, which Spark, Polars, DuckDB and Arrow write too. Keys and values are percent-encoded in
+names, and `__HIVE_DEFAULT_PARTITION__` is a missing value. A column is int64 where all of its values are whole numbers
+that fit, else text. The name of a shard tells its values; only the types depend on the names of other shards.
+A column that the files hold themselves is read from them, and the names say nothing of it then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from headrace.errors import InputError
+from headrace.formats.shard import Chunk, Shard
+
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def is_partition(directory: str) -> bool:
+    """Check whether a directory name is a column's name and value."""
+    return "=" in directory[1:] and directory[0] not in "._"
+
+
+def partition_of(name: str) -> dict[str, str | None]:
+    """Read the columns of a shard from its name, outermost first; None is a missing value.
+
+    Raises `InputError` if a column stands in it twice, or the name is not percent-encoded UTF-8.
+    """
+    found: dict[str, str | None] = {}
+    for part in filter(is_partition, name.split("/")[:-1] if "=" in name else ()):
+        key, _, text = part.partition("=")
+        try:
+            key, value = unquote(key, errors="strict"), unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise InputError(f"{name}: {part} is not percent-encoded UTF-8; rename the directory") from None
+        if key in found:
+            raise InputError(f"{name}: two directories say what {key} is; rename one of them")
+        found[key] = None if text == _MISSING else value
+    return found
+
+
+def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
+    """Find the columns that names of shards hold, and their types. Raises `InputError` if some names lack a column."""
+    directories = dict.fromkeys(name.rpartition("/")[0] for name in names)
+    if not any("=" in directory for directory in directories):
+        return {}
+    told = {directory: partition_of(f"{directory}/") for directory in directories}
+    first = next(iter(told))
+    values: dict[str, list[str]] = {key: [] for key in told[first]}
+    for directory, own in told.items():
+        if own.keys() != values.keys():
+            key = min(own.keys() ^ values.keys())
+            has, lacks = (directory, first) if key in own else (first, directory)
+            raise InputError(
+                f"{has or '.'}: says what {key} is, and {lacks or '.'} does not; give files that have the same"
+                " columns in the names of their directories"
+            )
+        for key, value in own.items():
+            if value is not None:
+                values[key].append(value)
+    return {key: _type_of(each) for key, each in values.items()}
+
+
+def _type_of(values: Sequence[str]) -> pa.DataType:
+    whole = values and all(_WHOLE.fullmatch(value) and int(value) in _INT64 for value in values)
+    return pa.int64() if whole else pa.string()
+
+
+def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard:
+    """Add the columns of its name to a shard, behind those of the file. types: of all shards of the source."""
+    if not types or shard.content == "nothing":
+        return shard
+    own = {key: text for key, text in partition_of(shard.name).items() if key not in shard.schema.names}
+    fields = [pa.field(key, types[key]) for key in own if key in types]
+    own = {field.name: own[field.name] for field in fields}
+    missing = {key for key, text in own.items() if text is None}
+    return replace(
+        shard,
+        schema=pa.schema([*shard.schema, *fields]),
+        null_columns=shard.null_columns | missing,
+        partition=own,
+    )
+
+
+def stored(shard: Shard) -> Shard:
+    """Return the shard as its file is, without the columns of its name."""
+    if not shard.partition:
+        return shard
+    schema = pa.schema([field for field in shard.schema if field.name not in shard.partition])
+    return replace(shard, schema=schema, null_columns=shard.null_columns - set(shard.partition), partition={})
+
+
+def with_partition(table: pa.Table, rows: int, schema: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
+    """Give rows the columns of a schema, those of the partition from it and the others from the table."""
+    columns = []
+    for field in schema:
+        if field.name not in partition:
+            columns.append(table[field.name])
+            continue
+        text = partition[field.name]
+        if text is None:
+            columns.append(pa.nulls(rows, field.type))
+        else:
+            columns.append(pa.repeat(pa.scalar(text).cast(field.type), rows))
+    fields = [field if field.name in partition else table.schema.field(field.name) for field in schema]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+@dataclass
+class PartitionChunk:
+    """Some consecutive rows of a file, with the columns of its name."""
+
+    chunk: Chunk
+    shard: Shard
+    first_row: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.chunk.rows
+
+    def sizes(self) -> None:
+        """The bytes of rows lack the columns of the name, so they are not copied."""
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows as columns."""
+        partition, schema = self.shard.partition, self.shard.schema
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        own = [name for name in schema.names if name not in partition]
+        table = self.chunk.table(None if columns is None else own)
+        return with_partition(table, self.rows, schema, partition)

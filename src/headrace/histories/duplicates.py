@@ -1,0 +1,157 @@
+"""Find entities that hold the same measurements under two names, and decide what becomes of them.
+
+The content of an entity is all its measurements, in any order: of each the columns that are compared, to the second and
+in the latency code that is stored. Hashes of the measurements are added up, so nothing has to be sorted or held, and
+parts and slabs may come as they like. Contents of all entities are compared in memory, 8 bytes an entity, 32 where
+entities share a split or go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64, U16, U64, Bools
+from headrace.dataset.contents import names_told, repeats_told
+from headrace.draws import GAMMA, mix
+from headrace.formats.content import NOTHING, Repeated, count_repeats, tagged
+from headrace.histories.codec.rows import Measurements
+from headrace.histories.config import Histories
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
+
+REASON = "duplicate"
+_AT_ONCE = 1 << 15  # measurements that are hashed at a time, so that they stay in the processor's memory
+
+
+def content_sums(settings: Histories, seconds: I64, peer: U64 | None, codes: U16, starts: I64) -> U64:
+    """Sum a hash of what is compared of each measurement, row by row: uint64 [R].
+
+    seconds, peer, codes [N]: of the measurements, peer from `mixed_peers`; starts [R]: where the rows begin.
+    """
+    names = settings.compared()
+    hashes = np.empty(len(codes), np.uint64)
+    for first in range(0, len(codes), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        words = seconds[part].astype(np.uint64) if settings.time in names else np.zeros(len(codes[part]), np.uint64)
+        words <<= np.uint64(16)
+        if settings.value in names:
+            words |= codes[part]
+        if peer is not None and settings.peer in names:
+            words += peer[part]
+        words += np.uint64(GAMMA)  # all zeros must not count for nothing
+        hashes[part] = mix(words)
+    return np.add.reduceat(hashes, starts) if len(starts) else np.zeros(0, np.uint64)
+
+
+def digests(sums: U64, counts: I64) -> U64:
+    """Digest the content of entities. sums, counts [E]: of the hashes of their measurements, and how many they are.
+
+    An entity whose rows were all dropped has none.
+    """
+    found = mix(sums + counts.astype(np.uint64) * np.uint64(GAMMA))
+    found[found == NOTHING] = 1
+    found[counts == 0] = NOTHING
+    return found
+
+
+class Contents:
+    """What has been seen of the contents of a partition's entities, [E].
+
+    counts: measurements of each; first: when it begins, in seconds.
+    """
+
+    def __init__(self, settings: Histories, entities: int) -> None:
+        self._settings = settings
+        self._sums, self.counts = np.zeros(entities, np.uint64), np.zeros(entities, np.int64)
+        self.first = np.full(entities, np.iinfo(np.int64).max)
+
+    def add(self, rows: Measurements, entity: I64, peer: U64 | None) -> None:
+        """Take rows. entity [R]: of each row; peer [N]: of each measurement, from `mixed_peers`."""
+        sums = content_sums(self._settings, rows.times, peer, rows.codes, rows.starts)
+        np.add.at(self._sums, entity, sums)
+        np.add.at(self.counts, entity, np.diff(rows.starts, append=len(rows.times)))
+        np.minimum.at(self.first, entity, rows.times[rows.starts])
+
+    def digests(self) -> U64:
+        """Digest the content of each entity."""
+        return digests(self._sums, self.counts)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of the entities of a partition, bool [E] in hash order. trains: else they test; goes: as a copy."""
+
+    trains: Bools
+    goes: Bools
+
+
+def compared_file(number: int) -> str:
+    """Path of what entities of a partition are compared by, relative to the run."""
+    return f"{STAGE_DIRECTORY}/compare-{number:05d}.arrow"
+
+
+def keep_compared(files: TaskFiles, number: int, contents: Contents, trains: Bools) -> None:
+    """Leave what the entities of a partition are compared by, and whether they would train."""
+    columns = {"content": contents.digests(), "first": contents.first, "trains": pa.array(trains)}
+    files.write_arrow(compared_file(number), pa.table(columns))
+
+
+def decide(run: Path, partitions: Sequence[int], asked: Literal["group", "drop"]) -> dict[int, Decision]:
+    """Decide it for these partitions, from what `keep_compared` left of them.
+
+    Entities are in the order of their keyed hash. With "group" those with one content go where the first of them would,
+    with "drop" the one that begins first stays, of several the first.
+    """
+    tables = [read_arrow(run / compared_file(number)) for number in partitions]
+    content = np.concatenate([np.empty(0, np.uint64), *(each["content"].to_numpy() for each in tables)])
+    first = np.concatenate([np.empty(0, np.int64), *(each["first"].to_numpy() for each in tables)])
+    trains = np.concatenate([np.empty(0, np.bool_), *(each["trains"].to_numpy() for each in tables)])
+    goes = np.zeros(len(content), np.bool_)
+    if asked == "group":
+        _, original, unit = np.unique(content, return_index=True, return_inverse=True)
+        trains = trains[original][unit]
+    else:
+        order = np.lexsort((first, content))
+        goes[order[1:]] = content[order[1:]] == content[order[:-1]]
+    ends = np.cumsum([len(each) for each in tables])[:-1]
+    parts = zip(np.split(trains, ends), np.split(goes, ends), strict=True)
+    return {number: Decision(*each) for number, each in zip(partitions, parts, strict=True)}
+
+
+def counted_file(number: int) -> str:
+    """Path of the contents of the entities of a partition that were written, each with its split."""
+    return f"{STAGE_DIRECTORY}/content-{number:05d}.arrow"
+
+
+def keep_counted(files: TaskFiles, number: int, contents: Contents, decision: Decision) -> None:
+    """Leave the contents of the entities that were written, with the number of their split."""
+    stays = ~decision.goes
+    words = tagged(contents.digests()[stays], (~decision.trains[stays]).astype(np.uint8))
+    files.write_arrow(counted_file(number), pa.table({"content": words}))
+
+
+def counted(run: Path, partitions: Sequence[int], splits: Sequence[str]) -> Repeated:
+    """Count the entities that repeat others among those that were written."""
+    parts = [read_arrow(run / counted_file(number))["content"].to_numpy() for number in partitions]
+    return count_repeats(np.concatenate([np.empty(0, np.uint64), *parts]), splits)
+
+
+def facts(settings: Histories, found: Repeated) -> dict[str, Any]:
+    """Say what the manifest says of entities with the same content; where they are counted and none has, nothing."""
+    if settings.duplicates == "count" and not sum(found.own.values()) + sum(found.earlier.values()):
+        return {}
+    said = {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}
+    return {"duplicates": {"are": settings.duplicates, "content": list(settings.compared()), **said}}
+
+
+def told(settings: Histories, found: Repeated, entities: dict[str, int]) -> list[str]:
+    """Warn of a test split that repeats what the train split has."""
+    sentence = repeats_told(found.earlier, entities, unit="entities")
+    if sentence is None:
+        return []
+    return [f'{sentence}, compared by {names_told(settings.compared())}; choose duplicates="group" or "drop"']
