@@ -149,7 +149,9 @@ def test_files_beside_directories_of_columns_are_refused(tmp_path: Path, below: 
     lake(tmp_path / "lake" / below, rows().drop("month", "place"), ["year"])
     rows().write_parquet(tmp_path / "lake" / below / "more.parquet")
 
-    with pytest.raises(InputError, match=r"year=2020: says what year is, and \S+ does not; give files that have the same"):
+    with pytest.raises(
+        InputError, match=r"year=2020: says what year is, and \S+ does not; give files that have the same"
+    ):
         headrace.open(tmp_path / "lake")
 
 
