@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
 from headrace.digest import checksum_file
@@ -26,13 +25,12 @@ from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.shard import Shard
 from headrace.formats.source import fit, read_chunks
-from headrace.formats.text_columns import as_text, nulled, typed
+from headrace.formats.text_columns import nulled, typed
 from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
-from headrace.split.joins.known import numbered
+from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.scan import MIXED, one_form_advice
 from headrace.storage.places import place_of
 
@@ -108,20 +106,20 @@ def read_batches(path: Path, first: int, step: int) -> list[pa.Table]:
 
 
 def gather_features(
-    files: TaskFiles, join: Join, shard: Shard, name: str, entities: Hashes, partitions: int
+    files: TaskFiles, join: Join, shard: Shard, name: str, numbers: EntityNumbers, partitions: int
 ) -> dict[str, Any]:
-    """Write the piece of one shard of features. entities: of all rows, ascending by hash.
+    """Write the piece of one shard of features. numbers: of the entities of all rows.
 
     Raises `InputError` for a time that is none, where that is an error.
     """
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
     with files.arrow_batches(piece_file(name), join.schema) as write:
-        writer = PieceWriter(write, len(entities), partitions)
+        writer = PieceWriter(write, len(numbers.entities), partitions)
         for first_row, table in _batches(shard, join.columns):
             counts["rows_read"] += table.num_rows
             try:
-                writer.append(_piece(join, shard, table, first_row, entities, counts, forms))
+                writer.append(_piece(join, shard, table, first_row, numbers, counts, forms))
             except InputError as error:
                 if str(shard.path) in str(error):
                     raise
@@ -155,13 +153,13 @@ def _piece(
     shard: Shard,
     table: pa.Table,
     first_row: int,
-    entities: Hashes,
+    numbers: EntityNumbers,
     counts: Counter[str],
     forms: dict[str, set[str]],
 ) -> pa.Table:
     """Make the columns of a piece of those of a source, without the rows that no row can get."""
     where = str(shard.path)
-    entity, nobody = entity_numbers(table[join.entity], join.null_values, join.seed, entities)
+    entity, nobody = numbers.of(table[join.entity])
     times, untimed = {}, np.zeros(len(table), np.bool_)
     for role, name in join.times.items():
         micros = _times(join, table[name], name, where, first_row, forms[role])
@@ -175,23 +173,6 @@ def _piece(
     made = pa.table(columns, schema=join.schema)
     asked = (entity >= 0) & ~untimed
     return made if asked.all() else made.filter(pa.array(asked))
-
-
-def entity_numbers(
-    column: pa.ChunkedArray, null_values: Sequence[str], seed: int, entities: Hashes
-) -> tuple[I64, Bools]:
-    """Number the entity of every row, -1 for others than these; and say which rows have none.
-
-    They are hashed as the split does it, each distinct one of the column once.
-    """
-    encoded = column.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, "entity").combine_chunks()
-    missing = np.append(np.asarray(texts.is_null(), np.bool_), True)
-    number = np.append(numbered(entities, hash_entities(pc.fill_null(texts, ""), seed)), -1)
-    number[missing] = -1
-    at = pc.fill_null(encoded.indices, len(texts)).to_numpy()
-    return number[at], missing[at]
 
 
 def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:
