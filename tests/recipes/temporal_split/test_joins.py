@@ -19,7 +19,7 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.joins import stages
-from headrace.split.joins.known import Timed, latest_known, numbered, ranks
+from headrace.split.joins.known import Timed, ascending, latest_known, numbered, ranks
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.verify import join_checks
 from laws import examples
@@ -112,6 +112,14 @@ def test_the_kernel_agrees_with_a_loop_for_times_of_any_size(features: list[Any]
         usable = [each for each in features if each[0] == who and each[1] <= at and each[2] <= at]
         best = max(usable, key=lambda each: each[1:], default=None)
         assert (None if found[place] < 0 else tuple(features[found[place]])) == best
+
+
+@given(st.lists(st.integers(0, 40) | st.integers(0, 2**63 - 1) | st.integers(2**62, 2**62 + 40), min_size=1))
+def test_keys_are_put_in_order_to_their_last_bit(keys: list[int]) -> None:
+    order = ascending(np.array(keys, np.uint64))
+
+    assert list(range(len(keys))) == sorted(order.tolist())
+    assert sorted(keys) == [keys[place] for place in order.tolist()]
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=30), st.lists(st.integers(0, 2**64 - 1), max_size=10))

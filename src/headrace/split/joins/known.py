@@ -48,16 +48,16 @@ def latest_known(
     usable = event if known is None else np.maximum(event, known)
     of_event, of_usable, of_row, shift = _keys((features.entity, event), (features.entity, usable), (entity, time))
 
-    by_event = np.argsort(of_event)  # unstable, and four times as fast; equal keys are settled next
+    by_event = ascending(of_event)  # equal keys are settled next
     _settle(by_event, of_event[by_event], known, ranked)
     order, best = by_event, None
     if known is not None:
         rank = np.empty(len(by_event), np.int64)
         rank[by_event] = np.arange(len(by_event))
-        order = np.argsort(of_usable)
+        order = ascending(of_usable)
         best = np.maximum.accumulate(rank[order])
     ordered = of_usable[order]
-    rows = np.argsort(of_row)  # searched in order: the features that are looked at stay in the cache
+    rows = ascending(of_row)  # searched in order: the features that are looked at stay in the cache
     last = np.searchsorted(ordered, of_row[rows], side="right") - 1
     own = (last >= 0) & (ordered[last] >> shift == of_row[rows] >> shift)
     rows, last = rows[own], last[own]
@@ -84,6 +84,24 @@ def _keys(*pairs: tuple[I64, I64]) -> tuple[U64, U64, U64, np.uint64]:
         for entity, time in zip(entities, times, strict=True)
     ]
     return keys[0], keys[1], keys[2], shift
+
+
+def ascending(keys: U64) -> I64:
+    """Order keys, equal ones anyhow.
+
+    To sort the upper bits of each key with its place behind them takes a third of the time of an argsort; the few keys
+    that differ in the lower bits alone are put in order afterwards.
+    """
+    bits = len(keys).bit_length()
+    lower = np.uint64(max(0, int(keys.max()).bit_length() + bits - 64))
+    packed = (keys >> lower) << np.uint64(bits) | np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    order = (packed & np.uint64((1 << bits) - 1)).astype(np.int64)
+    packed >>= np.uint64(bits)
+    if lower and len(places := _repeated(packed[1:] == packed[:-1])):
+        rows = order[places]
+        order[places] = rows[np.argsort(keys[rows])]
+    return order
 
 
 def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I64]) -> None:
