@@ -84,11 +84,14 @@ class PieceWriter:
     def __init__(self, write: Callable[[pa.Table], None], entities: int, partitions: int) -> None:
         self._write, self._entities, self._partitions = write, entities, partitions
 
-    def append(self, table: pa.Table) -> None:
-        """Write the rows of a table as a batch for each partition."""
+    def append(self, table: pa.Table, asked: Bools | None = None) -> None:
+        """Write the rows of a table, or those that are asked for, as a batch for each partition."""
         entity = table[ENTITY].to_numpy().astype(np.int64)
+        places = None if asked is None or asked.all() else np.flatnonzero(asked)
+        entity = entity if places is None else entity[places]
         partition = (entity * self._partitions // max(1, self._entities)).astype(np.uint16)  # 16 bits sort by radix
-        ordered = table.combine_chunks().take(pa.array(np.argsort(partition, kind="stable"))).combine_chunks()
+        order = np.argsort(partition, kind="stable")
+        ordered = table.combine_chunks().take(pa.array(order if places is None else places[order])).combine_chunks()
         begin = 0
         for rows in np.bincount(partition, minlength=self._partitions).tolist():
             self._write(ordered.slice(begin, rows))
@@ -121,7 +124,7 @@ def gather_features(
         for first_row, table in _batches(shard, join.columns):
             counts["rows_read"] += table.num_rows
             try:
-                writer.append(_piece(join, shard, table, first_row, numbers, counts, forms))
+                writer.append(*_piece(join, shard, table, first_row, numbers, counts, forms))
             except InputError as error:
                 if str(shard.path) in str(error):
                     raise
@@ -167,8 +170,8 @@ def _piece(
     numbers: EntityNumbers,
     counts: Counter[str],
     forms: dict[str, set[str]],
-) -> pa.Table:
-    """Make the columns of a piece of those of a source, without the rows that no row can get."""
+) -> tuple[pa.Table, Bools]:
+    """Make the columns of a piece of those of a source, and say which of its rows a row can get."""
     where = str(shard.path)
     entity, nobody = numbers.of(table[join.entity])
     times, untimed = {}, np.zeros(len(table), np.bool_)
@@ -181,9 +184,7 @@ def _piece(
     counts[NOBODY] += int(np.count_nonzero(nobody))
     counts[UNTIMED] += int(np.count_nonzero(untimed & ~nobody))
     columns = [entity.astype(np.uint32), *times.values(), *values.columns]
-    made = pa.table(columns, schema=join.schema)
-    asked = (entity >= 0) & ~untimed
-    return made if asked.all() else made.filter(pa.array(asked))
+    return pa.table(columns, schema=join.schema), (entity >= 0) & ~untimed
 
 
 def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:
