@@ -6,7 +6,7 @@ up to it, the one of the latest event: a late correction of an old event does no
 ranked by (entity, event, ...) as well, and the running maximum of the rank, in the order of knowing, is the rank of the
 feature that counts. Ranks ascend with the entity, so the maximum never reaches over from another one.
 
-About 100 ns a feature, and 100 bytes.
+About 20 ns a feature, 50 where some are known later than their event, and 100 bytes.
 """
 
 from __future__ import annotations
