@@ -223,7 +223,7 @@ def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
     """Count repeats among tagged digests of all splits, which are sorted in place. 11 bytes a row."""
     words.sort()
     again = np.zeros(len(words), np.bool_)
-    again[1:] = words[1:] >> np.uint64(2) == words[:-1] >> np.uint64(2)
+    again[1:] = words[1:] ^ words[:-1] <= _LOW
     together = again.copy()
     together[:-1] |= again[1:]  # of content that stands more than once, the first as well
     words, begins = words[together], np.flatnonzero(~again[together])
