@@ -140,3 +140,18 @@ def test_columns_cut_from_the_bytes_are_those_of_the_parser(
     cut = [chunk.table(names).to_pylist() for chunk in delimited.chunks(shard)]
 
     assert parsed == cut
+
+
+@given(
+    st.lists(st.tuples(st.text(alphabet="ab\x80\xff", max_size=90), st.text(alphabet=",\na", max_size=1)), max_size=6)
+)
+@settings(max_examples=examples(200))
+def test_quotes_are_loose_where_no_separator_and_no_newline_stands_between_them(parts: list[tuple[str, str]]) -> None:
+    data, expected = bytearray(), []
+    for text, special in parts:
+        field = (text + special + text[:5]).encode("latin-1")
+        expected += [] if {*b",\n"} & {*field} else [len(data)]
+        data += b'"' + field + b'"\n'
+    array = records.as_bytes(bytes(data))
+
+    assert expected == records.loose_quotes(array, records.quote_positions(array), ord(",")).tolist()

@@ -21,8 +21,10 @@ Data: TypeAlias = bytes | pa.Buffer
 NEWLINE, QUOTE, RETURN = 10, 34, 13
 _WINDOW = 1 << 20  # bytes looked at together
 _NONE = np.empty(0, np.int64)
+_FIRST_WORDS = 8  # of a quoted field: with text, they hold a separator, or all of it
+_EACH_BYTE = 0x0101010101010101
 _SHORT = 12  # bytes of a value that stand in an Arrow view itself, in place of head, buffer and offset
-_VIEW = np.dtype([("size", "<i4"), ("head", "u1", 4), ("buffer", "<i4"), ("offset", "<i4")])
+_VIEW = np.dtype([("size", "<i4"), ("head", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 
 
 def as_bytes(data: Data) -> U8:
@@ -242,11 +244,9 @@ def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
     doubled = opening[1:] == closing[:-1] + 1
     first, last = np.append(True, ~doubled), np.append(~doubled, True)
     begins, ends = opening[first], closing[last]
-    special = _positions(data, separator, _NONE, _NONE)
-    inside = _holds(special, begins, ends) | (np.diff(np.append(np.flatnonzero(first), len(opening))) > 1)
+    inside = np.diff(np.append(np.flatnonzero(first), len(opening))) > 1
     left = np.flatnonzero(~inside)
-    if len(left):
-        inside[left] = _holds(_positions(data, NEWLINE, _NONE, _NONE), begins[left], ends[left])
+    inside[left] = _hold_any(data, (separator, NEWLINE), begins[left], ends[left])
     edge = np.zeros(256, np.bool_)
     edge[[separator, NEWLINE, RETURN]] = True
     opens = (begins == 0) | edge[data[np.maximum(begins - 1, 0)]]
@@ -255,11 +255,36 @@ def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
     return loose
 
 
-def _holds(at: I64, begins: I64, ends: I64) -> Bools:
-    """Mask the spans that hold one of these positions."""
-    if not len(at):
-        return np.zeros(len(begins), np.bool_)
-    held: Bools = np.append(at, np.iinfo(np.int64).max)[np.searchsorted(at, begins)] < ends
+def _hold_any(data: U8, wanted: Sequence[int], begins: I64, ends: I64) -> Bools:
+    """Mask the spans that hold one of these bytes, from behind their first to before their last.
+
+    Their first words are searched eight bytes at a time; the whole data only if that leaves a longer span in doubt.
+    """
+    held, left = np.zeros(len(begins), np.bool_), np.arange(len(begins))
+    if len(data) < 8:
+        data = np.append(data, np.zeros(8, np.uint8))
+    word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))  # the 8 bytes from any position on
+    for step in range(_FIRST_WORDS):
+        at = begins[left] + (1 + 8 * step)
+        size = ends[left] - at
+        left, at, size = left[size > 0], at[size > 0], size[size > 0]
+        if not len(left):
+            return held
+        start = np.minimum(at, len(word_at) - 1)
+        words = word_at[start] >> (8 * (at - start)).astype(np.uint64)
+        behind = np.where(size < 8, ~np.uint64(0) << (8 * np.minimum(size, 7)).astype(np.uint64), np.uint64(0))
+        found = np.zeros(len(left), np.bool_)
+        for byte in wanted:
+            others = (words ^ np.uint64(byte * _EACH_BYTE)) | behind  # with a byte of 0 where the wanted one stands
+            found |= (others - np.uint64(_EACH_BYTE)) & ~others & np.uint64(_EACH_BYTE << 7) != 0
+        held[left[found]] = True
+        left = left[~found]
+    for byte in wanted:
+        left = left[~held[left]]
+        if len(left):
+            positions = _positions(data, byte, _NONE, _NONE)
+            after = np.append(positions, np.iinfo(np.int64).max)[np.searchsorted(positions, begins[left])]
+            held[left] = after < ends[left]
     return held
 
 
@@ -269,8 +294,9 @@ def views(data: Data, starts: I64, ends: I64) -> pa.Array:
     made = np.zeros(len(starts), _VIEW)
     made["size"] = sizes
     made["offset"] = starts
-    for place in range(4):
-        made["head"][:, place] = array[np.minimum(starts + place, len(array) - 1)]
+    if len(array) >= 4:  # else all values are short; the 4 bytes from any position on
+        four_at = np.ndarray((len(array) - 3,), np.dtype("<u4"), array, strides=(1,))
+        made["head"] = four_at[np.minimum(starts, len(four_at) - 1)]
     short = np.flatnonzero(sizes <= _SHORT)
     if len(short):  # these stand in the view itself
         at = starts[short, None] + np.arange(_SHORT)
