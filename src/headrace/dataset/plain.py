@@ -247,8 +247,8 @@ def open_plain(
     for entry in entries:
         if not isinstance(entry, str | PurePath):
             raise SettingsError(
-                f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table; give paths, or make a "
-                "table of the rows, such as with polars.DataFrame(…)"
+                f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table; give paths, or make "
+                "a table of the rows, such as with polars.DataFrame(…)"
             )
     asked = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
     return _opened(asked, asked.index("loud"))
