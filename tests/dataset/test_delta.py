@@ -100,5 +100,5 @@ def test_what_the_library_does_not_read_is_refused_by_name(table: Path) -> None:
 
 
 def test_its_directory_is_refused_with_what_to_give(table: Path) -> None:
-    with pytest.raises(InputError, match="is a Delta table.*give deltalake.DeltaTable"):
+    with pytest.raises(InputError, match="is a Delta table.*put 'delta:' before its path"):
         headrace.open(table)

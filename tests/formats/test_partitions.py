@@ -144,6 +144,17 @@ def test_names_that_do_not_fit_together_are_refused(names: list[str], message: s
         partition_types(names)
 
 
+@pytest.mark.parametrize("below", ["", "train/"])
+def test_files_beside_directories_of_columns_are_refused(tmp_path: Path, below: str) -> None:
+    lake(tmp_path / "lake" / below, rows().drop("month", "place"), ["year"])
+    rows().write_parquet(tmp_path / "lake" / below / "more.parquet")
+
+    with pytest.raises(
+        InputError, match=r"year=2020: says what year is, and \S+ does not; give files that have the same"
+    ):
+        headrace.open(tmp_path / "lake")
+
+
 def test_a_column_of_the_files_stays_theirs(tmp_path: Path) -> None:
     for year in (2024, 2025):
         (tmp_path / f"year={year}").mkdir()

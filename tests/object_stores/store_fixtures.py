@@ -43,8 +43,9 @@ def s3_server() -> Iterator[S3Server]:
         port = next(line for line in child.stdout if line.strip().isdigit())
         yield S3Server(int(port))
     finally:
-        child.stdin.close()
+        child.terminate()  # a forked process of a failed test may hold the other end of its standard input
         child.wait(30)
+        child.stdin.close()
         child.stdout.close()
 
 

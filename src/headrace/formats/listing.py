@@ -228,15 +228,15 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[
         links = {name for name, each in zip(names, files, strict=True) if each[1] != os.path.join(real, name)}
         return names, [stat for _, _, stat in files], links, _told(saved)
     refuse_foreign(Path(path), top)
-    if not names:
-        names, stats, links = _in_partitions(path, others)
+    inside, inside_stats, inside_links = _in_partitions(path, others)
+    names, stats, links = [*names, *inside], [*stats, *inside_stats], links | inside_links
     held: dict[str, tuple[list[str], list[_Stat], set[str]]] = {}
     for name in sorted(filter(is_split_name, others)):
         below = os.path.join(path, name)
         if os.path.isdir(below):
             own, own_stats, own_links, own_others = _data_files(below)
-            if not own:
-                own, own_stats, own_links = _in_partitions(below, own_others)
+            deeper, deeper_stats, deeper_links = _in_partitions(below, own_others)
+            own, own_stats, own_links = [*own, *deeper], [*own_stats, *deeper_stats], own_links | deeper_links
             if own:
                 refuse_foreign(Path(below), {*own, *own_others})
                 _refuse_unfinished(os.path.join(below, other) for other in own_others)
@@ -354,11 +354,11 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
     refuse_foreign(entry, {*prefixes, *(fact.name for fact in facts)})
     _refuse_unfinished(str(entry / fact.name) for fact in facts)
     files = {entry / fact.name: _object_stat(place, fact) for fact in facts if is_data_name(fact.name)}
-    if not files and any(map(is_partition, prefixes)):
+    if any(map(is_partition, prefixes)):
         inside = [(fact, fact.name.split("/")) for fact in place.files_below()]
         inside = [(fact, parts) for fact, parts in inside if all(map(is_partition, parts[:-1])) and len(parts) > 1]
         _refuse_unfinished(str(entry / fact.name) for fact, _ in inside)
-        files = {entry / fact.name: _object_stat(place, fact) for fact, parts in inside if is_data_name(parts[-1])}
+        files |= {entry / fact.name: _object_stat(place, fact) for fact, parts in inside if is_data_name(parts[-1])}
     held = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
     held = [each for each in held if each[1]]
     if held and files:
