@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.formats.content import NOTHING, content_columns, count_repeats, row_digests, tagged
+from headrace.formats.content import NOTHING, content_columns, count_repeats, count_sorted, row_digests, tagged
 from headrace.formats.source import read_chunks, survey
 from laws import examples
 from tables import csv_bytes, fresh
@@ -126,6 +126,8 @@ def test_repeats_are_counted_as_sets_count_them(splits: list[list[int]]) -> None
     assert {name: sum(n - 1 for n in Counter(rows).values()) for name, rows in zip(names, held, strict=True)} == dict(
         found.own
     )
+    parts = [np.sort(tagged(own, number)) for number, own in enumerate(hashed)]
+    assert all(found == count_sorted(parts, names, most) for most in (1, 3, 1000))
 
 
 FIELDS = st.sampled_from(["", "a", "b", "a,b", ",", "n\nl", 'q"q', '""', "\nn", "\ns", " a", "é"])

@@ -209,6 +209,23 @@ def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
     )
 
 
+def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int = 1 << 23) -> Repeated:
+    """Count repeats among tagged digests in parts, each ascending, such as mapped files.
+
+    A range of digests after the other is counted, of about `most` rows each, so memory does not grow with the rows.
+    """
+    ranges = max(1, -(-sum(map(len, parts)) // most))
+    borders = np.array([((number << 62) // ranges) << 2 for number in range(1, ranges)], np.uint64)
+    cuts = [[0, *np.searchsorted(part, borders).tolist(), len(part)] for part in parts]
+    earlier, own = dict.fromkeys(splits[1:], 0), dict.fromkeys(splits, 0)
+    for number in range(ranges):
+        slices = [part[cut[number] : cut[number + 1]] for part, cut in zip(parts, cuts, strict=True)]
+        found = count_repeats(np.concatenate([np.empty(0, np.uint64), *slices]), splits)
+        earlier = {name: rows + found.earlier[name] for name, rows in earlier.items()}
+        own = {name: rows + found.own[name] for name, rows in own.items()}
+    return Repeated(earlier, own)
+
+
 def among(digests: U64, known: U64) -> Bools:
     """Mask the digests that are among known ones, which are ascending."""
     if not len(known):

@@ -1,7 +1,8 @@
 """Find what the rows of a rewrite are compared by, and which of them go: those in a benchmark, and later copies.
 
 Rows are read once more, before any is written, where some may go; where they are only counted, they are digested as
-they are written. Digests of all rows are compared in memory: 8 bytes a row, 32 where copies go.
+they are written, and a range of digests is compared at a time. Where copies go, digests of all rows are compared in
+memory, 32 bytes a row.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headrace.dataset.contents import names_told, repeats_told, roles_of
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun
 from headrace.errors import InputError, SettingsError
-from headrace.formats.content import NOTHING, Repeated, content_columns, count_repeats, row_digests, tagged
+from headrace.formats.content import NOTHING, Repeated, content_columns, count_sorted, row_digests, tagged
 from headrace.recipe import registration_of_run
 from headrace.rewriting.settings import Rewrite
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
@@ -131,13 +132,14 @@ def counted_file(number: int) -> str:
 def keep_digests(files: TaskFiles, number: int, digests: Sequence[U64], split: int) -> None:
     """Leave the digests of the rows of a piece that were written, with the number of their split."""
     words = tagged(np.concatenate([np.empty(0, np.uint64), *digests]), split)
+    words.sort()
     files.write_arrow(counted_file(number), pa.table({"content": words}))
 
 
 def counted(run: Path, pieces: int, splits: Sequence[str]) -> Repeated:
     """Count the repeats among the rows that were written."""
     parts = [read_arrow(run / counted_file(number))["content"].to_numpy() for number in range(pieces)]
-    return count_repeats(np.concatenate([np.empty(0, np.uint64), *parts]), splits)
+    return count_sorted(parts, splits)
 
 
 def told(found: Repeated, rows: Mapping[str, int], compared: Sequence[str]) -> Iterator[str]:

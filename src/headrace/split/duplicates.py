@@ -1,7 +1,8 @@
 """Compare the rows of all shards: join entities that share content, find what goes, and say what was found.
 
 Pass 1 leaves a digest of each row's content beside the scan, where rows go or entities are joined because of it. All
-digests are compared in memory, 16 bytes a row at most, and more only for rows whose content stands more than once.
+digests are then compared in memory, 16 bytes a row at most, and more only for rows whose content stands more than once.
+To count repeats pass 2 leaves them in order, and a range of them is compared at a time.
 Where near rows count, all that are joined through them get one number, which then stands for their content. They are
 found among all rows of the source, those that go for another reason too; about 200 bytes a row.
 """
@@ -20,7 +21,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U64, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.errors import SettingsError
-from headrace.formats.content import NOTHING, Repeated, among, count_repeats, tagged
+from headrace.formats.content import NOTHING, Repeated, among, count_repeats, count_sorted, tagged
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.near.shingles import Shingles, shingles_of_texts
@@ -184,7 +185,7 @@ def _again(digests: U64) -> U64:
 def counted(run: Path, shards: int) -> Repeated:
     """Count the repeats among the kept rows, as pass 2 left them."""
     parts = [read_arrow(run / content_file(number))["content"].to_numpy() for number in range(shards)]
-    return count_repeats(np.concatenate([np.empty(0, np.uint64), *parts]), SPLITS)
+    return count_sorted(parts, SPLITS)
 
 
 def facts(context: RunContext, plan: SplitPlan, shards: int) -> dict[str, Any]:

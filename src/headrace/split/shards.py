@@ -289,6 +289,7 @@ def split_shard(
     if plan.content is not None:
         kept = classes <= _CLASS["test"]
         words = tagged(np.concatenate(digests)[kept], classes[kept])
+        words.sort()
         files.write_arrow(content_file(number), pa.table({"content": words}))
     counts = np.bincount(classes, minlength=len(codes))
     dated = plan.settings.splits if plan.folding is None else list(written)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import headrace
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
-from headrace.split.allocate import Hashes
+from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.joins import stages
-from headrace.split.joins.known import Timed, latest_known, numbered, ranks
+from headrace.split.joins.known import Timed, ascending, latest_known, numbered, ranks
+from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.verify import join_checks
 from laws import examples
 from tables import digests, fresh, split, split_rows, write_rows
@@ -113,6 +114,14 @@ def test_the_kernel_agrees_with_a_loop_for_times_of_any_size(features: list[Any]
         assert (None if found[place] < 0 else tuple(features[found[place]])) == best
 
 
+@given(st.lists(st.integers(0, 40) | st.integers(0, 2**63 - 1) | st.integers(2**62, 2**62 + 40), min_size=1))
+def test_keys_are_put_in_order_to_their_last_bit(keys: list[int]) -> None:
+    order = ascending(np.array(keys, np.uint64))
+
+    assert list(range(len(keys))) == sorted(order.tolist())
+    assert sorted(keys) == [keys[place] for place in order.tolist()]
+
+
 @given(st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=30), st.lists(st.integers(0, 2**64 - 1), max_size=10))
 def test_hashes_are_found_among_known_ones(known: list[int], others: list[int]) -> None:
     ordered = np.array(sorted(known), np.uint64)
@@ -130,6 +139,25 @@ def test_entities_that_share_half_a_hash_are_told_apart() -> None:
     )
 
     assert [2, 0, -1, 3, -1] == found.tolist()
+
+
+whole = st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5).map(lambda near: near << 40)
+
+
+@given(st.lists(st.lists(st.none() | whole, max_size=20), min_size=1, max_size=4), st.data())
+def test_whole_numbers_are_numbered_as_their_text_is(batches: list[list[int | None]], data: st.DataObject) -> None:
+    met = sorted({str(each) for batch in batches for each in batch if each is not None})
+    high, low = (each.tolist() for each in vars(hash_entities(pa.array(met, pa.string()), 3)).values())
+    kept = sorted(zip(high, low, met, strict=True))[:: data.draw(st.integers(1, 3))]
+    entities = Hashes(*(np.array([each[place] for each in kept], np.uint64) for place in (0, 1)))
+    numbers = EntityNumbers(entities, ["-3", "4"], seed=3)
+    place = {text: number for number, (*_, text) in enumerate(kept)}
+
+    for batch in [*batches, *batches]:  # the second time all have been met
+        number, nobody = numbers.of(pa.chunked_array([pa.array(batch, pa.int64())]))
+        nothing = [each in (None, -3, 4) for each in batch]
+        expected = [-1 if absent else place.get(str(each), -1) for each, absent in zip(batch, nothing, strict=True)]
+        assert (expected, nothing) == (number.tolist(), nobody.tolist())
 
 
 def test_values_have_one_order_whatever_their_type() -> None:

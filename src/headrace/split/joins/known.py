@@ -6,7 +6,7 @@ up to it, the one of the latest event: a late correction of an old event does no
 ranked by (entity, event, ...) as well, and the running maximum of the rank, in the order of knowing, is the rank of the
 feature that counts. Ranks ascend with the entity, so the maximum never reaches over from another one.
 
-About 100 ns a feature, and 100 bytes.
+About 20 ns a feature, 50 where some are known later than their event, and 100 bytes.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ def latest_known(
     if not len(time) or not len(features.event):
         return found, 0
     event, known = features.event, features.known
-    usable = event if known is None else np.maximum(event, known)
-    of_event, of_usable, of_row, shift = _keys((features.entity, event), (features.entity, usable), (entity, time))
+    pairs = [(entity, time), (features.entity, event)]
+    pairs += [] if known is None else [(features.entity, np.maximum(event, known))]
+    (of_row, of_event, *of_usable), shift = _keys(pairs)
 
-    by_event = np.argsort(of_event)  # unstable, and four times as fast; equal keys are settled next
-    _settle(by_event, of_event[by_event], known, ranked)
-    order, best = by_event, None
+    by_event = ascending(of_event)  # equal keys are settled next
+    ordered, best = of_event[by_event], None
+    _settle(by_event, ordered, known, ranked)
     if known is not None:
         rank = np.empty(len(by_event), np.int64)
         rank[by_event] = np.arange(len(by_event))
-        order = np.argsort(of_usable)
+        order = ascending(of_usable[0])
         best = np.maximum.accumulate(rank[order])
-    ordered = of_usable[order]
-    rows = np.argsort(of_row)  # searched in order: the features that are looked at stay in the cache
+        ordered = of_usable[0][order]
+    rows = ascending(of_row)  # searched in order: the features that are looked at stay in the cache
     last = np.searchsorted(ordered, of_row[rows], side="right") - 1
     own = (last >= 0) & (ordered[last] >> shift == of_row[rows] >> shift)
     rows, last = rows[own], last[own]
@@ -70,7 +71,7 @@ def latest_known(
     return found, int(len(young) - np.count_nonzero(young))
 
 
-def _keys(*pairs: tuple[I64, I64]) -> tuple[U64, U64, U64, np.uint64]:
+def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
     """Put entity and time of each pair into one key, ordered by both; and by how many bits the entity is shifted."""
     entities, times = [entity for entity, _ in pairs], [time for _, time in pairs]
     first, last = min(int(each.min()) for each in times), max(int(each.max()) for each in times)
@@ -78,12 +79,33 @@ def _keys(*pairs: tuple[I64, I64]) -> tuple[U64, U64, U64, np.uint64]:
     if bits + int(max(each.max() for each in entities)).bit_length() > _KEY_BITS:
         distinct = np.unique(np.concatenate(times))
         times, first, bits = [np.searchsorted(distinct, each) for each in times], 0, len(distinct).bit_length()
-    shift = np.uint64(bits)
-    keys = [
-        (entity.astype(np.uint64) << shift) | (time - first).astype(np.uint64)
-        for entity, time in zip(entities, times, strict=True)
-    ]
-    return keys[0], keys[1], keys[2], shift
+    shift, keys = np.uint64(bits), []
+    for entity, time in zip(entities, times, strict=True):
+        key = entity.astype(np.uint64)
+        key <<= shift
+        key |= (time - first).view(np.uint64)
+        keys.append(key)
+    return keys, shift
+
+
+def ascending(keys: U64) -> I64:
+    """Order keys, equal ones anyhow.
+
+    To sort the upper bits of each key with its place behind them takes a third of the time of an argsort; the few keys
+    that differ in the lower bits alone are put in order afterwards.
+    """
+    bits = len(keys).bit_length()
+    lower = np.uint64(max(0, int(keys.max()).bit_length() + bits - 64))
+    packed = keys >> lower
+    packed <<= np.uint64(bits)
+    packed |= np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    order = (packed & np.uint64((1 << bits) - 1)).view(np.int64)
+    packed >>= np.uint64(bits)
+    if lower and len(places := _repeated(packed[1:] == packed[:-1])):
+        rows = order[places]
+        order[places] = rows[np.argsort(keys[rows])]
+    return order
 
 
 def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I64]) -> None:

@@ -17,22 +17,22 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
 from headrace.digest import checksum_file
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.parquet import CHUNK_ROWS
+from headrace.formats.schema import is_text
 from headrace.formats.shard import Shard
 from headrace.formats.source import fit, read_chunks
-from headrace.formats.text_columns import as_text, nulled, typed
+from headrace.formats.text_columns import nulled, typed
 from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
-from headrace.split.joins.known import numbered
+from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.scan import MIXED, one_form_advice
 from headrace.storage.places import place_of
 
@@ -84,11 +84,14 @@ class PieceWriter:
     def __init__(self, write: Callable[[pa.Table], None], entities: int, partitions: int) -> None:
         self._write, self._entities, self._partitions = write, entities, partitions
 
-    def append(self, table: pa.Table) -> None:
-        """Write the rows of a table as a batch for each partition."""
+    def append(self, table: pa.Table, asked: Bools | None = None) -> None:
+        """Write the rows of a table, or those that are asked for, as a batch for each partition."""
         entity = table[ENTITY].to_numpy().astype(np.int64)
+        places = None if asked is None or asked.all() else np.flatnonzero(asked)
+        entity = entity if places is None else entity[places]
         partition = (entity * self._partitions // max(1, self._entities)).astype(np.uint16)  # 16 bits sort by radix
-        ordered = table.combine_chunks().take(pa.array(np.argsort(partition, kind="stable"))).combine_chunks()
+        order = np.argsort(partition, kind="stable")
+        ordered = table.combine_chunks().take(pa.array(order if places is None else places[order])).combine_chunks()
         begin = 0
         for rows in np.bincount(partition, minlength=self._partitions).tolist():
             self._write(ordered.slice(begin, rows))
@@ -108,20 +111,20 @@ def read_batches(path: Path, first: int, step: int) -> list[pa.Table]:
 
 
 def gather_features(
-    files: TaskFiles, join: Join, shard: Shard, name: str, entities: Hashes, partitions: int
+    files: TaskFiles, join: Join, shard: Shard, name: str, numbers: EntityNumbers, partitions: int
 ) -> dict[str, Any]:
-    """Write the piece of one shard of features. entities: of all rows, ascending by hash.
+    """Write the piece of one shard of features. numbers: of the entities of all rows.
 
     Raises `InputError` for a time that is none, where that is an error.
     """
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
     with files.arrow_batches(piece_file(name), join.schema) as write:
-        writer = PieceWriter(write, len(entities), partitions)
+        writer = PieceWriter(write, len(numbers.entities), partitions)
         for first_row, table in _batches(shard, join.columns):
             counts["rows_read"] += table.num_rows
             try:
-                writer.append(_piece(join, shard, table, first_row, entities, counts, forms))
+                writer.append(*_piece(join, shard, table, first_row, numbers, counts, forms))
             except InputError as error:
                 if str(shard.path) in str(error):
                     raise
@@ -132,20 +135,29 @@ def gather_features(
 
 
 def _batches(shard: Shard, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the columns, null where the shard has none, about `BATCH_ROWS` at a time with the number of the first."""
+    """Yield the columns, null where the shard has none, about `BATCH_ROWS` at a time with the number of the first.
+
+    Parquet decodes texts three times as slowly as codes and a dictionary together.
+    """
     held: list[pa.Table] = []
     first_row = rows = size = 0
     wanted = [name for name in columns if name in shard.schema.names]
     absent = [name for name in columns if name not in wanted]
-    for chunk in read_chunks(shard, wanted):
-        table = chunk.table(wanted)
-        for name in absent:
-            table = table.append_column(name, pa.nulls(len(table), pa.string()))
-        held.append(table)
-        rows, size = rows + len(table), size + table.nbytes
-        if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
-            yield first_row, pa.concat_tables(held)
-            first_row, rows, size, held = first_row + rows, 0, 0, []
+    kinds = {name: shard.schema.field(name).type for name in wanted}
+    for chunk in read_chunks(shard, wanted, coded=[name for name in wanted if is_text(kinds[name])]):
+        whole = chunk.table(wanted)
+        decoded = [
+            each.with_type(kinds[each.name]) if pa.types.is_dictionary(each.type) else each for each in whole.schema
+        ]
+        for begin in range(0, len(whole), CHUNK_ROWS):  # few at once, as long texts may have short codes
+            table = whole.slice(begin, CHUNK_ROWS).cast(pa.schema(decoded))
+            for name in absent:
+                table = table.append_column(name, pa.nulls(len(table), pa.string()))
+            held.append(table)
+            rows, size = rows + len(table), size + table.nbytes
+            if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
+                yield first_row, pa.concat_tables(held)
+                first_row, rows, size, held = first_row + rows, 0, 0, []
     if rows:
         yield first_row, pa.concat_tables(held)
 
@@ -155,13 +167,13 @@ def _piece(
     shard: Shard,
     table: pa.Table,
     first_row: int,
-    entities: Hashes,
+    numbers: EntityNumbers,
     counts: Counter[str],
     forms: dict[str, set[str]],
-) -> pa.Table:
-    """Make the columns of a piece of those of a source, without the rows that no row can get."""
+) -> tuple[pa.Table, Bools]:
+    """Make the columns of a piece of those of a source, and say which of its rows a row can get."""
     where = str(shard.path)
-    entity, nobody = entity_numbers(table[join.entity], join.null_values, join.seed, entities)
+    entity, nobody = numbers.of(table[join.entity])
     times, untimed = {}, np.zeros(len(table), np.bool_)
     for role, name in join.times.items():
         micros = _times(join, table[name], name, where, first_row, forms[role])
@@ -172,26 +184,7 @@ def _piece(
     counts[NOBODY] += int(np.count_nonzero(nobody))
     counts[UNTIMED] += int(np.count_nonzero(untimed & ~nobody))
     columns = [entity.astype(np.uint32), *times.values(), *values.columns]
-    made = pa.table(columns, schema=join.schema)
-    asked = (entity >= 0) & ~untimed
-    return made if asked.all() else made.filter(pa.array(asked))
-
-
-def entity_numbers(
-    column: pa.ChunkedArray, null_values: Sequence[str], seed: int, entities: Hashes
-) -> tuple[I64, Bools]:
-    """Number the entity of every row, -1 for others than these; and say which rows have none.
-
-    They are hashed as the split does it, each distinct one of the column once.
-    """
-    encoded = column.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, "entity").combine_chunks()
-    missing = np.append(np.asarray(texts.is_null(), np.bool_), True)
-    number = np.append(numbered(entities, hash_entities(pc.fill_null(texts, ""), seed)), -1)
-    number[missing] = -1
-    at = pc.fill_null(encoded.indices, len(texts)).to_numpy()
-    return number[at], missing[at]
+    return pa.table(columns, schema=join.schema), (entity >= 0) & ~untimed
 
 
 def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:

@@ -33,6 +33,7 @@ from headrace.run.receipts import Receipt
 from headrace.split.allocate import Hashes
 from headrace.split.joins.features import Features, folder
 from headrace.split.joins.known import Timed, latest_known, ranks, without_order
+from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.pieces import (
     ENTITY,
     EVENT,
@@ -208,6 +209,9 @@ def _rows_about(shard: Shard) -> int:
 
 def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
     """Gather all features by partition; the receipts of each table. Raises `InputError` for times of two forms."""
+    numbers = EntityNumbers(
+        joins.entities, joins.joins[0].null_values, joins.joins[0].seed
+    )  # as the settings have them
     tasks, owners = [], []
     for join in joins.joins:
         for place, shard in enumerate(join.shards):
@@ -217,7 +221,7 @@ def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
                 join=join,
                 shard=shard,
                 name=name,
-                entities=joins.entities,
+                numbers=numbers,
                 partitions=joins.partitions,
             )
             tasks.append(Task(shard.name, shard.size, work, [shard.path]))

@@ -28,12 +28,12 @@ from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import silent
 from headrace.split.allocate import EntitySet, Hashes, hash_entities
 from headrace.split.joins.features import files_of
+from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.pieces import (
     BATCH_ROWS,
     ENTITY,
     Join,
     PieceWriter,
-    entity_numbers,
     in_utc,
     piece_file,
     read_batches,
@@ -121,14 +121,14 @@ def _gather_rows(
     digests = [(str(join.number), pa.uint64()) for join in joins.joins]
     schema = pa.schema([*_KEYS, *digests])
     columns = list(dict.fromkeys([settings.time, settings.entity, *(field.name for field in joins.fields)]))
+    numbers = EntityNumbers(joins.entities, settings.null_values, settings.seed)
     held: list[pa.Table] = []
     rows = 0
     with files.arrow_batches(piece_file(rows_name(place)), schema) as write:
         writer = PieceWriter(write, len(joins.entities), joins.partitions)
         for block, first in enumerate(index.first_row.tolist()):
             table = read(block, columns)
-            column = table[settings.entity]
-            entity, nobody = entity_numbers(column, settings.null_values, settings.seed, joins.entities)
+            entity, nobody = numbers.of(table[settings.entity])
             dates = parse_dates(nulled(table[settings.time], ("", *settings.null_values)), settings.time_format)
             there = dates.micros != MISSING
             time = in_utc(dates.micros, ~dates.instant & there, settings.timezone, twice="earliest")
@@ -138,8 +138,8 @@ def _gather_rows(
                 if len(odd) and number not in problem:
                     where = place_of_row(run, split, first + int(odd[0]))
                     problem[number] = f"{where}: it has no entity, and features all the same"
-            numbers = first + np.arange(len(table))
-            made = pa.table([entity.astype(np.uint32), time, numbers, *words], schema=schema)
+            places = first + np.arange(len(table))
+            made = pa.table([entity.astype(np.uint32), time, places, *words], schema=schema)
             held.append(made.filter(pa.array(there & ~nobody)))
             rows += len(held[-1])
             if rows >= BATCH_ROWS:

@@ -1,0 +1,76 @@
+"""Number entities by their places among known hashes.
+
+To hash a text and to find its hash costs about 200 ns. So each distinct value of a batch is hashed once, and whole
+numbers, the usual ids, are looked up among those that earlier batches met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64, Bools
+from headrace.formats.text_columns import as_text
+from headrace.split.allocate import Hashes, hash_entities
+from headrace.split.joins.known import numbered
+
+_LEAST_BITS, _MOST_BITS = 10, 22  # 12 bytes a slot, so up to 50 MB
+_MIX = np.int64(0x1E3779B97F4A7C15)
+_OTHER, _NOBODY = -1, -2
+
+
+class EntityNumbers:
+    """Numbers the entities of columns, as the split reads them; threads may share it. entities: ascending by hash.
+
+    Each whole number has one slot, where the last one that was met stays. Consecutive ids do not share slots.
+    """
+
+    def __init__(self, entities: Hashes, null_values: Sequence[str], seed: int) -> None:
+        self.entities, self._null_values, self._seed = entities, null_values, seed
+        self._bits = min(_MOST_BITS, max(_LEAST_BITS, (4 * len(entities)).bit_length()))
+        self._met = np.zeros(1 << self._bits, np.int64)
+        self._met[0] = 1  # which has another slot; so no value counts as met
+        self._number = np.empty(len(self._met), np.int32)
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EntityNumbers, (self.entities, self._null_values, self._seed)
+
+    def of(self, column: pa.ChunkedArray) -> tuple[I64, Bools]:
+        """Number the entity of every row, -1 for others than the known ones; and say which rows have none."""
+        if pa.types.is_integer(column.type) and column.type != pa.uint64():
+            values = pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False)
+            number = self._of_integers(values)
+            if column.null_count:
+                number[column.is_null().to_numpy()] = _NOBODY
+        else:
+            number = self._of_any(column)
+        nobody = number == _NOBODY
+        number[nobody] = _OTHER
+        return number, nobody
+
+    def _of_integers(self, values: I64) -> I64:
+        slot = (values + (values >> self._bits) * _MIX) & (len(self._met) - 1)
+        with self._lock:
+            number: I64 = self._number[slot].astype(np.int64)
+            new = np.flatnonzero(self._met[slot] != values)
+            if len(new):
+                number[new] = self._of_any(pa.chunked_array([values[new]]))
+                # of several values for one slot, both writes keep the last
+                self._met[slot[new]], self._number[slot[new]] = values[new], number[new]
+        return number
+
+    def _of_any(self, column: pa.ChunkedArray) -> I64:
+        """Hash each distinct value; `_NOBODY` for rows without entity."""
+        encoded = column.combine_chunks().dictionary_encode()
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        texts = as_text(pa.chunked_array([encoded.dictionary]), self._null_values, "entity").combine_chunks()
+        number: I64 = numbered(self.entities, hash_entities(pc.fill_null(texts, ""), self._seed))
+        number[np.asarray(texts.is_null(), np.bool_)] = _NOBODY
+        found: I64 = np.append(number, _NOBODY)[pc.fill_null(encoded.indices, len(texts)).to_numpy()]
+        return found
