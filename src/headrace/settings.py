@@ -124,6 +124,9 @@ def _strict_loader() -> Any:
     return StrictLoader
 
 
+_NO_PATH = "neither a path nor a table; give a path, or make a table of it, such as with polars.DataFrame(…)"
+
+
 def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     lines = []
     told = f"known: {', '.join(model.model_fields)}"  # once is enough
@@ -134,6 +137,10 @@ def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
             told = "nor is this" if lines[-1].endswith(told) else told
         elif problem["type"] == "missing":
             lines.append(f"{model.__name__}: {name} is required; give it")
+        elif problem["type"] in ("path_type", "too_short") and any(line.endswith(_NO_PATH) for line in lines):
+            continue  # a list of rows has one problem for each, and is empty without them
+        elif problem["type"] == "path_type":
+            lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}, {_NO_PATH}")
         elif problem["type"] == "value_error":
             lines.append(f"{model.__name__}: {problem['ctx']['error']}")
         else:

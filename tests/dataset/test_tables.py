@@ -233,3 +233,31 @@ def test_other_recipes_take_tables_wherever_they_take_paths(tmp_path: Path) -> N
 
     assert rows.equals(pl.DataFrame(headrace.open(tmp_path / "out")["all"]))
     assert [keep(rows), keep(rows.head(3))] == packed.source_places()
+
+
+MIXED = {"text": ["a", 1.5]}
+NO_TABLES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "rows": (lambda: [{"text": "a"}, {"text": "b"}], SettingsError, "list of dict is neither paths nor a table"),
+    "array": (lambda: np.zeros((2, 2)), SettingsError, "ndarray of ndarray is neither paths nor a table"),
+    "series": (lambda: pl.Series([1, 2]), InputError, "a Series is not a table"),
+    "mixed": (
+        lambda: library("pandas").DataFrame(MIXED),
+        InputError,
+        "does not go into Arrow.*give each column one type",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_TABLES)
+def test_what_is_no_table_is_refused_with_what_to_give(name: str):
+    make, kind, words = NO_TABLES[name]
+
+    with pytest.raises(kind, match=words):
+        headrace.open(make())
+
+
+def test_a_list_of_rows_as_a_source_is_refused_once():
+    rows = [{"text": "a"}, {"text": "b"}]
+
+    with pytest.raises(SettingsError, match=r"source\.0 is .* neither a path nor a table.*DataFrame\(…\)$"):
+        headrace.TemporalSplit(source=rows, time="when", split_date="2025-01-01")

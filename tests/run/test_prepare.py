@@ -438,3 +438,10 @@ def test_a_run_can_be_made_again_after_its_directory_is_removed(tmp_path: Path, 
     shutil.rmtree(first.run)
 
     assert before == digests(split(source, tmp_path / "out").run)
+
+
+def test_a_warning_that_nobody_hears_is_logged(tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recipe = TemporalSplit(source=source, time="date", entity="id", split_date="2099-01-01")
+    prepare(recipe, tmp_path / "out")
+
+    assert [each.name for each in caplog.records if "test is empty" in each.getMessage()] == ["headrace"]

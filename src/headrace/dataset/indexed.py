@@ -88,7 +88,10 @@ class IndexedDataset(ABC):
         Raises `InputError` on other names, and on None where there are several.
         """
         if split is None and len(self.splits) != 1:
-            raise InputError(f"{self.root}: has {len(self.splits)} splits, {', '.join(self.splits)}; name one of them")
+            raise InputError(
+                f"{self.root}: has {len(self.splits)} splits, {', '.join(self.splits)}; name one of them, such as with "
+                f"--split {self.splits[0]} or stream({self.splits[0]!r})"
+            )
         asked = self.splits[0] if split is None else split
         name = self.split_named(asked)
         if name is None:

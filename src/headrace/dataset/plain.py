@@ -244,6 +244,12 @@ def open_plain(
     the files differ in their columns, or none holds anything; `SettingsError` on unknown types.
     """
     entries = [source] if isinstance(source, str | PurePath) else list(source)
+    for entry in entries:
+        if not isinstance(entry, str | PurePath):
+            raise SettingsError(
+                f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table; give paths, or make "
+                "a table of the rows, such as with polars.DataFrame(…)"
+            )
     asked = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
     return _opened(asked, asked.index("loud"))
 

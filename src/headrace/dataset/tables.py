@@ -164,9 +164,15 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     import pyarrow as pa
 
     library = type(table).__module__.partition(".")[0]
-    if library == "pandas":
+    if library == "pandas" and hasattr(table, "columns"):  # a Series has none
         named = [name for name in table.index.names if name is not None]
-        found = pa.Table.from_pandas(table, preserve_index=bool(named))
+        try:
+            found = pa.Table.from_pandas(table, preserve_index=bool(named))
+        except (pa.ArrowException, ValueError) as error:
+            raise InputError(
+                f"a {type(table).__name__} does not go into Arrow: {error}; give each column one type, such as with "
+                "astype(str)"
+            ) from error
         return found.schema, found.to_batches()
     if library == "datasets":
         tables = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
@@ -184,7 +190,10 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     elif library == "pyarrow" and hasattr(table, "scanner"):
         reader = table.scanner().to_reader()
     else:
-        reader = pa.RecordBatchReader.from_stream(table)
+        try:
+            reader = pa.RecordBatchReader.from_stream(table)
+        except pa.ArrowInvalid as error:  # a column alone, such as a Series
+            raise InputError(f"a {type(table).__name__} is not a table: {error}; give a table with columns") from error
     return reader.schema, reader
 
 

@@ -5,6 +5,7 @@ Drawing needs nothing but the IPython that runs the cell, and changes no byte of
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -15,6 +16,8 @@ from importlib import import_module
 from typing import Any, Literal
 
 from headrace.recipe import registration_of_run
+
+log = logging.getLogger("headrace")
 
 _PAUSE_S = 0.2  # between drawings, but for the first and the last of a stage
 
@@ -74,6 +77,12 @@ OnEvent = Callable[[Event], None]
 
 def silent(event: Event) -> None:
     """Listen to nothing."""
+
+
+def log_warnings(event: Event) -> None:
+    """Write warnings to the log, so that a script whose test is empty says so; pass over all else."""
+    if isinstance(event, Note) and event.kind == "warning":
+        log.warning("%s", event.text)
 
 
 @dataclass

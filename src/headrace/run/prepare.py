@@ -33,7 +33,7 @@ from headrace.machine import library_version
 from headrace.recipe import Recipe
 from headrace.run import in_store
 from headrace.run.context import STAGE_DIRECTORY, RunContext
-from headrace.run.events import Note, OnEvent, Step, listener_here, silent
+from headrace.run.events import Note, OnEvent, Step, listener_here, log_warnings
 from headrace.run.identity import Fingerprint, SourceState, check_apart, fingerprint, keep_beginning, run_id
 from headrace.run.in_store import SUCCESS
 from headrace.run.members import Patience, Share
@@ -108,7 +108,7 @@ def prepare(
     for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end;
     processes that share it out need the store alone to be common.
     on_event: hears of every step, from any thread; see `headrace.run.events`. None: in a notebook progress is drawn
-    below the cell, elsewhere nobody hears.
+    below the cell, elsewhere warnings go to the log "headrace".
     Source and out lie apart: neither may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
@@ -126,7 +126,7 @@ def prepare(
     state = SourceState.of([path for path, _ in files])
     source_fingerprint = fingerprint(files, fingerprint_by, state)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
-    hear = on_event if on_event is not None else listener_here(recipe.recipe_name) or silent
+    hear = on_event if on_event is not None else listener_here(recipe.recipe_name) or log_warnings
     target = place / "runs" / identity
     in_place = place_of(place).writes == "in place"
     work, run = target, target

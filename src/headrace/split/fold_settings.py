@@ -82,7 +82,9 @@ def _read(value: object) -> object:
         value = {"kind": kind.strip(), **given}
         value = {name: int(text) if re.fullmatch(r"\d{1,9}", text) else text for name, text in value.items()}
     if not isinstance(value, Mapping):
-        return value
+        if value is None or isinstance(value, Rolling | GroupKFold):
+            return value
+        raise ValueError(f"folds is {value!r}, which is not a kind of folds; give {_FORMS}")
     if value.get("kind") not in _KINDS:
         raise ValueError(f"folds of kind {value.get('kind')!r} are not known; give {_FORMS}")
     return _KINDS[str(value["kind"])](**value)

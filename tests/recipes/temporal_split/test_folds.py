@@ -351,3 +351,8 @@ def test_the_commands_know_folds(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", str(config), "--report", "never", "--json"])
     assert done.exit_code == 0, done.output
     assert 3 == len(delivered(tmp_path / "out"))
+
+
+def test_a_number_of_folds_is_refused_with_the_kinds_there_are():
+    with pytest.raises(SettingsError, match=r"folds is 5, .*rolling:n=5,step=30d or group-kfold:k=5"):
+        headrace.TemporalSplit(source="raw", time="day", split_date="2025-01-01", folds=5)
