@@ -121,6 +121,32 @@ def _strict_loader() -> Any:
                 seen.add(name)
             return node
 
+        def flatten_mapping(self, node: Any) -> None:
+            """Merge as YAML says: own keys count before merged ones, and earlier mappings of a list before later ones.
+
+            PyYAML 6.0.4 lets later ones count. Each key is kept once, so merges of merges do not multiply.
+            """
+            pairs: dict[object, Any] = {}
+            own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
+            if len(own) == len(node.value):
+                super().flatten_mapping(node)
+                return
+            for key, value in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                    for each in reversed(merged):
+                        if not isinstance(each, yaml.MappingNode):
+                            raise yaml.MarkedYAMLError(
+                                None, None, "only mappings can be merged with <<", each.start_mark
+                            )
+                        self.flatten_mapping(each)
+                        pairs |= {_name_of(pair[0]): pair for pair in each.value}
+            pairs |= {_name_of(pair[0]): pair for pair in own}
+            node.value = list(pairs.values())
+
+    def _name_of(key: Any) -> object:
+        return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+
     return StrictLoader
 
 

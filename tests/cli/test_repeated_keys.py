@@ -43,6 +43,16 @@ def test_merged_mappings_of_yaml_may_be_overridden(tmp_path: Path) -> None:
     assert {"x": 3, "y": 2} == read_config(path)["c"]
 
 
+def test_merges_of_merges_do_not_multiply_and_only_mappings_are_merged(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 30)))  # fmt: skip
+    assert {"x": 1} == read_config(path)["a29"]
+
+    path.write_text("a: &a 3\nb: {<<: *a}\n")
+    with pytest.raises(SettingsError, match="only mappings can be merged with <<"):
+        read_config(path)
+
+
 def test_a_blend_holds_a_key_once(tmp_path: Path) -> None:
     path = tmp_path / "blend.json"
     path.write_text('{"datasets": [{"name": "a", "path": "b", "weight": 1, "weight": 2}]}')
