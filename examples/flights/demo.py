@@ -184,6 +184,7 @@ def train(rank: int, out: Path, store: str) -> None:
     del model, optimiser, loss, loss_B
     gc.collect()
     dist.barrier()
+    time.sleep(0.1)  # in which they drop what was gathered before the barrier; they need the interpreter for it
     dist.destroy_process_group()
 
 

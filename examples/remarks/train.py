@@ -14,6 +14,7 @@ Every row is counted.
 from __future__ import annotations
 
 import argparse
+import gc
 import gzip
 import os
 import sys
@@ -385,10 +386,13 @@ def main() -> None:
         report(job.models, out)
         tell_report(out)
         say(f"done in {time.perf_counter() - started:.0f} s on {ranks()} rank{'s' * (ranks() > 1)}")
-    # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out.
+    # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out. So can one
+    # that drops, after the barrier, what was gathered before it: it needs the interpreter, so it gets a moment.
     del job
+    gc.collect()
     if dist.is_initialized():
         dist.barrier()
+        time.sleep(0.1)
         dist.destroy_process_group()
 
 

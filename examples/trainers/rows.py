@@ -11,6 +11,7 @@ import gc
 import gzip
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -172,4 +173,5 @@ def leave_group() -> None:
     gc.collect()  # models are in cycles
     if dist.is_initialized():
         dist.barrier()  # gloo's threads may abort a rank that leaves while others still talk to it
+        time.sleep(0.1)  # in which they drop what was gathered before the barrier; they need the interpreter for it
         dist.destroy_process_group()

@@ -12,6 +12,7 @@ model: the last temperature stays, and yesterday comes again.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import logging
@@ -256,6 +257,7 @@ def main() -> None:
     loss = float(trainer.callback_metrics["val_loss"])
     trainer.test(model, datamodule=module, verbose=False)
     if torch.distributed.is_initialized():
+        gc.collect()  # of the DDP model, which holds the group as well
         torch.distributed.destroy_process_group()  # its threads end here, not while the interpreter does
     if not trainer.is_global_zero:
         return

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import multiprocessing
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -91,4 +92,5 @@ def leave_group() -> None:
     """
     gc.collect()
     dist.barrier()  # gloo's threads sometimes abort a process that leaves the group while others still talk to it
+    time.sleep(0.05)  # in which they drop what was gathered before the barrier
     dist.destroy_process_group()
