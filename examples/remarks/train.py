@@ -387,7 +387,7 @@ def main() -> None:
         tell_report(out)
         say(f"done in {time.perf_counter() - started:.0f} s on {ranks()} rank{'s' * (ranks() > 1)}")
     # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out.
-    # So can one that drops what was gathered before the barrier: it needs the interpreter, and gets a moment to have it.
+    # So can one that drops what was gathered before the barrier. It needs the interpreter, and gets a moment for it.
     del job
     gc.collect()
     if dist.is_initialized():
