@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from headrace.checks import nearest
+from headrace.checks import duration_us, nearest
 from headrace.credentials import refuse_credentials
 from headrace.errors import SettingsError
 from headrace.printable import shown
@@ -35,6 +35,20 @@ def never_groups(why: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def known_duration(name: str, value: str, *, remedy: str = "leave it out", other: str = "") -> str:
+    """Return a time such as 30d as it is. Raises `ValueError`, as pydantic asks, for other texts and no time at all.
+
+    remedy: what to do about the latter; other: what else a text may be.
+    """
+    try:
+        none = not duration_us(name, value)
+    except SettingsError as error:
+        raise ValueError(f"{error}{other}") from None
+    if none:
+        raise ValueError(f"{name} is {value!r}, which is no time at all; {remedy}")
+    return value
 
 
 def _as_paths(value: object) -> object:

@@ -19,10 +19,11 @@ import pyarrow as pa
 from headrace.arrays import I64, U16, U64, Bools
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.draws import GAMMA, mix
-from headrace.formats.content import NOTHING, Repeated, count_sorted, tagged
+from headrace.formats.content import NOTHING, Repeated, tagged
 from headrace.histories.codec.rows import Measurements
 from headrace.histories.config import Histories
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
+from headrace.run.repeats import keep_words
 
 REASON = "duplicate"
 _AT_ONCE = 1 << 15  # measurements that are hashed at a time, so that they stay in the processor's memory
@@ -132,14 +133,7 @@ def keep_counted(files: TaskFiles, number: int, contents: Contents, decision: De
     """Leave the contents of the entities that were written, with the number of their split."""
     stays = ~decision.goes
     words = tagged(contents.digests()[stays], (~decision.trains[stays]).astype(np.uint8))
-    words.sort()
-    files.write_arrow(counted_file(number), pa.table({"content": words}))
-
-
-def counted(run: Path, partitions: Sequence[int], splits: Sequence[str]) -> Repeated:
-    """Count the entities that repeat others among those that were written."""
-    parts = [read_arrow(run / counted_file(number))["content"].to_numpy() for number in partitions]
-    return count_sorted(parts, splits)
+    keep_words(files, counted_file(number), words)
 
 
 def facts(settings: Histories, found: Repeated) -> dict[str, Any]:

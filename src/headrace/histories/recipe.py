@@ -18,7 +18,7 @@ from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.config import WORKING_BYTES, Histories
-from headrace.histories.duplicates import REASON, Decision, counted, decide, told
+from headrace.histories.duplicates import REASON, Decision, counted_file, decide, told
 from headrace.histories.duplicates import facts as duplicates_facts
 from headrace.histories.parse import REASONS, check_columns, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
@@ -27,6 +27,7 @@ from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
+from headrace.run.repeats import count_kept
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 
@@ -156,7 +157,7 @@ def _outcome(
     entities = {split: of_split(split, "entities") for split in SPLITS}
     duplicates: dict[str, Any] = {}
     if settings.duplicates != "allow":
-        repeated = counted(context.run, range(partitions), SPLITS)
+        repeated = count_kept(context.run, map(counted_file, range(partitions)), SPLITS)
         duplicates = duplicates_facts(settings, repeated)
         context.warn(told(settings, repeated, entities))
     first: dict[str, str] = {}

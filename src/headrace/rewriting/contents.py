@@ -21,10 +21,11 @@ from headrace.dataset.contents import names_told, repeats_told, roles_of
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun
 from headrace.errors import InputError, SettingsError
-from headrace.formats.content import NOTHING, Repeated, content_columns, count_sorted, row_digests, tagged
+from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
 from headrace.recipe import registration_of_run
 from headrace.rewriting.settings import Rewrite
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
+from headrace.run.repeats import keep_words
 from headrace.stream.audit.exclude import IN_BENCHMARK
 from headrace.stream.audit.overlap import Benchmarks, texts_of
 
@@ -131,15 +132,7 @@ def counted_file(number: int) -> str:
 
 def keep_digests(files: TaskFiles, number: int, digests: Sequence[U64], split: int) -> None:
     """Leave the digests of the rows of a piece that were written, with the number of their split."""
-    words = tagged(np.concatenate([np.empty(0, np.uint64), *digests]), split)
-    words.sort()
-    files.write_arrow(counted_file(number), pa.table({"content": words}))
-
-
-def counted(run: Path, pieces: int, splits: Sequence[str]) -> Repeated:
-    """Count the repeats among the rows that were written."""
-    parts = [read_arrow(run / counted_file(number))["content"].to_numpy() for number in range(pieces)]
-    return count_sorted(parts, splits)
+    keep_words(files, counted_file(number), tagged(np.concatenate([np.empty(0, np.uint64), *digests]), split))
 
 
 def told(found: Repeated, rows: Mapping[str, int], compared: Sequence[str]) -> Iterator[str]:

@@ -35,7 +35,7 @@ from headrace.rewriting.contents import (
     check_left,
     compare,
     compared_columns,
-    counted,
+    counted_file,
     decide,
     keep_digests,
     told,
@@ -43,6 +43,7 @@ from headrace.rewriting.contents import (
 from headrace.rewriting.settings import Rewrite
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
+from headrace.run.repeats import count_kept
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
@@ -157,7 +158,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     index, totals = tally(shards, source.splits)
     facts["duplicates"] = None
     if compared:
-        repeats = counted(context.run, len(pieces), order)
+        repeats = count_kept(context.run, map(counted_file, range(len(pieces))), order)
         context.warn(told(repeats, {split: each.rows for split, each in totals.items()}, compared))
         facts["duplicates"] = {
             "are": settings.duplicates,

@@ -21,13 +21,14 @@ import pyarrow as pa
 from headrace.arrays import I64, U64, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.errors import SettingsError
-from headrace.formats.content import NOTHING, Repeated, among, count_repeats, count_sorted, tagged
+from headrace.formats.content import NOTHING, among, count_repeats, tagged
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.near.shingles import Shingles, shingles_of_texts
-from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
+from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.near import Near, Part, find_near
+from headrace.run.repeats import count_kept
 from headrace.split.allocate import allocate
 from headrace.split.content import Content, Leave, row_numbers
 from headrace.split.scan import Scanned, alike_file, read_scan
@@ -182,15 +183,9 @@ def _again(digests: U64) -> U64:
     return np.unique(digests[1:][digests[1:] == digests[:-1]])
 
 
-def counted(run: Path, shards: int) -> Repeated:
-    """Count the repeats among the kept rows, as pass 2 left them."""
-    parts = [read_arrow(run / content_file(number))["content"].to_numpy() for number in range(shards)]
-    return count_sorted(parts, SPLITS)
-
-
 def facts(context: RunContext, plan: SplitPlan, shards: int) -> dict[str, Any]:
     """Say what the manifest says of rows with the same content, and of near rows if they were looked for."""
-    found, near = counted(context.run, shards), {}
+    found, near = count_kept(context.run, map(content_file, range(shards)), SPLITS), {}
     if plan.near is not None:
         words = _gathered(context, plan, shards, _alike_words)
         joined = count_repeats(words, SPLITS)

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from headrace.checks import duration_us
-from headrace.errors import SettingsError
-from headrace.settings import Settings
+from headrace.settings import Settings, known_duration
 
 MOST_FOLDS = 1000
 _FORMS = "rolling:n=5,step=30d or group-kfold:k=5"
@@ -35,13 +34,8 @@ class Rolling(Settings):
         name = str(field.field_name)
         if name == "window" and value == "expanding":
             return value
-        try:
-            if not duration_us(name, value):
-                raise ValueError(f"{name} is {value!r}, which is no time at all; give one such as 30d")
-        except SettingsError as error:
-            other = ", or expanding" if name == "window" else ""
-            raise ValueError(f"{error}{other}") from None
-        return value
+        other = ", or expanding" if name == "window" else ""
+        return known_duration(name, value, remedy="give one such as 30d", other=other)
 
     @property
     def step_us(self) -> int:

@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import duration_us
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Duplicates, Names
+from headrace.settings import Duplicates, Names, known_duration
 from headrace.split.fold_settings import Folds, GroupKFold
 from headrace.split.joins.features import Features, files_of, listed
 from headrace.storage.settings import LocalPath, Places
@@ -223,12 +223,7 @@ class TemporalSplit(RecipeSettings):
     @field_validator("gap", "label_horizon")
     @classmethod
     def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
-        try:
-            if value is not None and not duration_us(field.field_name or "", value):
-                raise ValueError(f"{field.field_name} is {value!r}, which is no time at all; leave it out")
-        except SettingsError as error:
-            raise ValueError(str(error)) from None
-        return value
+        return None if value is None else known_duration(str(field.field_name), value)
 
     @model_validator(mode="after")
     def _consistent(self) -> TemporalSplit:

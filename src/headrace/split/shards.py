@@ -30,6 +30,7 @@ from headrace.formats.text_columns import typed
 from headrace.formats.write import Piece, ShardWriter, Written
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
+from headrace.run.repeats import keep_words
 from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
@@ -288,9 +289,7 @@ def split_shard(
             files.finished(writers[split].path, targets[split], result)
     if plan.content is not None:
         kept = classes <= _CLASS["test"]
-        words = tagged(np.concatenate(digests)[kept], classes[kept])
-        words.sort()
-        files.write_arrow(content_file(number), pa.table({"content": words}))
+        keep_words(files, content_file(number), tagged(np.concatenate(digests)[kept], classes[kept]))
     counts = np.bincount(classes, minlength=len(codes))
     dated = plan.settings.splits if plan.folding is None else list(written)
     return {

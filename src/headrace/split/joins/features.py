@@ -10,10 +10,9 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import duration_us
 from headrace.dataset.tables import with_paths
-from headrace.errors import SettingsError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
-from headrace.settings import Names, Settings
+from headrace.settings import Names, Settings, known_duration
 from headrace.storage.settings import Places
 
 
@@ -55,12 +54,7 @@ class Features(Settings):
     @field_validator("max_age")
     @classmethod
     def _known_duration(cls, value: str | None) -> str | None:
-        try:
-            if value is not None and not duration_us("max_age", value):
-                raise ValueError(f"max_age is {value!r}, which is no time at all; leave it out")
-        except SettingsError as error:
-            raise ValueError(str(error)) from None
-        return value
+        return None if value is None else known_duration("max_age", value)
 
     @field_validator("time_format")
     @classmethod
