@@ -27,7 +27,7 @@ ROWS, SHARDS = 100_000, 4
 KILLED_AFTER = "step 40:"
 LASTS, HELD = 10.0, 5.0  # seconds: of the recording, and of its last picture
 TYPED = 0.8  # seconds that a command takes to be typed
-WIDTH, LINE, TOP, LEFT = 760, 24, 58, 24
+WIDTH, LINE, TOP, LEFT = 560, 24, 58, 24
 
 Line = tuple[float, str, str]  # second, class, text
 
