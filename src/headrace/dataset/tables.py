@@ -51,9 +51,13 @@ def is_table(value: object) -> bool:
 def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
     """Replace every table in a value by the directory of its copy; lists and mappings are looked into.
 
-    An address of a snapshot is a table too; see `dataset.snapshots`.
+    An address of a snapshot or of a dataset on the hub is a table too; see `dataset.snapshots` and `dataset.hub`.
     """
     if isinstance(value, str | PurePath):
+        if str(value).startswith("hf:/"):  # a `Path` of an address has one slash less
+            from headrace.dataset.hub import fetched
+
+            return fetched(value, cache_dir)
         snapshot = read_snapshot(value)
         return value if snapshot is None else keep(snapshot[1], cache_dir, version=snapshot[0])
     if is_table(value):

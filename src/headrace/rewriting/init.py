@@ -11,6 +11,7 @@ from headrace.cli.init.asked import AskedRewrite
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, look
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
+from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
 from headrace.formats.schema import is_text, type_named
 from headrace.formats.source import common_schema, survey
@@ -25,7 +26,7 @@ _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
     """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    path = path_of(asked.source[0])
+    path = path_of(with_paths(asked.source[0]))
     empty: list[str] = []
     types: list[Section] = []
     if len(asked.source) == 1 and path.is_dir() and is_prepared(path):

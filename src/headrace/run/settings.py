@@ -33,8 +33,8 @@ class RecipeSettings(Settings):
         super().__init__(**{name: with_paths(value) for name, value in values.items()})
 
     def config(self) -> dict[str, Any]:
-        """All settings as JSON."""
-        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
+        """All settings as JSON; views of the hub as the addresses that they are of."""
+        return {"recipe": self.recipe_name, **_with_addresses(self.model_dump(mode="json"))}
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output."""
@@ -66,3 +66,13 @@ class RecipeSettings(Settings):
         """Do the work in the run directory; see `headrace.prepare`."""
         outcome: Outcome = import_module(self.executed_by).execute(self, context, files)
         return outcome
+
+
+def _with_addresses(value: Any) -> Any:
+    from headrace.formats.saved import address_of  # settings alone load no data libraries
+
+    if isinstance(value, dict):
+        return {name: _with_addresses(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_addresses(each) for each in value]
+    return (address_of(value) or value) if isinstance(value, str) else value

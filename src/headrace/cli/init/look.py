@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.checks import nearest
 from headrace.cli.init.times import is_typed_time, time_format
+from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
 from headrace.formats.listing import list_files
 from headrace.formats.partitions import partition_types
@@ -81,7 +82,7 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
 
     Raises `InputError` where there are no files or one cannot be read.
     """
-    listing = list_files(source)
+    listing = list_files(with_paths(list(source)))  # addresses of tables too
     chosen = evenly(len(listing.names), files)
     types = partition_types(listing.names)
     tables = [
