@@ -1,5 +1,6 @@
 """Datasets of the hub are sources at a commit: what the client fetches from a hub on this machine, checked and pinned."""
 
+import importlib
 import io
 import json
 import os
@@ -16,8 +17,11 @@ from hub_server import Handler, Repository, serving
 from snapshot_cases import LISTINGS, listings
 
 import headrace
+from headrace.cli.init.look import look
 from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats.hub_files import choose
+from headrace.formats.listing import list_files
+from headrace.packing.blend import blend_of
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 
@@ -52,19 +56,28 @@ def repository() -> Repository:
 def asked(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What a hub with one repository is asked."""
     with serving({NAME: repository}) as (url, requests):
-        constants = __import__("huggingface_hub.constants").constants
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setattr(constants, "ENDPOINT", url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        set_up(
+            monkeypatch,
+            ENDPOINT=url,
+            HUGGINGFACE_CO_URL_TEMPLATE=url + "/{repo_id}/resolve/{revision}/{filename}",
+            HF_HUB_CACHE=str(tmp_path / "hub"),
+            HF_TOKEN_PATH=str(tmp_path / "token"),
+            HF_HUB_OFFLINE=False,
+        )
         yield requests
 
 
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(__import__("huggingface_hub.constants").constants, "HF_HUB_OFFLINE", True)
+def set_up(monkeypatch: pytest.MonkeyPatch, **constants: object) -> None:
+    """Give the client constants, which it reads of the environment when it is imported, wherever it keeps them."""
+    importlib.import_module("huggingface_hub.hf_api")
+    for module in [each for name, each in sys.modules.items() if name.startswith("huggingface_hub")]:
+        for name, value in constants.items():
+            if name in vars(module):
+                monkeypatch.setattr(module, name, value)
+    # Clients before 1.0 keep a session that is offline, or not, for good.
+    getattr(importlib.import_module("huggingface_hub.utils"), "reset_sessions", int)()
 
 
 def told(requests: list[str]) -> list[str]:
@@ -209,9 +222,7 @@ def test_a_commit_is_the_same_run_and_the_same_order_on_any_machine(
     one = rewritten(f"{source}/data/test-*.parquet", tmp_path / "one")
     first = headrace.open(source).split_index("train").identity
     monkeypatch.setenv("HOME", str(tmp_path / "another"))
-    monkeypatch.setattr(
-        __import__("huggingface_hub.constants").constants, "HF_HUB_CACHE", str(tmp_path / "another/hub")
-    )
+    set_up(monkeypatch, HF_HUB_CACHE=str(tmp_path / "another/hub"))
     other = rewritten(f"{source}/data/test-*.parquet", tmp_path / "other")
 
     assert first == headrace.open(source).split_index("train").identity
@@ -266,7 +277,7 @@ def test_offline_the_last_commit_is_read_from_the_cache(
 ) -> None:
     online = numbers(f"hf://datasets/{NAME}", "train")
     asked.clear()
-    offline(monkeypatch)
+    set_up(monkeypatch, HF_HUB_OFFLINE=True)
 
     assert online == numbers(f"hf://datasets/{NAME}", "train")
     assert [] == told(asked)
@@ -276,7 +287,7 @@ def test_offline_the_last_commit_is_read_from_the_cache(
 
 
 def test_offline_what_was_never_seen_is_refused(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    offline(monkeypatch)
+    set_up(monkeypatch, HF_HUB_OFFLINE=True)
 
     with pytest.raises(InputError, match="did not give the commit of main.*HF_HUB_OFFLINE is set.*give the directory"):
         headrace.open(f"hf://datasets/{NAME}")
@@ -320,6 +331,25 @@ def test_a_recipe_takes_one_split_and_says_how(asked: list[str]) -> None:
         headrace.TemporalSplit(source=f"hf://datasets/{NAME}", **settings).source_files()
 
     assert f"{FIRST}/data/train-00000-of-00002.parquet" in str(raised.value)
+
+
+def test_a_recorded_configuration_makes_the_run_again(asked: list[str], tmp_path: Path) -> None:
+    first = rewritten(f"hf://datasets/{NAME}/data/train-*.parquet", tmp_path / "out")
+    settings = json.loads((first.run / "config.json").read_bytes())
+    del settings["recipe"]
+
+    assert "reused" == headrace.prepare(headrace.Rewrite(**settings), tmp_path / "out").how
+
+
+def test_a_blend_and_a_look_at_columns_take_addresses(asked: list[str], tmp_path: Path) -> None:
+    (tmp_path / "blend.json").write_text(
+        json.dumps({"datasets": [{"name": "v", "path": f"hf://datasets/{NAME}/data"}]})
+    )
+    (source,) = dict(blend_of(tmp_path / "blend.json"))["datasets"]
+    seen = look([f"hf://datasets/{NAME}/data/test-*.parquet"])
+
+    assert 3 == len(list_files(source["path"], splits="keep").names)
+    assert ["number", "text"] == list(seen.columns)
 
 
 @pytest.mark.parametrize("text", ["---\nconfigs: [\n---\n", "---\n"])
