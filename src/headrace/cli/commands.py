@@ -90,6 +90,9 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     if about.workers is not None:  # tokenizers' own threads, of which it asks once
         os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
+    inferred = getattr(recipe, "inferred_types", None)  # another package's recipe may have none
+    if inferred is not None and not about.as_json:
+        print_types(inferred)
     with progress_on(printer("err"), recipe.recipe_name, "quiet" if about.as_json else "full") as on_event:
         prepared = prepare(recipe, out, on_event=on_event, **about.options())
     if about.as_json:
@@ -115,6 +118,12 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     if page is not None:
         console.print(f"report  {printable(str(page))}", highlight=False)
     return prepared.run
+
+
+def print_types(types: Mapping[str, str]) -> None:
+    """Print types that were inferred, as --types takes them, beside the output."""
+    told = ",".join(f"{name}={word}" for name, word in types.items()) or "none; all text columns stay text"
+    printer("err").print(f"types of all rows  {printable(told, 10_000)}", highlight=False, soft_wrap=True)
 
 
 def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedRewrite
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, look
+from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, inferred, look
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
@@ -42,7 +42,7 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         rows = sum(len(table) for _, table in seen.tables)
         size, shards, names = seen.bytes, len(seen.names), list(seen.columns)
         if rows:
-            types = _type_sections(seen)
+            types = _type_sections(seen) if asked.types is None else inferred(seen)
             empty = [each.name for each in seen.columns.values() if each.missing == 1]
         kept = "All rows, in their order, as one split."
         about = (
