@@ -30,9 +30,9 @@ from headrace.formats.text_columns import nulled
 
 _WORDS = ("bool", "int64", "uint64", "float64", "date", "datetime")
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
-_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
-_EXACT_DIGITS = 15  # that any float64 keeps, and 10^15 numbers
-_SMALLEST = 2.3e-308  # below it a float64 has fewer digits
+_LENGTHS = pa.array([10, 16, 19, *range(21, 27)], pa.int32())  # 2024-12-31, … 23:59, … 23:59:59, … 23:59:59.123456
+_FIRST = 64
+_EXACT_DIGITS = 15  # that every float64 keeps
 
 
 def infer_types(
@@ -80,55 +80,61 @@ def _of_shard(
 
 def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
     """Return those of the words whose types hold all values."""
-    held = {"bool"} if pc.all(pc.is_in(values, value_set=pa.array(["true", "false"], values.type))).as_py() else set()
-    whole = _written_again(values, "int64") if {"int64", "uint64", "float64"} & set(words) else None
+    held: set[str] = set()
+    if "bool" in words and _all(pc.is_in(values, value_set=pa.array(["true", "false"], values.type))):
+        held.add("bool")
+    whole = _written_again(values, "int64") if {"int64", "uint64", "float64"} & {*words} else None
     if whole is not None:
-        least, most = pc.min_max(whole).values()
-        held |= {"int64"} | ({"uint64"} if least.as_py() >= 0 else set())
-        if least.as_py() >= -(10**_EXACT_DIGITS) and most.as_py() <= 10**_EXACT_DIGITS:
+        least, most = (each.as_py() for each in pc.min_max(whole).values())
+        held |= {"int64", "uint64"} if least >= 0 else {"int64"}
+        if max(-least, most) <= 10**_EXACT_DIGITS:
             held.add("float64")
     elif "uint64" in words and _written_again(values, "uint64") is not None:
         held.add("uint64")
     if "float64" in words and "float64" not in held and _keeps_numbers(values):
         held.add("float64")
-    if {"date", "datetime"} & set(words):
-        if _written_again(values, "date") is not None:
-            held |= {"date", "datetime"}
-        elif _all_match(values, _MOMENT) and _read(values, "datetime") is not None:
-            held.add("datetime")
+    if "date" in words and _written_again(values, "date") is not None:
+        held |= {"date", "datetime"}
+    elif "datetime" in words and _are_moments(values):
+        held.add("datetime")
     return tuple(word for word in words if word in held)
 
 
 def _read(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
     try:
+        values.slice(0, _FIRST).cast(TYPES[word])  # Arrow makes an error of each value that does not fit, which is slow
         return values.cast(TYPES[word])
     except pa.ArrowInvalid:
         return None
 
 
+def _all(found: pa.ChunkedArray) -> bool:
+    return bool(pc.all(found, min_count=0).as_py())
+
+
 def _written_again(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
     """Return values of a type if they are written again as they were; else None."""
     read = _read(values, word)
-    return read if read is not None and pc.all(pc.equal(read.cast(values.type), values)).as_py() else None
-
-
-def _all_match(values: pa.ChunkedArray, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
+    return read if read is not None and _all(pc.equal(read.cast(values.type), values)) else None
 
 
 def _keeps_numbers(values: pa.ChunkedArray) -> bool:
     """Tell whether float64 keeps every number: its shortest text is of the same number."""
-    read = _read(values, "float64") if _all_match(values, _NUMBER) else None
-    if read is None or not pc.all(pc.is_finite(read)).as_py():
+    read = _read(values, "float64")
+    if read is None or not _all(pc.is_finite(read)):
         return False
-    digits = _digits(values)
-    width = pc.utf8_length(digits)
-    doubtful = pc.or_(pc.greater(width, _EXACT_DIGITS), pc.and_(pc.greater(width, 0), pc.less(pc.abs(read), _SMALLEST)))
-    again = _digits(read.filter(doubtful).cast(values.type))
-    # Near numbers with equal digits are one number.
-    return bool(pc.all(pc.equal(digits.filter(doubtful), again), min_count=0).as_py())
+    again = read.cast(values.type)
+    other = pc.not_equal(again, values)  # texts of other forms, such as 1.50, or of other numbers
+    values, again = values.filter(other), again.filter(other)
+    # Both are near each other, so equal digits are one number.
+    return _all(pc.match_substring_regex(values, _NUMBER)) and _all(pc.equal(_digits(values), _digits(again)))
 
 
 def _digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the significant digits of numbers."""
     return pc.utf8_trim(pc.replace_substring_regex(texts, r"[eE].*$|[-.]", ""), "0")
+
+
+def _are_moments(values: pa.ChunkedArray) -> bool:
+    """Tell whether all are dates and times; Arrow reads no other form of these lengths."""
+    return _read(values, "datetime") is not None and _all(pc.is_in(pc.binary_length(values), value_set=_LENGTHS))
