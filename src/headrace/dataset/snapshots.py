@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any
@@ -21,11 +22,24 @@ _EXTRAS = {"delta": "deltalake", "iceberg": "pyiceberg", "lance": "pylance"}
 _METADATA = re.compile(r"v?([0-9]+).*\.metadata\.json", re.DOTALL)
 
 
-def read_snapshot(address: object) -> tuple[str, Any] | None:
-    """Open the snapshot that an address names; None where it names none. Returns words for it, and a table.
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version of a table, of which no row has been read.
 
-    The words hold the kind, the identity that the table gives itself where it has one, and the version. Raises
-    `MissingExtra` where the library is missing, and `InputError` where the table or version is, or cannot be read.
+    name: its kind, the identity that the table gives itself where it has one, and the version. files: a digest of
+    these, the schema and what the table says of each file that counts; such files are never written again.
+    """
+
+    name: str
+    files: str
+    table: Any
+
+
+def read_snapshot(address: object) -> Snapshot | None:
+    """Open the snapshot that an address names; None where it names none.
+
+    Raises `MissingExtra` where the library is missing, and `InputError` where the table or version is, or cannot be
+    read.
     """
     match = _ADDRESS.fullmatch(str(address)) if isinstance(address, str | PurePath) else None
     path = "" if match is None else os.path.abspath(os.path.expanduser(match[2]))
@@ -39,7 +53,7 @@ def read_snapshot(address: object) -> tuple[str, Any] | None:
     except ImportError as error:
         raise MissingExtra(_LIBRARIES[kind], _EXTRAS[kind]) from error
     try:
-        identity, table = {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
+        identity, files, table = {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
     except Exception as error:  # each library has families of its own
         if isinstance(error, InputError):
             raise
@@ -48,17 +62,23 @@ def read_snapshot(address: object) -> tuple[str, Any] | None:
             f"{address}: {_LIBRARIES[kind]} cannot read it ({lines[0][:300]}); check the path and the version, or"
             " export it to Parquet"
         ) from error
-    return f"{kind} {identity}", table
+    from headrace.digest import canonical_json, sha256_hex  # settings alone load no data libraries
+
+    name = f"{kind} {identity}"
+    return Snapshot(name, sha256_hex(canonical_json([name, *files])), table)
 
 
-def _delta(path: str, version: int | None) -> tuple[str, Any]:
+def _delta(path: str, version: int | None) -> tuple[str, list[Any], Any]:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
     table = DeltaTable(path, version=version)
-    return f"{table.metadata().id} {table.version()}", table
+    added = pa.table(table.get_add_actions()).select(["path", "size_bytes", "modification_time"])
+    files = [table.schema().to_json(), sorted(added.to_pylist(), key=lambda each: str(each["path"]))]
+    return f"{table.metadata().id} {table.version()}", files, table
 
 
-def _iceberg(path: str, version: int | None) -> tuple[str, Any]:
+def _iceberg(path: str, version: int | None) -> tuple[str, list[Any], Any]:
     from pyiceberg.table import StaticTable
 
     table = StaticTable.from_metadata(path if os.path.isfile(path) else _newest_metadata(path))
@@ -67,7 +87,13 @@ def _iceberg(path: str, version: int | None) -> tuple[str, Any]:
         known = ", ".join(str(each.snapshot_id) for each in table.snapshots()[-5:]) or "none"
         raise InputError(f"{path}: has no snapshot {'yet' if version is None else version}; the last are {known}")
     scan = table.scan(snapshot_id=snapshot.snapshot_id)
-    return f"{table.metadata.table_uuid} {snapshot.snapshot_id}", scan.to_arrow_batch_reader()
+    tasks = list(scan.plan_files())
+    parts = [
+        [each.file.file_path, each.file.file_size_in_bytes, sorted(one.file_path for one in each.delete_files)]
+        for each in tasks
+    ]
+    files = [str(scan.projection()), sorted(parts)]
+    return f"{table.metadata.table_uuid} {snapshot.snapshot_id}", files, scan.to_arrow_batch_reader()
 
 
 def _newest_metadata(path: str) -> str:
@@ -81,8 +107,9 @@ def _newest_metadata(path: str) -> str:
     return os.path.join(directory, numbered[-1][1])
 
 
-def _lance(path: str, version: int | None) -> tuple[str, Any]:
+def _lance(path: str, version: int | None) -> tuple[str, list[Any], Any]:
     import lance
 
     table = lance.dataset(path, version=version)
-    return str(table.version), table.scanner(scan_in_order=True).to_reader()
+    files = [path, str(table.schema), [str(each.metadata.to_json()) for each in table.get_fragments()]]
+    return str(table.version), files, table.scanner(scan_in_order=True).to_reader()
