@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import headrace
+from commands import headrace as headrace_command
 from headrace.dataset import tables
 from headrace.dataset.tables import keep, remove_unused
 

@@ -5,9 +5,7 @@ per machine. `huggingface_hub` fetches them into its own cache, by its own rules
 HF_HUB_OFFLINE). Each file is checked against the digest that the hub's listing gives, SHA-256 of large files and git's
 SHA-1 of others, and again when its size or times are no longer those that were checked.
 
-What the rest of headrace sees is a view: a directory in headrace's cache with a link, called like the commit, to the
-snapshot in the hub's cache, and a record of the files and splits (see `formats.saved`). The commit is in the name of
-every file, so it is part of the fingerprint of a source, of a run id, and of what ranks compare before the first batch.
+What the rest of headrace sees is a view of the files of that commit (see `dataset.views`).
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,11 +23,12 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from headrace.credentials import refuse_credentials
+from headrace.dataset.views import is_whole, write_view
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard, InputError, MissingExtra
 from headrace.formats.hub_files import choose
-from headrace.formats.saved import VIEW, is_saved, saved_files
+from headrace.formats.saved import is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage import local
 
@@ -70,7 +68,7 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None) -> Pat
     name = repository.partition("/")[2] + (f"-{sha256_hex(path.encode())[:8]}" if path else "")
     view = local.make_directory(home / commit) / name  # what it is called may name a dataset of a blend
     with local.alone(home / f".{commit}.lock"), _quiet(huggingface_hub):
-        if not _is_whole(view, commit):
+        if not is_whole(view):
             _make(view, hub, commit, path)
     return view
 
@@ -169,21 +167,9 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     if missing is not None:
         raise InputError(f"{hub.address}: {missing} is listed by the dataset and not in the repository; upload it")
     paths = _fetch_all(hub, commit, names, listing)
-    record = {
-        "address": f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}",
-        "splits": {split: [f"{commit}/{name}" for name in own] for split, own in splits.items()},
-        "checked": {f"{commit}/{name}": _stamp(each) for name, each in zip(names, paths, strict=True)},
-    }
-    made = local.temporary_for(view)
-    try:
-        with local.storing(view):
-            made.mkdir()
-            (made / commit).symlink_to(_snapshot(paths, names))
-            (made / VIEW).write_bytes(canonical_json(record))
-            shutil.rmtree(view, ignore_errors=True)
-            made.rename(view)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    files = dict(zip(names, paths, strict=True))
+    address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
+    write_view(view, address, {split: {name: files[name] for name in own} for split, own in splits.items()})
 
 
 def _fetch_all(hub: _Hub, commit: str, names: Sequence[str], listing: Mapping[str, Sequence[Any]]) -> list[Path]:
@@ -193,20 +179,6 @@ def _fetch_all(hub: _Hub, commit: str, names: Sequence[str], listing: Mapping[st
 def _snapshot(paths: Sequence[Path], names: Sequence[str]) -> Path:
     """Return the directory that the names are relative to."""
     return paths[0].parents[names[0].count("/")]
-
-
-def _is_whole(view: Path, commit: str) -> bool:
-    """Tell whether the view is there, and its files are those that were checked."""
-    try:
-        checked = json.loads((view / VIEW).read_bytes())["checked"]
-        return all(_stamp(view / name) == stamp for name, stamp in checked.items()) and (view / commit).is_dir()
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _stamp(path: Path) -> list[int]:
-    stat = path.stat()
-    return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 def _git_digest(path: Path) -> str:

@@ -5,7 +5,8 @@ shards of an earlier save, are not rows. A `DatasetDict` is a folder whose datas
 split is a `Dataset` in a folder of that name. The features in dataset_info.json say how to show values, such as the
 names of classes; the types of the columns are those of the Arrow files, so they are not needed to read rows.
 
-A view of a commit on the hub (see `dataset.hub`) is read in the same way: its record lists the files of each split.
+A view of a commit on the hub or of a version of a table (see `dataset.views`) is read in the same way: its record lists
+the files of each split.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from headrace.errors import InputError
 from headrace.formats.detect import Kind, kind_of_name, reading
 from headrace.formats.foreign import layout_of
 
-VIEW = ".hub.json"  # the record of a view of a commit on the hub
-_IN_VIEW = re.compile(r"(.*/hub/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
+VIEW = ".view.json"  # the record of a view
+_IN_VIEW = re.compile(r"(.*/(?:hub|tables)/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
 _DICT, _STATE = "dataset_dict.json", "state.json"
 _ONE_NAME = re.compile(r"[^/\\\0.][^/\\\0]*")
 _INDICES = ("_indices_data_files", "_indices_files")
 
 
 def is_saved(directory: Path, names: Collection[str]) -> bool:
-    """Check whether `save_to_disk` wrote a directory, or it is a view of the hub. names: of its entries."""
+    """Check whether `save_to_disk` wrote a directory, or it is a view. names: of its entries."""
     if VIEW in names:
         return True
     layout = layout_of(directory, names)
@@ -58,13 +59,13 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
 
 
 def view_of(path: str | Path) -> Path | None:
-    """Return the view of the hub that a path is or lies in, a directory whose parent is called like the commit."""
+    """Return the view that a path is or lies in, a directory whose parent is called like the version."""
     match = _IN_VIEW.fullmatch(str(path))
     return Path(match[1]) if match is not None and os.path.isfile(os.path.join(match[1], VIEW)) else None
 
 
 def address_of(path: str | Path) -> str | None:
-    """Return the address on the hub, at its commit, of a view or of a file in one; None for other paths."""
+    """Return the address, with its version, of a view or of a file on the hub in one; None for other paths."""
     view = view_of(path)
     if view is None:
         return None

@@ -266,7 +266,8 @@ def _publish(job: _Job, outcome: Outcome) -> Manifest:
     if empty:
         on_event(Note("warning", told_empty(empty, outcome.source["files"])))
     views = {view for path, _ in job.files if (view := view_of(path)) is not None}
-    hub = {"hub": sorted(str(address_of(view)) for view in views)} if views else {}
+    told = sorted(address for view in views if (address := str(address_of(view))).startswith("hf://"))
+    hub = {"hub": told} if told else {}  # other addresses are paths of this machine
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
