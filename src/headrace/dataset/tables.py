@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from headrace.dataset.snapshots import read_snapshot
+from headrace.dataset.snapshots import Snapshot, read_snapshot
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
 
             return fetched(value, cache_dir)
         snapshot = read_snapshot(value)
-        if snapshot is None:
-            return value
-        return keep(snapshot.table, cache_dir, version=snapshot.name, known_by=snapshot.files)
+        return value if snapshot is None else _opened(snapshot, cache_dir)
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
@@ -72,6 +70,30 @@ def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
     if isinstance(value, list | tuple) and any(not isinstance(each, int | float) for each in value):
         return [with_paths(each, cache_dir) for each in value]
     return value
+
+
+def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
+    """Return a view of the files of a snapshot where they are its rows, else the copy of these."""
+    from headrace.dataset.local_shards import cache_directory
+    from headrace.dataset.views import is_whole, write_view
+
+    kind, _, path = snapshot.address.partition(":")
+    name = Path(path.rpartition("@")[0]).name or "table"
+    view = cache_directory(cache_dir) / "tables" / f"{kind}--{name}" / snapshot.digest[:40] / name
+    files = None if is_whole(view) else snapshot.plain()
+    if files is not None:
+        shards = {f"part-{number:05d}.parquet": Path(each) for number, each in enumerate(files)}
+        write_view(view, snapshot.address, {"": shards})
+    if files is not None or is_whole(view):
+        return view
+    try:
+        return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=snapshot.digest)
+    except OSError as error:  # what cannot be written is a `StoreError`
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f"{snapshot.address}: a file of it cannot be read ({lines[0][:300]}); it may have been removed, such as by"
+            " VACUUM: give a newer version, or restore the file"
+        ) from error
 
 
 def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "", known_by: str = "") -> Path:
