@@ -140,6 +140,10 @@ def datasets_dataset() -> None:
     _table()["all"].to_datasets()
 
 
+def hub_open() -> None:
+    headrace.open("hf://datasets/mill/visits", cache_dir="cache")
+
+
 def delta_open() -> None:
     headrace.open("delta:.")
 

@@ -39,7 +39,7 @@ from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.formats.open_parquet import open_file
 from headrace.formats.partitions import partition_types
-from headrace.formats.saved import saved_files
+from headrace.formats.saved import saved_files, view_of
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
@@ -166,7 +166,7 @@ def passed_over(settings: Series) -> list[str]:
         return found
     for each in (*settings.source, *settings.region_time_series_base_dirs.values()):
         directory = _absolute(each)
-        if place_of(directory).reads == "calls" and directory.is_dir():
+        if place_of(directory).reads == "calls" and directory.is_dir() and view_of(directory) is None:
             with os.scandir(directory) as entries:
                 found += [
                     str(directory / entry.name)

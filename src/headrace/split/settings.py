@@ -44,6 +44,7 @@ class TemporalSplit(RecipeSettings):
 
     recipe_name: ClassVar[str] = "temporal_split"
     executed_by: ClassVar[str] = "headrace.split.recipe"
+    untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets")
     later: ClassVar[Sequence[tuple[str, ...]]] = (
         ("gap",),
         ("label_horizon",),
@@ -176,7 +177,8 @@ class TemporalSplit(RecipeSettings):
     types: TypeWords = Field(
         default_factory=dict,
         json_schema_extra=_COLUMNS,
-        description="Types of text columns, e.g. distance=int32; Parquet holds them so, streams deliver them so.",
+        description="Types of text columns, e.g. distance=int32, which Parquet holds and streams deliver; infer: those "
+        "that hold all values.",
     )
     null_values: Names = Field(
         (),

@@ -303,7 +303,8 @@ def open_dataset(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Dataset:
     """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
-    TSV, JSON lines, or a table of another library (see `headrace.dataset.tables`), which is written into the cache.
+    TSV, JSON lines, a dataset of the hub (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`), or a table
+    of another library (see `headrace.dataset.tables`), which is written into the cache.
 
     Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
