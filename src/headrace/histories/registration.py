@@ -20,6 +20,7 @@ REGISTRATION = Registration(
     ),
     stages={
         "gather": ("gather measurements", "shards"),
+        "dictionary": ("sort texts", "dictionaries"),
         "compare": ("compare entities", "partitions"),
         "order": ("order entities", "partitions"),
         "rows": ("list rows", "files"),
