@@ -126,7 +126,9 @@ def merge_texts(files: TaskFiles, role: str, column: str, shards: int, seed: int
         with pa.ipc.new_file(file, SCHEMA) as writer:
             for texts in _merged(batches, most):
                 if count + len(texts) > MOST_TEXTS:
-                    raise InputError(f"column {column!r} has more than {MOST_TEXTS:,} distinct texts, which have no codes")
+                    raise InputError(
+                        f"column {column!r} has more than {MOST_TEXTS:,} distinct texts, which have no codes"
+                    )
                 table = _as_table(texts)
                 with storing(temporary):
                     writer.write_table(table.combine_chunks())
