@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.run.prepare import Outcome
 
 Kind = Literal["address", "number", "text"]
-ValueType = Literal["int32", "int64", "float32", "float64", "category"]
+VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
 BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]
 
@@ -35,7 +35,10 @@ def _as_bytes(value: object) -> object:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
-def _sorted(types: Mapping[str, ValueType]) -> Mapping[str, ValueType]:
+def _known_types(types: Mapping[str, str]) -> Mapping[str, str]:
+    for name, word in types.items():
+        if word not in VALUE_TYPES:
+            raise ValueError(f"values has {name}={word}, which is not a type; choose one of {', '.join(VALUE_TYPES)}")
     return dict(sorted(types.items()))
 
 
@@ -49,7 +52,7 @@ class Histories(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "histories"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"), ("values",))
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"), ("values",), ("null_values",))
 
     source: Places = Field(
         min_length=1, description="Files, directories or glob patterns; shards and rows in any order."
@@ -75,15 +78,16 @@ class Histories(RecipeSettings):
     value: str | None = Field(
         "rtt", min_length=1, description="Column of the latency; none unless given beside values."
     )
-    values: Annotated[Mapping[str, ValueType], AfterValidator(_sorted)] = Field(
+    values: Annotated[Mapping[str, str], AfterValidator(_known_types)] = Field(
         default_factory=dict,
-        description="More columns of a measurement and their types: int32, int64, float32, float64 or category, e.g. "
+        description="More columns of a measurement and their types: int8 to int64, float32, float64 or category, e.g. "
         "price=float32.",
     )
     value_unit: Literal["us", "ms", "s"] = Field("ms", description="Unit of the latency.")
     missing: ValueRule = Field("failed", description="What nulls and NaN are; drop: dropped and counted.")
     negative: ValueRule = Field("failed", description="What values below 0 are.")
     zero: Literal["value", "failed", "drop", "error"] = Field("value", description="What 0 is; value: a latency.")
+    null_values: Names = Field((), description="Texts that mean null, as an empty text does; e.g. NA.")
     bad_rows: BadRows = Field(
         "error", description="Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
     )

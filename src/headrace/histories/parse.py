@@ -8,7 +8,7 @@ and counted, as the settings say. Text is parsed once per distinct value of a ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from headrace.formats.detect import stem_of_name
 from headrace.formats.schema import few, hint, is_text
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.formats.write import Written
 from headrace.histories.codec import addresses
 from headrace.histories.codec.addresses import Addresses, Kind
@@ -34,6 +34,7 @@ from headrace.histories.codec.latencies import Codes, encode_latencies
 from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import ShardTexts, hash_ids, hashed_addresses
+from headrace.histories.failures import Failed, count_failed
 from headrace.histories.piece import Parsed, PieceWriter, hash_entities, sampled
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import created, storing
@@ -80,10 +81,14 @@ class Coded:
 
 @dataclass
 class Dropped:
-    """Rows that are no measurements: reason → rows, and reason → where the first of them is and what it holds."""
+    """Rows that are no measurements: reason → rows, and reason → where the first of them is and what it holds.
+
+    failed: of measurements that failed, reason → rows, where the first of them is, and the first values.
+    """
 
     rows: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Failed] = field(default_factory=dict)
 
 
 def parse_chunk(
@@ -93,7 +98,9 @@ def parse_chunk(
 
     Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
     """
-    n = len(rows)
+    n, given = len(rows), table
+    if settings.null_values:
+        table = pa.table({name: nulled(table[name], settings.null_values) for name in table.column_names})
     reason = np.zeros(n, np.int8)  # 0: a measurement, k: REASONS[k - 1]
     of_column = np.zeros(n, np.int8)  # 0: of the latency, k: of the k-th of the value columns
 
@@ -102,7 +109,7 @@ def parse_chunk(
         _blame(reason, mask, word)
 
     micros = _times(table[settings.time], settings, blame)
-    coded = partial(code_addresses, seed=settings.seed, compiled=compiled)
+    coded = partial(code_addresses, seed=settings.seed, null_values=settings.null_values, compiled=compiled)
     if settings.entity_from == "file_name":
         own = coded(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
         entity = Coded(own.distinct, np.full(n, own.place[0]), own.texts)
@@ -121,8 +128,10 @@ def parse_chunk(
         numbers = _numbers(table[settings.value], settings.value, blame)
         codes = _codes(numbers, settings, reason, compiled=compiled)
     more, categories = _values(table, settings, blame, coded)
+    if settings.value is not None:
+        count_failed(numbers, codes.codes, reason, (rows, place.name), dropped.failed)
     if reason.any():
-        _settle(table, rows, place, settings, (reason, of_column), dropped)
+        _settle(given, rows, place, settings, (reason, of_column), dropped)
     keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
     of_texts = {"entity": entity, **({} if peer is None else {"peer": peer}), **categories}
     texts = {role: _used(each, keep) for role, each in of_texts.items() if each.texts is not None}
@@ -206,21 +215,22 @@ def code_addresses(
     name: str,
     *,
     seed: int = 0,
+    null_values: Sequence[str] = (),
     compiled: bool = False,
     repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
     """Code a column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
 
-    seed: of the hashes of texts. compiled: addresses by numba. Plain texts are then parsed row by row, which is faster
-    than finding out which are distinct; with repeats="stay", or where hardly any repeat, it is not found out, and
-    addresses may come more than once.
+    seed: of the hashes of texts; null_values: texts that are null. compiled: addresses by numba. Plain texts are then
+    parsed row by row, which is faster than finding out which are distinct; with repeats="stay", or where hardly any
+    repeat, it is not found out, and addresses may come more than once.
     """
     if compiled and kind == "address" and is_text(column.type):
         return _code_texts(column, name, repeats)
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
-    texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
+    texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, f"column {name!r}").combine_chunks()
     filled = pc.fill_null(texts, "") if texts.null_count else texts
     if compiled and kind == "address":
         from headrace.histories.codec.text_kernels import parse_texts
@@ -380,6 +390,8 @@ def _tell(table: pa.Table, at: tuple[int, int, int], place: Place, settings: His
         peer_kind=settings.peer_kind,
         time=advice(value, " or ".join(settings.time_format), "time_format") if part == "time" else "",
     )
+    if word.startswith("unreadable") and value in MEANS_MISSING:
+        told += f"; if {value!r} means missing, give null_values={value!r}"
     shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
     return f"row {number}: {name} is {shown}, which {told}"
 
@@ -452,6 +464,7 @@ def gather_shard(
         **counts,
         "dropped": dropped.rows | ({"not_sampled": not_sampled} if not_sampled else {}),
         "first_dropped": dropped.first,
+        "failed_by": dropped.failed,
     }
 
 

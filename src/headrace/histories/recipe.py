@@ -22,6 +22,7 @@ from headrace.histories.config import Histories
 from headrace.histories.dictionary import dictionary_file, merge_texts
 from headrace.histories.duplicates import REASON, Decision, counted_file, decide, told
 from headrace.histories.duplicates import facts as duplicates_facts
+from headrace.histories.failures import Failed, add_failed
 from headrace.histories.parse import REASONS, check_columns, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import SPLITS, compare_partition, directory_of, shard_name, write_partition, write_rows
@@ -193,6 +194,10 @@ def _outcome(
     first: dict[str, str] = {}
     for receipt in gathered:
         first = {**receipt.result["first_dropped"], **first}
+    failed: dict[str, Failed] = {}
+    for receipt in gathered:
+        for word, found in receipt.result["failed_by"].items():
+            add_failed(failed, word, found)
     lost = sum(count for word, count in dropped.items() if word != "not_sampled")
     if lost:
         why = "; ".join(f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items()))
@@ -213,6 +218,7 @@ def _outcome(
             "source_rows": {split: of_split(split, "measurements") for split in SPLITS},
             "entities": entities,
             "failed": total("failed"),
+            **({"failed_by": failed} if failed else {}),
             "clamped": total("clamped"),
             "backwards": total("backwards"),
             "first_dropped": first,

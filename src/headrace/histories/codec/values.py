@@ -9,23 +9,21 @@ missing float is NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64, U64, Bools
 
-ValueType = Literal["int32", "int64", "float32", "float64", "category"]
-VALUE_TYPES: tuple[ValueType, ...] = get_args(ValueType)
 Values = tuple[npt.NDArray[Any], ...]
 # The number of a type in a row is its place here; those of categories come first.
-STORED = tuple(np.dtype(each) for each in ("<u1", "<u2", "<u4", "<i4", "<i8", "<f4", "<f8"))
+STORED = tuple(np.dtype(each) for each in ("u1", "<u2", "<u4", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"))
 _MIX_A, _MIX_B = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
-def stored_type(kind: ValueType, categories: int = 0) -> np.dtype[Any]:
-    """Give the type that rows hold. categories: how many a category has."""
+def stored_type(kind: str, categories: int = 0) -> np.dtype[Any]:
+    """Give the type that rows hold. kind: as the settings call it; categories: how many a category has."""
     if kind != "category":
         return np.dtype(kind).newbyteorder("<")
     return next(each for each in STORED[:3] if categories < 1 << 8 * each.itemsize)
