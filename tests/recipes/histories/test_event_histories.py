@@ -37,7 +37,7 @@ def test_every_event_comes_back_with_its_texts_and_values(tmp_path: Path, format
         assert history["when"].is_sorted()
         assert history["part"].is_sorted()
     if format_ == "arrow":
-        longest = max(len(table["measurements"][0]) for table in _rows(prepared.run))
+        longest = max(len(table["measurements"][0].as_py()) for table in _rows(prepared.run))
         assert max_row_bytes == 1 or longest <= max_row_bytes
     assert headrace.verify(tmp_path / "out").problems == []
 
