@@ -9,7 +9,6 @@ entity, so only an entity with more measurements in one second than a slab has r
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -117,14 +116,13 @@ def open_partition(
 
     # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
     number = np.zeros(0, np.int64)
-    runs: list[Path] = []
+    runs: list[_Run] = []
     for block in _blocks(segments, of_segment, record, slab_rows):
         if has_peers:
             found, peer = distinct_peers(block, compiled=compiled)
             peers, number, of_found = _numbered(peers, number, found)
             peer = Peers(peer.place, of_found[peer.rank])
-        runs.append(temporary())
-        _write_run(runs[-1], _sorted([(block, peer)], count, compiled=compiled))
+        runs.append(_write_run(temporary(), _sorted([(block, peer)], count, compiled=compiled)))
     rank = None
     if has_peers:
         peers, mixed, numbered = _in_code_order(peers, Peers(np.zeros(0, np.int64), np.argsort(number)), coded[1])
@@ -227,49 +225,70 @@ def _ties_in_order(order: I64, entity: Ints, micros: I64, peer: Ints | None, cod
     return order
 
 
-def _write_run(path: Path, slab: Slab) -> None:
+@dataclass(frozen=True)
+class _Run:
+    """A file of sorted records. entity, micros: of every 256th; begin, end: its first and last second."""
+
+    path: Path
+    rows: int
+    entity: Ints
+    micros: I64
+    begin: int
+    end: int
+
+    def read(self, dtype: np.dtype[np.void], start: int, stop: int) -> Records:
+        """Read some records. Not mapped, so that memory holds no more of a run than is asked for."""
+        records = np.empty(stop - start, dtype)
+        read_into(records, self.path, start * dtype.itemsize)
+        return records
+
+
+def _write_run(path: Path, slab: Slab) -> _Run:
     run = np.zeros(len(slab.micros), record_of(RUN, 0 if slab.more is None else slab.more.shape[1]))
     if slab.more is not None:
         run["more"] = slab.more
     run["micros"], run["entity"], run["code"] = slab.micros, slab.entity, slab.codes
     run["peer"] = 0 if slab.peer is None else slab.peer
     with storing(path), path.open("xb") as file:
-        file.write(run.tobytes())
+        file.write(run.view(np.uint8).data)
+    seconds = int(slab.micros.min()) // 1_000_000, int(slab.micros.max()) // 1_000_000
+    return _Run(path, len(run), slab.entity[::_EVERY].copy(), slab.micros[::_EVERY].copy(), *seconds)
 
 
 def _merged(
-    runs: list[Path], dtype: np.dtype[np.void], rank: I64 | None, slab_rows: int, entities: int, *, compiled: bool
+    runs: list[_Run], dtype: np.dtype[np.void], rank: I64 | None, slab_rows: int, entities: int, *, compiled: bool
 ) -> Iterator[Slab]:
     """Slabs in order. Keys are (entity, second) as one word: seconds since the earliest of the partition.
 
     dtype: of a record of a run; rank [P]: of the peers by their number in runs; None without peers.
     """
-    mapped = [np.memmap(path, dtype, "r") for path in runs]
-    begin = min(int(run["micros"].min()) for run in mapped) // 1_000_000
-    end = max(int(run["micros"].max()) for run in mapped) // 1_000_000
-    bits = np.uint64((end - begin).bit_length())
+    begin = min(run.begin for run in runs)
+    bits = np.uint64((max(run.end for run in runs) - begin).bit_length())
 
-    def keys(records: Records) -> npt.NDArray[np.uint64]:
-        seconds = (records["micros"] // 1_000_000 - begin).astype(np.uint64)
-        return records["entity"].astype(np.uint64) << bits | seconds
+    def keys(entity: Ints, micros: I64) -> U64:
+        seconds = (micros // 1_000_000 - begin).astype(np.uint64)
+        return entity.astype(np.uint64) << bits | seconds
 
-    samples = np.sort(np.concatenate([keys(run[::_EVERY]) for run in mapped]))
-    borders = np.unique(samples[:: max(1, slab_rows // _EVERY)])[1:]
+    of_runs = [keys(run.entity, run.micros) for run in runs]
+    borders = np.unique(np.sort(np.concatenate(of_runs))[:: max(1, slab_rows // _EVERY)])[1:]
     places = []
-    for run in mapped:  # borders are found by halving, so a few pages of a run are read
-        ends = (bisect_left(range(len(run)), border, key=partial(_key, run, keys)) for border in borders)
-        places.append([0, *ends, len(run)])
+    for run, samples in zip(runs, of_runs, strict=True):
+        ends = []
+        for border in borders:  # between two samples, where the records tell
+            above = int(np.searchsorted(samples, border))
+            start = max(above - 1, 0) * _EVERY
+            part = run.read(dtype, start, min(above * _EVERY, run.rows))
+            ends.append(start + int(np.searchsorted(keys(part["entity"], part["micros"]), border)))
+        places.append([0, *ends, run.rows])
     for number in range(len(borders) + 1):
-        parts = [np.array(run[at[number] : at[number + 1]]) for run, at in zip(mapped, places, strict=True)]
+        parts = [run.read(dtype, at[number], at[number + 1]) for run, at in zip(runs, places, strict=True)]
         records = np.concatenate(parts)
+        del parts
         if len(records):
             peer = None if rank is None else Peers(records["peer"], rank)
-            yield _sorted([(records, peer)], entities, compiled=compiled)
-
-
-def _key(run: Records, keys: Callable[[Records], U64], at: int) -> np.uint64:
-    key: np.uint64 = keys(run[at : at + 1])[0]
-    return key
+            held = [(records, peer)]
+            del records, peer
+            yield _sorted(held, entities, compiled=compiled)
 
 
 def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresses, I64, I64]:
