@@ -5,8 +5,8 @@
     python benchmarks/histories.py --engines histories --entities 2000000 --sizes even --beside 20000000:20000
     python benchmarks/histories.py --engines histories --rows 1000000000 --shards 1000 --rounds 1
 
-A measurement takes about 26 bytes of disk as data, 32 while it is gathered and 9 in the run: 70 GB for 10^9, without the
-peers. A run that the disk cannot hold is refused before its data is made.
+A measurement takes about 26 bytes of disk as data, 32 while it is gathered and 9 in the run: 70 GB for 10^9, without
+the peers. A run that the disk cannot hold is refused before its data is made.
 
 The data is made once: entities of Zipf sizes (or all alike with --sizes even), 42 % IPv6, 120,000 peers, times over
 four weeks, 3 % failures, rows in no order. --beside ROWS:ENTITIES measures other data (of Zipf sizes) in turn with it,
