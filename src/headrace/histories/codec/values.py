@@ -41,7 +41,8 @@ def is_missing(values: npt.NDArray[Any]) -> Bools:
 def as_words(values: npt.NDArray[Any]) -> U64:
     """Make words of numbers of a stored type: [N] → uint64 [N]."""
     if values.dtype.kind == "f":  # minus zero is zero, and NaN is NaN
-        plain = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
+        with np.errstate(invalid="ignore"):  # a NaN of damaged bytes may be a signal
+            plain = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
         bits: npt.NDArray[Any] = plain.view(f"u{values.dtype.itemsize}")
         return bits.astype(np.uint64)
     words: U64 = values.astype(np.int64).view(np.uint64)
