@@ -191,10 +191,12 @@ def _find_entity(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
         name = best[0] if best else None
     if name is not None:
         return _address_column(seen, name, "entity", "number the entities"), f"Whose history it is: {name}."
+    words = f"Every file is one entity, named as the file: {len(stems):,}, e.g. {stems[0]}."
     for kind in _PARSED:
         if parse(pa.array(stems), kind).readable.all() and (len(stems) > 1 or asked is not None):
-            words = f"Every file is one entity, named as the file: {len(stems):,}, e.g. {stems[0]}."
             return {"entity_from": "file_name"} | ({} if kind == "address" else {"entity_kind": kind}), words
+    if asked is not None:
+        return {"entity_from": "file_name", "entity_kind": "text"}, words
     raise SettingsError(
         f"{seen.names[0]}: no column is the entity for certain, and names of files are none ({stems[0]!r}); give "
         f"--entity, {_one_of(free)}"
