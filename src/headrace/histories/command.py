@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 from typer.core import TyperGroup
 
 from headrace.cli.commands import execute
@@ -19,12 +17,9 @@ from headrace.cli.completing import datasets
 from headrace.cli.derived import Given, Out, add_derived
 from headrace.cli.flags import Json, RunOptions
 from headrace.cli.output import emit, say
-from headrace.cli.tables import Detail, print_manifest
-from headrace.dataset.manifest import Manifest
 from headrace.errors import InputError
 from headrace.printable import printable
 
-_FAILED = {"missing": "have no value", "negative": "are below 0", "zero": "are 0"}
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
 
 
@@ -104,27 +99,6 @@ def prepare(*, given: Given, out: Out, about: RunOptions) -> None:
     Example:  headrace histories pings --out out --peer dst_addr
     """
     execute(given.recipe(), out, about)
-
-
-def print_histories(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print a run, and the measurements that failed: how many, why, where the first is and what values they had."""
-    print_manifest(console, manifest, run, detail)
-    failed = manifest.facts.get("failed_by", {})
-    if not failed:
-        return
-    reasons = []
-    for word, each in failed.items():
-        values = f", such as {', '.join(f'{value:g}' for value in each['values'])}" if each["values"] else ""
-        reasons.append(f"{each['rows']:,} {_FAILED[word]}{values}, first in {printable(each['first'])}")
-    of, total = sum(manifest.facts["source_rows"].values()), manifest.facts["failed"]
-    text = f"{total:,} of {of:,} measurements are kept as failed: {'; '.join(reasons)}"
-    console.print(
-        Text(
-            f"{text}. To change this, give --missing, "
-            "--negative or --zero; a column that is no latency goes into --values.",
-            style="yellow",
-        )
-    )
 
 
 add_derived(app, "prepare", "histories", prepare)

@@ -49,7 +49,7 @@ REGISTRATION = Registration(
     ),
     verify="headrace.histories.verify:verify_histories",
     figures="headrace.histories.figures:figures",
-    summary="headrace.histories.command:print_histories",
+    summary="headrace.histories.summary:print_histories",
     readers={
         "array_record": "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace "
         "histories plan` counts them), or prepare them with format='arrow'"
