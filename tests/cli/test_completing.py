@@ -142,7 +142,7 @@ def test_where_nothing_is_known_the_shell_offers_files(out: Path, tab: Callable[
 def test_the_command_that_may_be_left_out_completes(tab: Callable[[str], list[str]]) -> None:
     assert ["--peer", "--peer-kind"] == tab("headrace histories --pe")
     assert ["--peer", "--peer-kind"] == tab("headrace histories pings --pe")
-    assert ["address", "number"] == tab("headrace histories pings --peer-kind ")
+    assert ["address", "number", "text"] == tab("headrace histories pings --peer-kind ")
 
 
 def test_a_setting_of_any_text_offers_its_words(tab: Callable[[str], list[str]]) -> None:

@@ -20,6 +20,7 @@ REGISTRATION = Registration(
     ),
     stages={
         "gather": ("gather measurements", "shards"),
+        "dictionary": ("sort texts", "dictionaries"),
         "compare": ("compare entities", "partitions"),
         "order": ("order entities", "partitions"),
         "rows": ("list rows", "files"),
@@ -48,6 +49,7 @@ REGISTRATION = Registration(
     ),
     verify="headrace.histories.verify:verify_histories",
     figures="headrace.histories.figures:figures",
+    summary="headrace.histories.summary:print_histories",
     readers={
         "array_record": "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace "
         "histories plan` counts them), or prepare them with format='arrow'"
