@@ -71,6 +71,30 @@ def latest_known(
     return found, int(len(young) - np.count_nonzero(young))
 
 
+def reachable(features: Timed, entity: I64, time: I64, max_age_us: int | None) -> tuple[I64, int, int]:
+    """List the places of the features that rows get, ascending, and of all that only their values tell from these.
+
+    Also returns how many rows get one, and how many have only one that is too old.
+    """
+    ties = [np.empty(0, np.int64)]
+
+    def ranked(places: I64) -> I64:
+        ties.append(places)  # those of one entity and time stand together
+        return np.zeros(len(places), np.int64)
+
+    found, too_old = latest_known(features, entity, time, max_age_us, ranked)
+    found = found[found >= 0]
+    chosen = np.zeros(len(features.event), np.bool_)
+    chosen[found] = True
+    tied = np.concatenate(ties)
+    if len(tied):
+        keys = [features.entity, features.event] + ([] if features.known is None else [features.known])
+        begins = np.flatnonzero(np.any([np.diff(key[tied], prepend=~key[tied[0]]) != 0 for key in keys], axis=0))
+        groups = np.logical_or.reduceat(chosen[tied], begins)
+        chosen[tied] = np.repeat(groups, np.diff(begins, append=len(tied)))
+    return np.flatnonzero(chosen), len(found), too_old
+
+
 def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
     """Put entity and time of each pair into one key, ordered by both; and by how many bits the entity is shifted."""
     entities, times = [entity for entity, _ in pairs], [time for _, time in pairs]
