@@ -118,14 +118,17 @@ def ascending(keys: U64) -> I64:
     To sort the upper bits of each key with its place behind them takes a third of the time of an argsort; the few keys
     that differ in the lower bits alone are put in order afterwards.
     """
-    bits = len(keys).bit_length()
-    lower = np.uint64(max(0, int(keys.max()).bit_length() + bits - 64))
-    packed = keys >> lower
-    packed <<= np.uint64(bits)
-    packed |= np.arange(len(keys), dtype=np.uint64)
+    if not len(keys):
+        return np.empty(0, np.int64)
+    bits, most = len(keys).bit_length(), int(keys.max()).bit_length()
+    kind: type[np.uint32 | np.uint64] = np.uint32 if most + bits <= 32 else np.uint64
+    lower = np.uint64(max(0, most + bits - 64))
+    packed = (keys >> lower if lower else keys).astype(kind)
+    packed <<= kind(bits)
+    packed |= np.arange(len(keys), dtype=kind)
     packed.sort()
-    order = (packed & np.uint64((1 << bits) - 1)).view(np.int64)
-    packed >>= np.uint64(bits)
+    order = (packed & kind((1 << bits) - 1)).astype(np.int64)
+    packed >>= kind(bits)
     if lower and len(places := _repeated(packed[1:] == packed[:-1])):
         rows = order[places]
         order[places] = rows[np.argsort(keys[rows])]

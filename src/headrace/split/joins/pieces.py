@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U32
+from headrace.arrays import I64
 from headrace.digest import checksum_file
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
@@ -35,6 +35,7 @@ from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
+from headrace.split.joins.known import ascending
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.scan import MIXED, one_form_advice
 from headrace.storage.places import place_of
@@ -89,19 +90,28 @@ class Join:
 class PieceWriter:
     """Writes the piece of one shard. write: of `TaskFiles.arrow_batches`; entities: how many there are."""
 
-    def __init__(self, write: Callable[[pa.Table], None], entities: int, partitions: int) -> None:
-        self._write, self._entities, self._partitions = write, entities, partitions
+    def __init__(self, write: Callable[[pa.Table], None], schema: pa.Schema, entities: int, partitions: int) -> None:
+        self._write, self._schema, self._entities, self._partitions = write, schema, entities, partitions
+        self._held: list[tuple[pa.RecordBatch, list[int]]] = []
+        self.rows = 0
 
-    def append(self, table: pa.Table) -> None:
-        """Write the rows of a table as a batch for each partition, in the order they have."""
+    def add(self, table: pa.Table) -> None:
+        """Keep the rows of a table, by partition: some ten thousand at once, which are ordered in the cache."""
+        if not len(table):
+            return
         entity = table[ENTITY].to_numpy().astype(np.int64)
-        partition = (entity * self._partitions // max(1, self._entities)).astype(np.uint16)  # 16 bits sort by radix
-        order = np.argsort(partition, kind="stable")
-        ordered = table.combine_chunks().take(pa.array(order)).combine_chunks()
-        begin = 0
-        for rows in np.bincount(partition, minlength=self._partitions).tolist():
-            self._write(ordered.slice(begin, rows))
-            begin += rows
+        partition = entity * self._partitions // max(1, self._entities)
+        bounds = [0, *np.cumsum(np.bincount(partition, minlength=self._partitions)).tolist()]
+        ordered = table.combine_chunks().take(pa.array(ascending(partition.view(np.uint64))))
+        self._held.append((ordered.to_batches()[0], bounds))
+        self.rows += len(table)
+
+    def flush(self) -> None:
+        """Write what was kept as a batch for each partition, in the order it was added in."""
+        for part in range(self._partitions):
+            parts = [batch.slice(bounds[part], bounds[part + 1] - bounds[part]) for batch, bounds in self._held]
+            self._write(pa.Table.from_batches(parts, self._schema).combine_chunks())
+        self._held, self.rows = [], 0
 
 
 def piece_file(name: str) -> str:
@@ -126,30 +136,21 @@ def gather_features(
     """
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
-    held: list[list[I64 | U32]] = []
-    first_rows, row, waiting = [0], 0, 0
+    first_rows, row = [0], 0
     with files.arrow_batches(piece_file(name), join.keys) as write:
-        writer = PieceWriter(write, len(numbers.entities), partitions)
-
-        def write_held() -> None:
-            columns = [np.concatenate(each) for each in zip(*held, strict=True)]
-            writer.append(pa.table(columns, schema=join.keys) if held else join.keys.empty_table())
-
+        writer = PieceWriter(write, join.keys, len(numbers.entities), partitions)
         for chunk in _chunks(shard, join.key_names, coded=[join.entity]):
+            if row - first_rows[-1] + len(chunk) > BATCH_ROWS and row > first_rows[-1]:
+                writer.flush()
+                first_rows.append(row)
             try:
-                found = _keys(join, shard, chunk, row, numbers, counts, forms)
+                writer.add(_keys(join, shard, chunk, (row, row - first_rows[-1]), numbers, counts, forms))
             except InputError as error:
                 if str(shard.path) in str(error):
                     raise
                 raise InputError(f"{shard.path}: from row {row + 1}: {error}") from error
-            if waiting + len(chunk) > BATCH_ROWS and waiting:
-                write_held()
-                first_rows.append(row)
-                held, waiting = [], 0
-            found[-1] += np.uint32(waiting)
-            held.append(found)
-            row, waiting = row + len(chunk), waiting + len(chunk)
-        write_held()
+            row += len(chunk)
+        writer.flush()
     place = place_of(shard.path)
     version = checksum_file(shard.path) if place.reads == "calls" else place.version(place.stat())
     told = {each: sorted(found) for each, found in forms.items()}
@@ -171,18 +172,18 @@ def _keys(
     join: Join,
     shard: Shard,
     chunk: pa.Table,
-    first_row: int,
+    first: tuple[int, int],
     numbers: EntityNumbers,
     counts: Counter[str],
     forms: dict[str, set[str]],
-) -> list[I64 | U32]:
-    """Make the keys of those features of a chunk that a row can get; their rows count from its first."""
+) -> pa.Table:
+    """Make the keys of those features of a chunk that a row can get. first: the chunk's first row, and in its batch."""
     absent = pa.chunked_array([pa.nulls(len(chunk), pa.string())])
     columns = {name: chunk[name] if name in chunk.column_names else absent for name in join.key_names}
     entity, nobody = numbers.of(columns[join.entity])
     times, untimed = [], np.zeros(len(chunk), np.bool_)
     for role, name in join.times.items():
-        micros = _times(join, columns[name], name, str(shard.path), first_row, forms[role])
+        micros = _times(join, columns[name], name, str(shard.path), first[0], forms[role])
         untimed |= micros == MISSING
         times.append(micros)
     counts[NOBODY] += int(np.count_nonzero(nobody))
@@ -190,7 +191,7 @@ def _keys(
     rows = np.flatnonzero((entity >= 0) & ~untimed)
     if len(rows) < len(chunk):
         entity, times = entity[rows], [each[rows] for each in times]
-    return [entity.astype(np.uint32), *times, rows.astype(np.uint32)]
+    return pa.table([entity.astype(np.uint32), *times, (rows + first[1]).astype(np.uint32)], schema=join.keys)
 
 
 def fetch_features(
@@ -203,13 +204,17 @@ def fetch_features(
     values = _Values(join, shard)
     fetched = 0
     with files.arrow_batches(piece_file(name), join.schema) as write:
-        writer = PieceWriter(write, entities, partitions)
+        writer = PieceWriter(write, join.schema, entities, partitions)
         for keys in wanted:
-            begin = 0
+            begin = size = 0
             for table in values.of(keys[ROW].to_numpy()):
                 part = keys.slice(begin, len(table)).drop_columns([ROW])
-                writer.append(pa.Table.from_arrays([*part.columns, *table.columns], schema=join.schema))
-                begin += len(table)
+                writer.add(pa.Table.from_arrays([*part.columns, *table.columns], schema=join.schema))
+                begin, size = begin + len(table), size + table.nbytes
+                if size >= _BATCH_BYTES:
+                    writer.flush()
+                    size = 0
+            writer.flush()
             fetched += begin
         values.finish()
     return {"rows_read": fetched}
@@ -228,22 +233,16 @@ class _Values:
         self._chunk, self._first = join.read.empty_table(), 0
 
     def of(self, rows: I64) -> Iterator[pa.Table]:
-        """Yield the values of rows, which ascend, as tables of about `_BATCH_BYTES`."""
-        held: list[pa.Table] = []
-        size = done = 0
+        """Yield the values of rows, which ascend, a table for some at a time."""
+        done = 0
         while done < len(rows):
             last = self._first + len(self._chunk)
             if rows[done] >= last:
                 self._chunk, self._first = self._typed(next(self._chunks), last), last
                 continue
             end = done + int(np.searchsorted(rows[done : done + CHUNK_ROWS], last))  # long texts may have short codes
-            held.append(self._fitted(self._chunk.take(pa.array(rows[done:end] - self._first))))
-            done, size = end, size + held[-1].nbytes
-            if size >= _BATCH_BYTES:
-                yield pa.concat_tables(held)
-                held, size = [], 0
-        if held:
-            yield pa.concat_tables(held)
+            yield self._fitted(self._chunk.take(pa.array(rows[done:end] - self._first)))
+            done = end
 
     def finish(self) -> None:
         """Read on to the end where every value counts."""

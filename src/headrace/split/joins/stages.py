@@ -433,11 +433,12 @@ def _column(tables: Sequence[pa.Table], name: str, kind: type[np.generic]) -> An
 def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
     """Write the piece of a shard's rows: numbers of their entities, times in UTC, and their own numbers, ascending."""
     with files.arrow_batches(piece_file(rows_name(shard)), ROW_SCHEMA) as write:
-        writer = PieceWriter(write, len(joins.entities), joins.partitions)
+        writer = PieceWriter(write, ROW_SCHEMA, len(joins.entities), joins.partitions)
         for stretch in range(joins.stretches[shard]):
             first = stretch * STRETCH_ROWS
             part = slice(*np.searchsorted(number, (first, first + STRETCH_ROWS)).tolist())
             own: U32 = (number[part] - first).astype(np.uint32)
             columns: list[I64 | U32] = [entity[part].astype(np.uint32), time[part], own]
-            writer.append(pa.table(columns, schema=ROW_SCHEMA))
+            writer.add(pa.table(columns, schema=ROW_SCHEMA))
+            writer.flush()
     return {"rows_read": len(number)}

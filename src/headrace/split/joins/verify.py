@@ -132,10 +132,8 @@ def _gather_rows(
     schema = pa.schema([*_KEYS, *digests])
     columns = list(dict.fromkeys([settings.time, settings.entity, *(field.name for field in joins.fields)]))
     numbers = EntityNumbers(joins.entities, settings.null_values, settings.seed)
-    held: list[pa.Table] = []
-    rows = 0
     with files.arrow_batches(piece_file(rows_name(place)), schema) as write:
-        writer = PieceWriter(write, len(joins.entities), joins.partitions)
+        writer = PieceWriter(write, schema, len(joins.entities), joins.partitions)
         for block, first in enumerate(index.first_row.tolist()):
             table = read(block, columns)
             entity, nobody = numbers.of(table[settings.entity])
@@ -150,13 +148,10 @@ def _gather_rows(
                     problem[number] = f"{where}: it has no entity, and features all the same"
             places = first + np.arange(len(table))
             made = pa.table([entity.astype(np.uint32), time, places, *words], schema=schema)
-            held.append(made.filter(pa.array(there & ~nobody)))
-            rows += len(held[-1])
-            if rows >= STRETCH_ROWS:
-                writer.append(pa.concat_tables(held))
-                held, rows = [], 0
-        if held:
-            writer.append(pa.concat_tables(held))
+            writer.add(made.filter(pa.array(there & ~nobody)))
+            if writer.rows >= STRETCH_ROWS:
+                writer.flush()
+        writer.flush()
     return {"problem": [problem.get(number) for number in range(len(joins.joins))]}
 
 
