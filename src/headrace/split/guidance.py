@@ -123,8 +123,8 @@ def _written(micros: int, plan: SplitPlan) -> str:
 def _known(context: RunContext, plan: SplitPlan, shards: int) -> Hashes:
     """Find the entities that are seen before the cutoff of this plan."""
     seen = EntitySet()
-    for hashes in context.map([partial(_seen, context.run, plan, number) for number in range(shards)]):
-        seen.add(hashes)
+    for number in range(shards):  # one at a time, as all at once would not be O(entities) of memory
+        seen.add(_seen(context.run, plan, number))
     return seen.ordered()
 
 
@@ -132,9 +132,10 @@ def _seen(run: Path, plan: SplitPlan, number: int) -> Hashes:
     scanned, settings = read_scan(run, number), plan.settings
     reach = max(settings.reaches_us().values(), default=0)
     before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
-    places = np.unique(scanned.entity[before])
-    hashes = Hashes(scanned.hashes.high[places[places != NOBODY]], scanned.hashes.low[places[places != NOBODY]])
-    if settings.null_entity == "own" and NOBODY in places:
+    seen = np.zeros(len(scanned.hashes) + 1, np.bool_)
+    seen[scanned.entity[before]] = True  # NOBODY is -1, the last place
+    hashes = Hashes(scanned.hashes.high[seen[:-1]], scanned.hashes.low[seen[:-1]])
+    if settings.null_entity == "own" and seen[-1]:
         hashes = Hashes(np.append(hashes.high, plan.nobody.high), np.append(hashes.low, plan.nobody.low))
     return hashes
 

@@ -36,7 +36,6 @@ from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
 from headrace.split.folds import FoldCells
-from headrace.split.joins.known import numbered
 from headrace.split.joins.pieces import in_utc
 from headrace.split.joins.stages import Joins
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
@@ -244,7 +243,7 @@ def asking_rows(run: Path, plan: SplitPlan, entities: Hashes, number: int) -> tu
     micros = key_micros(scanned, plan)[rows]
     wall = np.full(len(rows), plan.clock == "wall")
     time = in_utc(micros, wall, plan.settings.timezone, twice="earliest")
-    return numbered(entities, scanned.hashes)[scanned.entity[rows]], time, rows
+    return entities.places(scanned.hashes)[scanned.entity[rows]], time, rows
 
 
 def split_shard(

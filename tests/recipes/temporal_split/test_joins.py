@@ -19,7 +19,7 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.joins import stages
-from headrace.split.joins.known import Timed, ascending, latest_known, numbered, ranks
+from headrace.split.joins.known import Timed, ascending, latest_known, ranks
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.verify import join_checks
 from laws import examples
@@ -126,7 +126,7 @@ def test_keys_are_put_in_order_to_their_last_bit(keys: list[int]) -> None:
 def test_hashes_are_found_among_known_ones(known: list[int], others: list[int]) -> None:
     ordered = np.array(sorted(known), np.uint64)
     asked = np.array([*known, *others], np.uint64)
-    found = numbered(Hashes(ordered, ordered ^ np.uint64(5)), Hashes(asked, asked ^ np.uint64(5)))
+    found = Hashes(ordered, ordered ^ np.uint64(5)).places(Hashes(asked, asked ^ np.uint64(5)))
 
     assert [sorted(known).index(each) if each in known else -1 for each in [*known, *others]] == found.tolist()
 
@@ -134,8 +134,8 @@ def test_hashes_are_found_among_known_ones(known: list[int], others: list[int]) 
 def test_entities_that_share_half_a_hash_are_told_apart() -> None:
     high, low = np.array([7, 7, 7, 9], np.uint64), np.array([1, 2, 5, 1], np.uint64)
 
-    found = numbered(
-        Hashes(high, low), Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64))
+    found = Hashes(high, low).places(
+        Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64))
     )
 
     assert [2, 0, -1, 3, -1] == found.tolist()

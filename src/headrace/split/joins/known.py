@@ -19,7 +19,6 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools
-from headrace.split.allocate import Hashes
 
 _KEY_BITS = 63
 
@@ -181,33 +180,6 @@ def _ordered(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     numbers = column.to_numpy().astype(f"f{size // 8}").view(f"i{size // 8}")
     numbers = numbers ^ ((numbers >> (size - 1)) & np.iinfo(numbers.dtype).max)
     return pa.array(numbers, mask=missing)
-
-
-def numbered(known: Hashes, hashes: Hashes) -> I64:
-    """Find each hash [N] among known ones, which are ascending and distinct; -1 for those that are not there.
-
-    A table of the upper bits leads to a place a few steps before it: hashes are spread evenly between the first and the
-    last, as those of a partition are. A binary search takes six times as long.
-    """
-    if not len(known):
-        return np.full(len(hashes), -1, np.int64)
-    first, last = known.high[0], known.high[-1]
-    shift = np.uint64(max(0, int(last - first).bit_length() - max(1, (4 * len(known)).bit_length())))
-    edges = np.arange(int((last - first) >> shift) + 2, dtype=np.uint64)
-    starts = np.searchsorted((known.high - first) >> shift, edges)
-    inside = (hashes.high >= first) & (hashes.high <= last)
-    slot = np.where(inside, (hashes.high - first) >> shift, np.uint64(len(edges) - 1)).astype(np.int64)
-    at = starts[slot]
-    left = np.arange(len(at))
-    while len(left):
-        place = np.minimum(at[left], len(known) - 1)
-        high, low = known.high[place], known.low[place]
-        behind = (high < hashes.high[left]) | ((high == hashes.high[left]) & (low < hashes.low[left]))
-        left = left[behind & (at[left] < len(known) - 1)]
-        at[left] += 1
-    at = np.minimum(at, len(known) - 1)
-    hit = (known.high[at] == hashes.high) & (known.low[at] == hashes.low)
-    return np.where(hit, at, -1)
 
 
 def without_order(columns: Sequence[pa.Field]) -> pa.Field | None:

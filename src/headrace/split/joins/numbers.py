@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, Bools
 from headrace.formats.text_columns import as_text
 from headrace.split.allocate import Hashes, hash_entities
-from headrace.split.joins.known import numbered
 
 _LEAST_BITS, _MOST_BITS = 10, 22  # 12 bytes a slot, so up to 50 MB
 _MIX = np.int64(0x1E3779B97F4A7C15)
@@ -70,7 +69,7 @@ class EntityNumbers:
         encoded = column.combine_chunks().dictionary_encode()
         encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         texts = as_text(pa.chunked_array([encoded.dictionary]), self._null_values, "entity").combine_chunks()
-        number: I64 = numbered(self.entities, hash_entities(pc.fill_null(texts, ""), self._seed))
+        number: I64 = self.entities.places(hash_entities(pc.fill_null(texts, ""), self._seed))
         number[np.asarray(texts.is_null(), np.bool_)] = _NOBODY
         found: I64 = np.append(number, _NOBODY)[pc.fill_null(encoded.indices, len(texts)).to_numpy()]
         return found
