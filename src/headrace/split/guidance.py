@@ -42,19 +42,19 @@ def guidance(
     read = sum(rows.values()) + sum(dropped.values())
     if sum(dropped.values()) <= _MOST_DROPPED * read and rows["test"] >= _LEAST_TESTED * read:
         return None
-    found = []
-    for changed in _changes(plan, scans, dropped):
-        settings = plan.settings.model_copy(update=changed)
-        other = replace(plan, settings=settings, leave=None)
+    changes, plans = list(_changes(plan, scans, dropped)), []
+    for changed in changes:
+        other = replace(plan, settings=plan.settings.model_copy(update=changed), leave=None)
         known = plan.allocation.known
         if "split_date" in changed or "gap" in changed:
             known = _known(context, other, len(scans))
-        other = replace(other, allocation=allocate(known, settings.train_ratio))
-        other = duplicates.decided(context, other, len(scans))
-        parts = context.map([partial(_counts, context.run, other, number) for number in range(len(scans))])
-        counts = np.sum([np.zeros(len(SPLITS) + len(REASONS), np.int64), *parts], axis=0).tolist()
-        kept = {split: counts[SPLITS.index(split)] for split in settings.splits}
-        if all(kept[split] for split in settings.splits[:-1]):  # a run without these is refused
+        other = replace(other, allocation=allocate(known, other.settings.train_ratio))
+        plans.append(duplicates.decided(context, other, len(scans)))
+    parts = context.map([partial(_counts, context.run, plans, number) for number in range(len(scans))])
+    found = []
+    for changed, other, counts in zip(changes, plans, np.sum(parts, axis=0).tolist(), strict=True):
+        kept = {split: counts[SPLITS.index(split)] for split in other.settings.splits}
+        if all(kept[split] for split in other.settings.splits[:-1]):  # a run without these is refused
             found.append({"settings": changed, "rows": kept, "dropped": read - sum(kept.values())})
     return {
         "rows_read": read,
@@ -140,5 +140,13 @@ def _seen(run: Path, plan: SplitPlan, number: int) -> Hashes:
     return hashes
 
 
-def _counts(run: Path, plan: SplitPlan, number: int) -> I64:
-    return np.bincount(classify(read_scan(run, number), plan), minlength=len(SPLITS) + len(REASONS))
+def _counts(run: Path, plans: Sequence[SplitPlan], number: int) -> I64:
+    """Count the rows of a shard by split and reason under each plan. Most plans know the same entities."""
+    scanned, found = read_scan(run, number), np.zeros((len(plans), len(SPLITS) + len(REASONS)), np.int64)
+    places: dict[int, I64] = {}
+    for row, plan in zip(found, plans, strict=True):
+        known = plan.allocation.known
+        if id(known) not in places:
+            places[id(known)] = known.places(scanned.hashes)
+        row += np.bincount(classify(scanned, plan, places[id(known)]), minlength=len(row))
+    return found

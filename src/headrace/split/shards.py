@@ -173,8 +173,10 @@ def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
     return np.where((scanned.flags & INSTANT) == 0, plan.settings.cutoff().wall_us, edge)
 
 
-def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
+def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Classes:
     """Return split or drop reason of every row: uint16 [N], one of the plan's `codes`. Pure.
+
+    places: of the shard's entities among those of the allocation, where they are known.
 
     A row has one reason: no date, unreadable date, no entity, close before or after the cutoff, no label, in a
     benchmark, its content, in this order.
@@ -182,7 +184,8 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     settings = plan.settings
     if plan.folding is not None:
         return _classify_folds(scanned, plan, plan.folding)
-    side_of_entity = plan.allocation.side_of(scanned.hashes)
+    places = plan.allocation.known.places(scanned.hashes) if places is None else places
+    side_of_entity = np.append(plan.allocation.sides, np.uint8(UNSEEN))[places]  # -1 is the last place
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
     edge = edge_of(scanned, plan)

@@ -104,8 +104,7 @@ def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
         times, first, bits = [np.searchsorted(distinct, each) for each in times], 0, len(distinct).bit_length()
     shift, keys = np.uint64(bits), []
     for entity, time in zip(entities, times, strict=True):
-        key = entity.astype(np.uint64)
-        key <<= shift
+        key = entity.view(np.uint64) << shift
         key |= (time - first).view(np.uint64)
         keys.append(key)
     return keys, shift
@@ -122,13 +121,14 @@ def ascending(keys: U64) -> I64:
     bits, most = len(keys).bit_length(), int(keys.max()).bit_length()
     kind: type[np.uint32 | np.uint64] = np.uint32 if most + bits <= 32 else np.uint64
     lower = np.uint64(max(0, most + bits - 64))
-    packed = (keys >> lower if lower else keys).astype(kind)
+    packed = keys >> lower if lower else keys.astype(kind)
     packed <<= kind(bits)
     packed |= np.arange(len(keys), dtype=kind)
     packed.sort()
-    order = (packed & kind((1 << bits) - 1)).astype(np.int64)
-    packed >>= kind(bits)
-    if lower and len(places := _repeated(packed[1:] == packed[:-1])):
+    order = (packed & kind((1 << bits) - 1)).astype(np.uint64, copy=False).view(np.int64)
+    if lower:
+        packed >>= kind(bits)
+        places = _repeated(packed[1:] == packed[:-1])
         rows = order[places]
         order[places] = rows[np.argsort(keys[rows])]
     return order

@@ -421,13 +421,15 @@ def _timed(
 ) -> tuple[Timed, I64, I64]:
     """Return features, and of rows their entities and times. Entities count from the first of the partition."""
     first = -(-partition * len(joins.entities) // joins.partitions)
-    entity, row_entity = (_column(tables, ENTITY, np.uint32).astype(np.int64) - first for tables in (pieces, asked))
-    known = None if join.features.known_at is None else _column(pieces, KNOWN, np.int64)
-    return Timed(entity, _column(pieces, EVENT, np.int64), known), row_entity, _column(asked, TIME, np.int64)
+    entity, row_entity = (_column(tables, ENTITY) for tables in (pieces, asked))
+    entity -= first
+    row_entity -= first
+    known = None if join.features.known_at is None else _column(pieces, KNOWN)
+    return Timed(entity, _column(pieces, EVENT), known), row_entity, _column(asked, TIME)
 
 
-def _column(tables: Sequence[pa.Table], name: str, kind: type[np.generic]) -> Any:
-    return np.concatenate([np.empty(0, kind), *(each[name].to_numpy() for each in tables)])
+def _column(tables: Sequence[pa.Table], name: str) -> I64:
+    return np.concatenate([np.empty(0, np.int64), *(each[name].to_numpy() for each in tables)], dtype=np.int64)
 
 
 def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
