@@ -133,7 +133,8 @@ class SplitPlan(Output):
 def reasons_of(settings: TemporalSplit) -> list[str]:
     """List the reasons to drop a row that a run counts: not those of settings that are not given."""
     if settings.folds is not None:
-        return [reason for reason in REASONS if reason not in (*_OF_ONE_CUT, GAP, LABEL_PAST)]
+        of_folds = [reason for reason in REASONS if reason not in (*_OF_ONE_CUT, GAP, LABEL_PAST)]
+        return of_folds + ["duplicate"] * (settings.duplicates == "drop")
     asked = settings.reaches_us()
     return [reason for reason in REASONS if reason in asked or reason not in (GAP, LABEL_PAST, IN_NO_FOLD)]
 
@@ -183,7 +184,7 @@ def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Cl
     """
     settings = plan.settings
     if plan.folding is not None:
-        return _classify_folds(scanned, plan, plan.folding)
+        return _without_repeats(_classify_folds(scanned, plan, plan.folding), scanned, plan)
     places = plan.allocation.known.places(scanned.hashes) if places is None else places
     side_of_entity = np.append(plan.allocation.sides, np.uint8(UNSEEN))[places]  # -1 is the last place
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
@@ -208,11 +209,16 @@ def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Cl
     result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
         result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
+    return _without_repeats(result, scanned, plan)
+
+
+def _without_repeats(result: Classes, scanned: Scanned, plan: SplitPlan) -> Classes:
+    """Give rows that go because of their content this reason, in place."""
     if plan.leave is not None and scanned.compared is not None:
         once = plan.leave.first is not None
-        kept = result <= _CLASS["test"] if once else result == _CLASS["test"]
+        kept = result < len(plan.parts) if once else result == _CLASS["test"]
         doomed = plan.leave.doomed(scanned.compared, scanned.number, kept)
-        result[doomed] = _CLASS["duplicate" if once else "content_before_cutoff"]
+        result[doomed] = plan.codes["duplicate" if once else "content_before_cutoff"]
     return result
 
 
@@ -289,7 +295,7 @@ def split_shard(
         written = {split: writer.finish() for split, writer in writers.items()}
         for split, result in written.items():
             files.finished(writers[split].path, targets[split], result)
-    if plan.content is not None:
+    if plan.content is not None and plan.folding is None:
         kept = classes <= _CLASS["test"]
         keep_words(files, content_file(number), tagged(np.concatenate(digests)[kept], classes[kept]))
     counts = np.bincount(classes, minlength=len(codes))
