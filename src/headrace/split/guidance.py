@@ -22,7 +22,7 @@ from headrace.run.context import RunContext
 from headrace.run.receipts import Receipt
 from headrace.split import duplicates
 from headrace.split.allocate import EntitySet, Hashes, allocate
-from headrace.split.scan import NOBODY, read_scan
+from headrace.split.scan import read_scan
 from headrace.split.shards import REASONS, SPLITS, SplitPlan, classify, cutoff_us, edge_of
 
 _MOST_DROPPED, _LEAST_TESTED = 0.15, 0.05  # of the rows read

@@ -364,9 +364,7 @@ contents = st.lists(
 
 
 def write_contents(directory: Path, rows: list[tuple[str, int, str]]) -> Path:
-    written = [
-        (id_, f"{CUT + hours * HOUR}", str(place), content) for place, (id_, hours, content) in enumerate(rows)
-    ]
+    written = [(id_, f"{CUT + hours * HOUR}", str(place), content) for place, (id_, hours, content) in enumerate(rows)]
     for place in range(2):
         write_rows(directory / f"part-{place:05d}.parquet", HEADER, written[place::2] or written[:0])
     return directory

@@ -134,9 +134,7 @@ def test_hashes_are_found_among_known_ones(known: list[int], others: list[int]) 
 def test_entities_that_share_half_a_hash_are_told_apart() -> None:
     high, low = np.array([7, 7, 7, 9], np.uint64), np.array([1, 2, 5, 1], np.uint64)
 
-    found = Hashes(high, low).places(
-        Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64))
-    )
+    found = Hashes(high, low).places(Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64)))
 
     assert [2, 0, -1, 3, -1] == found.tolist()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -119,15 +120,15 @@ def ascending(keys: U64) -> I64:
     if not len(keys):
         return np.empty(0, np.int64)
     bits, most = len(keys).bit_length(), int(keys.max()).bit_length()
-    kind: type[np.uint32 | np.uint64] = np.uint32 if most + bits <= 32 else np.uint64
     lower = np.uint64(max(0, most + bits - 64))
-    packed = keys >> lower if lower else keys.astype(kind)
-    packed <<= kind(bits)
-    packed |= np.arange(len(keys), dtype=kind)
+    packed: Any = keys >> lower if lower else keys.astype(np.uint32 if most + bits <= 32 else np.uint64)
+    packed <<= packed.dtype.type(bits)
+    packed |= np.arange(len(keys), dtype=packed.dtype)
     packed.sort()
-    order = (packed & kind((1 << bits) - 1)).astype(np.uint64, copy=False).view(np.int64)
+    mask = packed.dtype.type((1 << bits) - 1)
+    order: I64 = (packed & mask).astype(np.uint64, copy=False).view(np.int64)
     if lower:
-        packed >>= kind(bits)
+        packed >>= np.uint64(bits)
         places = _repeated(packed[1:] == packed[:-1])
         rows = order[places]
         order[places] = rows[np.argsort(keys[rows])]

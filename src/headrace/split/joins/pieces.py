@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, Bools
 from headrace.digest import checksum_file
 from headrace.errors import InputError
 from headrace.formats.date_words import advice

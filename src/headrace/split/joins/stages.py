@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -353,7 +354,7 @@ def choose(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[s
     chosen = pa.concat_tables([join.keys.empty_table(), *pieces]).take(pa.array(places)).combine_chunks()
     ends = np.searchsorted(places, np.cumsum([0, *map(len, pieces)])).tolist()
     with files.arrow_batches(chosen_file(join.number, partition), join.keys) as write:
-        for begin, end in zip(ends[:-1], ends[1:], strict=True):
+        for begin, end in pairwise(ends):
             write(chosen.slice(begin, end - begin))
     return {"rows_read": len(time), "rows": len(time), "matched": matched, "too_old": too_old}
 
@@ -361,7 +362,10 @@ def choose(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[s
 def fetch(
     files: TaskFiles, joins: Joins, join: Join, place: int, batches: Mapping[int, int], total: int
 ) -> dict[str, Any]:
-    """Write the features of a file that rows get. batches: the first row of each that was gathered of it, of `total`."""
+    """Write the features of a file that rows get.
+
+    batches: the first row of each batch of its keys, by the number of the batch among all `total` of the table.
+    """
 
     def wanted() -> Iterator[pa.Table]:
         for number, first_row in batches.items():
