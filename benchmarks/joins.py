@@ -152,6 +152,8 @@ def measured(way: str, folder: Path, python: str, memory_gb: int) -> dict[str, A
     done = subprocess.run([*command, "--memory-gb", str(memory_gb)], capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        if "memory allocation of" in done.stderr:  # which Rust tells before it gives its own account
+            last = "a memory allocation failed"
         return {"missing": f"with {memory_gb} GB: {last[:120]}" if way in PEERS else last[:120]}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
