@@ -120,7 +120,7 @@ def content_check(
         name, detail = "content apart", "no content is in two splits"
         detail = "no content stands twice" if asked == "drop" else detail
         if earlier or (own and asked == "drop"):
-            problem = _first_repeat(run, content, once=asked == "drop")
+            problem = first_repeat(run, content, once=asked == "drop")
     if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
         problem = (
             f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {own:,} of an earlier one of "
@@ -129,7 +129,7 @@ def content_check(
     return Check(name, detail, problem, "count" if asked == "count" else "law")
 
 
-def _first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
+def first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
     """Name the first row whose content an earlier split has, or with `once` any earlier row."""
     known = np.empty(0, np.uint64)
     for split, digests in content.items():

@@ -16,7 +16,7 @@ from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
-from headrace.split.fold_settings import Folds, GroupKFold
+from headrace.split.fold_settings import Folds, GroupKFold, Rolling
 from headrace.split.joins.features import Features, files_of, listed
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
@@ -310,10 +310,20 @@ class TemporalSplit(RecipeSettings):
 
     def _check_folds(self) -> None:
         """Refuse what is not defined for folds, where a row has another side in each."""
-        if self.duplicates in ("group", "drop") or self.near is not None or self.content:
+        if self.near is not None:
             raise ValueError(
-                "duplicates, near and content decide between one train and one test, and folds have many; remove "
-                'repeated rows first, with a run of duplicates="drop", and make folds of its output'
+                f"near is {self.near!r}, and folds look for equal content alone; remove near rows first, with a run of "
+                'duplicates="drop" and near, and make folds of its output'
+            )
+        if self.duplicates == "group" and isinstance(self.folds, Rolling):
+            raise ValueError(
+                'duplicates is "group", and in folds that roll a row tests in one fold and trains in the next; choose '
+                '"drop", which keeps the earliest row of each content, or folds of entities'
+            )
+        if self.content and self.duplicates not in ("group", "drop"):
+            raise ValueError(
+                f'duplicates is "{self.duplicates}", which compares no content in folds; choose "group" or "drop", or '
+                "leave content out"
             )
         if self.null_entity == "own":
             raise ValueError(
