@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, U8, U64, Bools
-from headrace.dataset.contents import content_check, repeats_in
+from headrace.arrays import I64, U64, Bools
+from headrace.dataset.contents import content_check, map_blocks, repeats_in
+from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -30,7 +30,7 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken, is_canonical
+from headrace.histories.codec.rows import Decoded, damaged, decode_together, first_broken, is_canonical
 from headrace.histories.config import Histories
 from headrace.histories.duplicates import content_sums, digests
 from headrace.histories.piece import hash_entities, mixed_peers, multiset_sum, partition_of
@@ -282,24 +282,37 @@ class _ShardCheck:
         self._part, self._last_time = int(part[-1]), int(last_time[-1])
 
 
-def contents_of_rows(table: pa.Table) -> U64:
-    """Hash the measurements of each row of a shard that was read as a table. uint64 [R]"""
-    blobs = table["measurements"].combine_chunks()
-    _, offsets, data = blobs.buffers()
-    ends = np.frombuffer(offsets, "<i8")[blobs.offset : blobs.offset + len(blobs) + 1]
-    return hash_contents(np.frombuffer(data, np.uint8)[ends[0] :], np.diff(ends))
+def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
+    """Digest the history of each entity of a split, as `duplicates` compares them, and say where it begins.
 
+    Raises `CorruptShard` for a damaged row.
+    """
+    config = json.loads((dataset.root / "config.json").read_bytes())
+    config.pop("recipe", None)
+    settings = Histories(**config)
 
-def hash_contents(data: U8, sizes: I64) -> U64:
-    """Hash each row but for the bytes of its entity. uint64 [R]"""
-    ends = np.cumsum(sizes)
-    plain = data[: int(sizes.sum())].copy()
-    for name in ("entity_family", "entity"):
-        kind, offset = HEADER.fields[name][:2]  # type: ignore[index]  # the dtype has these fields
-        plain[(ends - sizes)[:, None] + np.arange(offset, offset + kind.itemsize)] = 0
-    offsets = pa.py_buffer(np.append(0, ends).astype("<i8"))
-    blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), [None, offsets, pa.py_buffer(plain)])
-    return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
+    def sums(table: pa.Table) -> U64:
+        blobs, found = table["measurements"].combine_chunks(), [np.empty(0, np.uint64)]
+        for first, stop in MOST.cut(np.asarray(pc.binary_length(blobs), np.int64)):
+            part = blobs.slice(first, stop - first)
+            offsets = np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, 8 * part.offset)
+            data = np.frombuffer(part.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+            rows = decode_together(data, np.diff(offsets))
+            if rows.damage is not None:
+                raise CorruptShard(damaged(f"{dataset.root}: split {split}", rows.damage))
+            seconds, peer = _measured(rows, rows.head["first_time"].astype(np.int64))
+            found.append(content_sums(settings, seconds, peer, rows.codes, rows.starts))
+        return np.concatenate(found)
+
+    def looked_at(table: pa.Table) -> tuple[U64, I64, I64]:
+        return sums(table), table["n_measurements"].to_numpy(), table["part"].to_numpy().astype(np.int64)
+
+    parts = map_blocks(dataset, split, workers, ["part", "n_measurements", "measurements"], looked_at)
+    if not parts:
+        return settings.compared(), np.empty(0, np.int64), np.empty(0, np.uint64)
+    total, counts, part = (np.concatenate(each) for each in zip(*parts, strict=True))
+    first = np.flatnonzero(part == 0)
+    return settings.compared(), first, digests(np.add.reduceat(total, first), np.add.reduceat(counts, first))
 
 
 def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:
