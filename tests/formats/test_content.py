@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.dataset.contents import KeptDigests
 from headrace.formats import content
 from headrace.formats.content import NOTHING, content_columns, count_repeats, count_sorted, row_digests, tagged
 from headrace.formats.source import read_chunks, survey
@@ -139,6 +140,11 @@ def test_repeats_are_counted_as_sets_count_them(splits: list[list[int]]) -> None
     )
     parts = [np.sort(tagged(own, number)) for number, own in enumerate(hashed)]
     assert all(found == count_sorted(parts, names, most) for most in (1, 3, 1000))
+    with KeptDigests(names) as kept:
+        for name, own in zip(names, hashed, strict=True):
+            for part in np.array_split(own, 3):
+                kept.keep(name, part)
+        assert found == kept.count()
 
 
 FIELDS = st.sampled_from(["", "a", "b", "a,b", ",", "n\nl", 'q"q', '""', "\nn", "\ns", " a", "é"])

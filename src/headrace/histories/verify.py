@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.arrays import I64, U64, Bools
-from headrace.dataset.contents import content_check, map_blocks, repeats_in
+from headrace.dataset.contents import KeptDigests, content_check, map_blocks
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
@@ -124,11 +124,16 @@ def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], 
         split: [nothing, *(each for each, own in zip(found, splits, strict=True) if own == split)] for split in SPLITS
     }
     content = {split: np.concatenate([each.content for each in parts]) for split, parts in of_split.items()}
+    with KeptDigests(SPLITS) as kept:
+        for split, own in content.items():
+            kept.keep(split, own)
+        found_again = kept.count()
     said = run.manifest.facts.get("duplicates")
     if said is None:  # they were counted and there are none, or nobody looked
-        known = repeats_in(content) if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
+        known = found_again if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
         said = {"in_earlier_split": dict(known.earlier), "repeated": dict(known.own)}
-    check = content_check(run, "count" if asked == "allow" else asked, said, content, unit="entities")
+    word = "count" if asked == "allow" else asked
+    check = content_check(run, word, said, found_again, lambda: content, unit="entities")
     if asked == "group" and check.problem is None:
         astray = _astray(content, of_split)
         told = f"{run.root}: {astray:,} entities are not where the first one of their content belongs"
