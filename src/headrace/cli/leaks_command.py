@@ -120,7 +120,8 @@ def _print(report: LeakReport) -> None:
     ids = report.near_ids
     if ids is not None and ids.entities:
         examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
-        say(f"{ids.entities:,} entities have several names, {ids.apart:,} of them in different splits: {examples}")
+        have = f"{many(ids.entities, 'entity', 'entities')} {'has' if ids.entities == 1 else 'have'} several names"
+        say(f"{have}, {ids.apart:,} of them in different splits: {examples}")
     for each in report.telling:
         right = f"right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
         say(f"{printable(each.column)} alone gives the label: {right}")
