@@ -41,7 +41,7 @@ REGISTRATION = Registration(
         "duplicate": "its entity has the measurements of another one",
     },
     row="big row",
-    contents=("headrace.histories.verify:contents_of_rows", "measurements"),
+    contents=("headrace.histories.verify:contents_of_split", "entity"),
     roles="headrace.histories.config:output_roles",
     unproved=(
         "An entity may be in both splits under two names, where it has other measurements under each.",

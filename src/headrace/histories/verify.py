@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, U8, U64, Bools
-from headrace.dataset.contents import content_check, repeats_in
+from headrace.arrays import I64, U64, Bools
+from headrace.dataset.contents import KeptDigests, content_check, map_blocks
+from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -31,7 +31,7 @@ from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
 from headrace.histories.codec.addresses import KINDS, Addresses, as_numbers, render
 from headrace.histories.codec.latencies import is_canonical
-from headrace.histories.codec.rows import HEADER, Decoded, Law, damaged, decode_together, first_broken
+from headrace.histories.codec.rows import Decoded, Law, damaged, decode_together, first_broken
 from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Dictionary, dictionary_file, hashed_addresses
@@ -150,11 +150,16 @@ def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], 
         split: [nothing, *(each for each, own in zip(found, splits, strict=True) if own == split)] for split in SPLITS
     }
     content = {split: np.concatenate([each.content for each in parts]) for split, parts in of_split.items()}
+    with KeptDigests(SPLITS) as kept:
+        for split, own in content.items():
+            kept.keep(split, own)
+        found_again = kept.count()
     said = run.manifest.facts.get("duplicates")
     if said is None:  # they were counted and there are none, or nobody looked
-        known = repeats_in(content) if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
+        known = found_again if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
         said = {"in_earlier_split": dict(known.earlier), "repeated": dict(known.own)}
-    check = content_check(run, "count" if asked == "allow" else asked, said, content, unit="entities")
+    word = "count" if asked == "allow" else asked
+    check = content_check(run, word, said, found_again, lambda: content, unit="entities")
     if asked == "group" and check.problem is None:
         astray = _astray(content, of_split)
         told = f"{run.root}: {astray:,} entities are not where the first one of their content belongs"
@@ -376,24 +381,39 @@ class _ShardCheck:
         return np.column_stack(columns)
 
 
-def contents_of_rows(table: pa.Table) -> U64:
-    """Hash the measurements of each row of a shard that was read as a table. uint64 [R]"""
-    blobs = table["measurements"].combine_chunks()
-    _, offsets, data = blobs.buffers()
-    ends = np.frombuffer(offsets, "<i8")[blobs.offset : blobs.offset + len(blobs) + 1]
-    return hash_contents(np.frombuffer(data, np.uint8)[ends[0] :], np.diff(ends))
+def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
+    """Digest the history of each entity of a split, as `duplicates` compares them, and say where it begins.
 
+    Raises `CorruptShard` for a damaged row.
+    """
+    config = json.loads((dataset.root / "config.json").read_bytes())
+    config.pop("recipe", None)
+    settings = Histories(**config)
 
-def hash_contents(data: U8, sizes: I64) -> U64:
-    """Hash each row but for the bytes of its entity. uint64 [R]"""
-    ends = np.cumsum(sizes)
-    plain = data[: int(sizes.sum())].copy()
-    for name in ("entity_family", "entity"):
-        kind, offset = HEADER.fields[name][:2]  # type: ignore[index]  # the dtype has these fields
-        plain[(ends - sizes)[:, None] + np.arange(offset, offset + kind.itemsize)] = 0
-    offsets = pa.py_buffer(np.append(0, ends).astype("<i8"))
-    blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), [None, offsets, pa.py_buffer(plain)])
-    return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
+    def sums(table: pa.Table) -> U64:
+        blobs, found = table["measurements"].combine_chunks(), [np.empty(0, np.uint64)]
+        for first, stop in MOST.cut(np.asarray(pc.binary_length(blobs), np.int64)):
+            part = blobs.slice(first, stop - first)
+            offsets = np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, 8 * part.offset)
+            data = np.frombuffer(part.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+            rows = decode_together(data, np.diff(offsets))
+            if rows.damage is not None:
+                raise CorruptShard(damaged(f"{dataset.root}: split {split}", rows.damage))
+            # Codes of texts stand for them: a run has one dictionary.
+            seconds, peer = _measured(rows, rows.head["first_time"].astype(np.int64), mixed_peers(rows.peers))
+            words = np.column_stack([as_words(each) for each in rows.values]) if rows.values else None
+            found.append(content_sums(settings, seconds, peer, rows.codes, rows.starts, words))
+        return np.concatenate(found)
+
+    def looked_at(table: pa.Table) -> tuple[U64, I64, I64]:
+        return sums(table), table["n_measurements"].to_numpy(), table["part"].to_numpy().astype(np.int64)
+
+    parts = map_blocks(dataset, split, workers, ["part", "n_measurements", "measurements"], looked_at)
+    if not parts:
+        return settings.compared(), np.empty(0, np.int64), np.empty(0, np.uint64)
+    total, counts, part = (np.concatenate(each) for each in zip(*parts, strict=True))
+    first = np.flatnonzero(part == 0)
+    return settings.compared(), first, digests(np.add.reduceat(total, first), np.add.reduceat(counts, first))
 
 
 def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:

@@ -297,7 +297,7 @@ def split_shard(
             files.finished(writers[split].path, targets[split], result)
     if plan.content is not None and plan.folding is None:
         kept = classes <= _CLASS["test"]
-        keep_words(files, content_file(number), tagged(np.concatenate(digests)[kept], classes[kept]))
+        keep_words(files, content_file(number), tagged(np.concatenate(digests), classes, kept))
     counts = np.bincount(classes, minlength=len(codes))
     dated = plan.settings.splits if plan.folding is None else list(written)
     return {
