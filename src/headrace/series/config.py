@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import instant_us
-from headrace.digest import sha256_hex
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
 from headrace.formats.dates import date_word
+from headrace.run.folds import Folds
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
+from headrace.series.parts import DIVIDE, Division, read_names, undividable
+from headrace.series.parts import SPLITS as SPLITS
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.settings import Duplicates, Names, never_groups
+from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.series.reuse import NamedRun
 
 FILE_NAME = "file_name"
-SPLITS = ("train", "val", "test")
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
 _RATIOS_SUM = 1e-9
@@ -42,6 +44,10 @@ def _repeated(*default: str, panel: str, description: str) -> Any:
 
 def _ratio(default: float, former: str, **bounds: Any) -> Any:
     return Field(default, json_schema_extra={"former": [former]}, **bounds)
+
+
+def _held(description: str) -> Any:
+    return Field((), json_schema_extra={"panel": "Held-out entities"}, description=description)
 
 
 def _numbers(value: object) -> object:
@@ -64,7 +70,9 @@ class Series(RecipeSettings):
     model_config = ConfigDict(json_schema_extra=_target_or_run)
 
     recipe_name: ClassVar[str] = "series"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",))
+    later: ClassVar[Sequence[tuple[str, ...]]] = tuple(
+        (name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE)
+    )
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
     region_time_series_base_dirs: Mapping[str, Path] = _source(
@@ -140,6 +148,32 @@ class Series(RecipeSettings):
         None,
         description="Rows from train_end to before this time validate, the rest tests; none validate unless given.",
     )
+    cut_dates: LocalPath | None = Field(
+        None,
+        description="Table of entity, train_end and val_end (CSV, Parquet): entities with dates of their own. Others "
+        "have train_end and val_end.",
+    )
+    val_entities: Names = _held(
+        "Entities that only validate, and alone do; @FILE: names in a file, a line each. With dates they validate from "
+        "train_end to before val_end, with shares in all of their rows."
+    )
+    test_entities: Names = _held(
+        "Entities that only test, and alone do; @FILE: names in a file. With dates they test from val_end on, with "
+        "shares in all of their rows."
+    )
+    gap: str | None = Field(
+        None, description="Rows closer than this before a cut are in no split (an embargo), e.g. 30d."
+    )
+    label_horizon: str | None = Field(
+        None,
+        description="How long after its time a target is known, e.g. 7d: rows whose target is not known at a cut are "
+        "in no split (a purge).",
+    )
+    folds: Folds = Field(
+        None,
+        description="Prepare folds instead of one split: cuts that roll on from train_end and val_end, such as "
+        "rolling:n=5,step=365d. Scalers are those of fold 0.",
+    )
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
     )
@@ -210,6 +244,11 @@ class Series(RecipeSettings):
             raise ValueError(str(error)) from None
         return text
 
+    @field_validator("gap", "label_horizon")
+    @classmethod
+    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
+        return value if value is None else known_duration(str(field.field_name), value)
+
     @field_validator("time_format")
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -243,10 +282,11 @@ class Series(RecipeSettings):
                 f"{ratios:g}; make them sum to 1",
             ),
             (
-                self.train_end is not None and ratios_given,
-                f"train_end is {self.train_end!r} and ratios are given; cut by dates or by shares of targets",
+                (self.train_end or self.cut_dates) and ratios_given,
+                "train_end or cut_dates, and ratios are given; cut by dates or by shares of targets",
             ),
             (self.val_end is not None and self.train_end is None, "val_end is given without train_end; give both"),
+            *undividable(self),
             (
                 self.cuts is not None and self.cuts[0] > self.cuts[1],
                 f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
@@ -334,6 +374,11 @@ class Series(RecipeSettings):
         first = instant_us("train_end", self.train_end)
         return first, first if self.val_end is None else instant_us("val_end", self.val_end)
 
+    @cached_property
+    def division(self) -> Division:
+        """How rows are divided. Raises `SettingsError` for tables and files that do not say it."""
+        return Division.of(self)
+
     @property
     def may_lack(self) -> list[str]:
         """List the columns that a file may lack."""
@@ -361,14 +406,7 @@ class Series(RecipeSettings):
         """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
         if self.entities_file is None:
             return None if self.entities is None else sorted(set(self.entities))
-        try:
-            lines = self.entities_file.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{self.entities_file}: cannot be read ({error}); check its path") from error
-        names = sorted({line.strip() for line in lines if line.strip()})
-        if not names:
-            raise SettingsError(f"{self.entities_file}: names no entity; write one name per line")
-        return names
+        return read_names(self.entities_file)
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output: of files their names and contents, not their places."""
@@ -377,6 +415,11 @@ class Series(RecipeSettings):
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
         settings |= {name: sorted(settings[name]) for name in ("features", "static_features")}  # stored by name
+        for name, side in (("val_entities", "val"), ("test_entities", "test")):
+            if name in settings:  # names count, not the path of their file
+                settings[name] = sorted(each for each, own in self.division.held_out.items() if own == side)
+        if self.cut_dates is not None:
+            settings["cut_dates"] = sha256_hex(canonical_json(dict(self.division.dates)))
         settings["regions"] = sorted(self.region_time_series_base_dirs)
         settings |= {name: instant_us(name, settings[name]) for name in ("train_end", "val_end") if name in settings}
         if self.reused is not None:  # what lies there counts, not the place

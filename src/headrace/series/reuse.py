@@ -18,6 +18,7 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError
 from headrace.run.context import TaskFiles
+from headrace.series.parts import DIVIDE
 from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
 
 REUSED = "pipelines_from"  # the setting, and the manifest's fact
@@ -86,7 +87,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     Files of the source and which entities are prepared are never taken over.
     """
     given = {name for name, value in values.items() if (name, value) != ("frequency", "infer")}
-    own = _OWN | (_STATIC if given & _STATIC else set())
+    own = {*_OWN, *DIVIDE, *(_STATIC if given & _STATIC else ())}
     named = named_run(Path(values[REUSED]))
     settings = {name: value for name, value in named.settings().items() if name not in own and name != "recipe"}
     if settings["missing_static"] in ("mean", "median"):  # of the entities that trained, which nobody kept

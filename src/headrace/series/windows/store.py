@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
 METADATA = b"headrace.series"
+_USUAL = ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},)
 _MEND = "restore it or prepare the run again"
 
 
@@ -51,7 +52,8 @@ class Entities:
 
     first_row, rows: where its rows are; val_row, test_row: positions among them where val and test begin; first_time:
     microseconds since 1970; from_end: whether its calendar months are counted from their end, bool [E]; static_row: its
-    row of the static features, -1: it has none. names: text [E].
+    row of the static features, -1: it has none. names: text [E]. borders: where stretches of rows begin, and the last
+    ends, [E, S + 1]; ranges: of each fold, or of the one split, the stretches [first, last + 1) of each split.
     """
 
     names: pa.Array
@@ -62,9 +64,16 @@ class Entities:
     first_time: I64
     from_end: Bools
     static_row: I64
+    borders: I64
+    ranges: Sequence[Mapping[str, Sequence[int]]]
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def bounds(self, split: str, fold: int | None = None) -> tuple[I64, I64]:
+        """Return the rows [start, stop) of a split among each entity's, int64 [E]; "all" are all rows."""
+        first, last = (0, -1) if split == "all" else self.ranges[fold or 0][split]
+        return self.borders[:, first], self.borders[:, last]
 
 
 class Matrices:
@@ -140,7 +149,9 @@ class SeriesStore:
         self.pipeline_digests: dict[str, str] = manifest.facts.get("pipelines", {})
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
-        self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES)
+        self.folds = len(manifest.facts.get("folds", ()))
+        ranges = manifest.facts.get("parts", {}).get("ranges", _USUAL)
+        self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES, ranges)
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
         if (root / STATICS).exists():
@@ -229,7 +240,9 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
     return columns
 
 
-def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]:
+def _entities_of(
+    table: pa.Table, path: Path, ranges: Sequence[Mapping[str, Sequence[int]]]
+) -> tuple[list[str], I64, Entities]:
     """Shard names, the first row of each and the end, and the entities with their rows numbered through all shards."""
     encoded = table["shard"].combine_chunks().cast(pa.string()).dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
@@ -239,13 +252,11 @@ def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]
     first_row = _int64(table, "first_row") + bases[shard]
     val_row, test_row = _int64(table, "val_row"), _int64(table, "test_row")
     expected = np.cumsum(rows) - rows
-    bad = (
-        (first_row != expected)
-        | (val_row < 0)
-        | (test_row < val_row)
-        | (rows < test_row)
-        | (np.diff(shard, prepend=0) < 0)
-    )
+    edges = np.column_stack([val_row, test_row])
+    if "edges" in table.column_names:
+        edges = table["edges"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    borders = np.column_stack([np.zeros(len(rows), np.int64), edges, rows]).astype(np.int64)
+    bad = (first_row != expected) | (np.diff(borders) < 0).any(axis=1) | (np.diff(shard, prepend=0) < 0)
     if bad.any():
         which = int(np.flatnonzero(bad)[0])
         raise CorruptShard(
@@ -257,7 +268,18 @@ def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]
     first_time = table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
     from_end = np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool)
     static_row = _int64(table, "static_row")
-    entities = Entities(names, first_row, rows, val_row, test_row, first_time, from_end, static_row)
+    entities = Entities(
+        names,
+        first_row,
+        rows,
+        val_row,
+        test_row,
+        first_time,
+        from_end,
+        static_row,
+        np.asarray(borders, np.int64),
+        ranges,
+    )
     return encoded.dictionary.to_pylist(), bases, entities
 
 

@@ -26,7 +26,7 @@ from headrace.arrays import I64, Bools
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError
+from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, Targets, find_valid_sequences
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
 from headrace.settings import Settings
@@ -53,6 +53,7 @@ class WindowOptions(Settings):
     incomplete: "skip" windows that miss a value; "keep" all, with NaN in X and future where they are missing, and
         `complete` false for such windows, which is for predicting.
     layout: "views", X, y and future share one block of memory; "contiguous", each has its own.
+    fold: which fold of a run that was prepared in folds, from 0.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -69,6 +70,7 @@ class WindowOptions(Settings):
     masks: Literal["inputs", "none"] = "none"
     incomplete: Literal["skip", "keep"] = "skip"
     layout: Layout = "views"
+    fold: Annotated[int, Field(strict=True, ge=0)] | None = None
 
     @model_validator(mode="after")
     def _check_horizon(self) -> WindowOptions:
@@ -119,8 +121,7 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
 def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[I64, I64]:
     """Return where the rows of every entity begin and end that a split's windows may be in; int64 [E] each."""
     entities = store.entities
-    low = {"val": entities.val_row, "test": entities.test_row}.get(split, np.zeros_like(entities.rows))
-    high = {"train": entities.val_row, "val": entities.test_row}.get(split, entities.rows)
+    low, high = entities.bounds(split, options.fold)
     begins = entities.first_row + low
     if options.history == "preceding":
         begins = np.maximum(begins - options.input_length, entities.first_row)
@@ -324,7 +325,7 @@ class Windows:
     @cached_property
     def identity(self) -> str:
         """A word that changes whenever a number may mean another window."""
-        rules = self.options.model_dump(exclude={"layout", "static"})
+        rules = self.options.model_dump(exclude={"layout", "static", *(["fold"] if self.options.fold is None else [])})
         some = sha256_hex(np.packbits(self.per_entity > 0).tobytes())
         return sha256_hex(canonical_json([self.store.run_id, self.split, rules, len(self), some]))
 
@@ -415,6 +416,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     if name not in SPLITS:
         raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
     entities, columns = store.entities, store.columns
+    _check_fold(store, name, options.fold)
     begins, ends = row_ranges(store, name, options)
     holes = np.isnan(store.static_of_entity).any(axis=1)
     if options.static != "none" and holes.any():  # nothing is filled in silently
@@ -429,6 +431,18 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
         )
     segments = segments_of(store, name, options, blockers_of(store, options))
     return Windows(store, name, options, segments, entities.first_row, begins, ends)
+
+
+def _check_fold(store: SeriesStore, split: str, fold: int | None) -> None:
+    """Raise `SettingsError` for a fold that is not there or not chosen, `InputError` for a split that folds lack."""
+    if store.folds and fold is None and split != "all":
+        raise SettingsError(f"{store.root}: is prepared in {store.folds} folds; choose one, such as fold=0")
+    if fold is not None and fold >= store.folds:
+        has = f"folds 0 to {store.folds - 1}" if store.folds else "no folds"
+        raise SettingsError(f"{store.root}: fold is {fold}, and it has {has}")
+    if split != "all" and split not in store.entities.ranges[fold or 0]:
+        known = ", ".join(store.entities.ranges[0])
+        raise InputError(f"{store.root}: its folds have no {split!r}, only {known}; prepare with val_end to have val")
 
 
 def open_windows(
