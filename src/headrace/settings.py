@@ -76,7 +76,6 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError(*_explain(type(self), error)) from None
 
-
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the settings with other values, without what was derived from the old ones."""
         copied = super().model_copy(update=update, deep=deep)

@@ -45,6 +45,7 @@ from headrace.series.store import (
     STATICS,
     SUMMARY,
     Entity,
+    calendar_rows,
     entities_schema,
     file_name,
     publishing,
@@ -198,10 +199,13 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
     """Scale and write the retained entities of a batch, and the quality reports of all."""
     entities, values = spool.entities(), spool.values()
     columns, pipelines = settings.columns(), settings.resolved.time_series
-    masks = len(settings.mask_columns())
+    masks, calendar = len(settings.mask_columns()), len(settings.calendar_columns())
     reused = None if settings.reused is None else settings.reused.pipelines().time_series
     unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities and reused is None else Fitted(())
-    matrix = np.empty((len(values), len(columns) + masks), np.float32)
+    matrix = np.empty((len(values), len(columns) + calendar + masks), np.float32)
+    if calendar and entities:
+        made = np.concatenate([calendar_rows(settings, each.axis(settings.step)) for each in entities])
+        matrix[:, len(columns) : len(columns) + calendar] = made
     filled = spool.filled() if masks else None
     fits, tallies = [], []
     cells = np.cumsum([each.rows for each in entities]) * len(columns)
@@ -225,7 +229,7 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
         scaled = scalers.transform(columns, values[start:stop], offsets, [entity for entity, _ in parts])
         matrix[start:stop, : len(columns)] = scaled
         if filled is not None:
-            matrix[start:stop, len(columns) :] = filled[start:stop, -masks:]
+            matrix[start:stop, -masks:] = filled[start:stop, -masks:]
     if reused is None:
         save_part(files, _part_stem(spool.number), merge(fits))
     if entities:

@@ -226,9 +226,12 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
     never = missing.all(axis=0)
     if trains and never.any():
         raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
-    start, stop = trimmed(~missing, least=0 if at is None else at[-1]) if trains else (0, axis.rows)
+    start, stop = 0, axis.rows
+    if trains and settings.trim != "none":
+        some = slice(None) if settings.trim == "all" else slice(1)
+        start, stop = trimmed(~missing[:, some], least=0 if at is None else at[-1])
     if start == stop:
-        raise LeftOut("no time lies between the first and the last value of all columns")
+        raise LeftOut("no time lies between the first and the last value of all columns; see trim")
     seen, own_axis = ~missing[start:stop], axis.tail(start, stop)
     if not trains:
         at = (0, 0)

@@ -16,6 +16,7 @@ from headrace.formats.dates import date_word
 from headrace.run.folds import Folds
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
+from headrace.series.arrays.calendar import CALENDAR, calendar_names
 from headrace.series.parts import DIVIDE, Division, read_names, undividable
 from headrace.series.parts import SPLITS as SPLITS
 from headrace.series.pipelines.settings import Preprocessing, Resolved
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FILE_NAME = "file_name"
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
+_ROLES = ("past_features", "future_features", "calendar")
 _RATIOS_SUM = 1e-9
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
 _source = partial(Field, json_schema_extra={"panel": "Source"})
@@ -71,7 +73,7 @@ class Series(RecipeSettings):
 
     recipe_name: ClassVar[str] = "series"
     later: ClassVar[Sequence[tuple[str, ...]]] = tuple(
-        (name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE)
+        (name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE, *_ROLES, "trim")
     )
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
@@ -106,6 +108,13 @@ class Series(RecipeSettings):
     )
     target: str = _column(min_length=1, description="Column to be predicted.")
     features: Names = _column((), description="Forcing columns.")
+    past_features: Names = _column((), description="Features that are known only up to the last input, such as sales.")
+    future_features: Names = _column(
+        (), description="Features that are known ahead, such as promotions; unless given all but past_features are."
+    )
+    calendar: Names = _column(
+        (), description="Parts of the time as features, a sine and a cosine each: " + ", ".join(CALENDAR) + "."
+    )
     null_values: Names = _column(("NA",), description="Texts that mean missing.")
     missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = _column(
         (), description="Numbers that mean missing, e.g. -999."
@@ -160,6 +169,11 @@ class Series(RecipeSettings):
     test_entities: Names = _held(
         "Entities that only test, and alone do; @FILE: names in a file. With dates they test from val_end on, with "
         "shares in all of their rows."
+    )
+    trim: Literal["all", "target", "none"] = Field(
+        "all",
+        description="Where a series begins and ends: where all columns have their first and last value, where the "
+        "target has, or (none) at its first and last row, which keeps warm-up weather and known futures.",
     )
     gap: str | None = Field(
         None, description="Rows closer than this before a cut are in no split (an embargo), e.g. 30d."
@@ -269,7 +283,9 @@ class Series(RecipeSettings):
             getattr(self, name) != type(self).model_fields[name].default
             for name in ("train_ratio", "val_ratio", "test_ratio")
         )
-        names = self.columns()
+        names = [self.target, *self.features, *(each for each in self.feature_names() if each not in self.features)]
+        both = sorted(set(self.past_features) & set(self.future_features))
+        strange = next((each for each in self.calendar if each not in CALENDAR), None)
         file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
         roles = [self.time, *names, *([] if file_is_entity else [self.entity])]
         repeated = min((each for each in roles if roles.count(each) > 1), default=None)
@@ -292,9 +308,15 @@ class Series(RecipeSettings):
                 f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
             ),
             (
-                self.target in self.features,
+                self.target in self.feature_names(),
                 f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
                 f"that read its past ask for that when they read windows",
+            ),
+            (both, f"feature {', '.join(both[:1])!r} is in past_features and future_features; choose one"),
+            (strange, f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"),
+            (
+                set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar),
+                f"calendar makes {', '.join(self.calendar_columns())}, and one is there already; rename the other",
             ),
             (repeated, f"column {repeated!r} has more than one role; time, entity, target and features differ"),
             (
@@ -341,13 +363,26 @@ class Series(RecipeSettings):
 
     def columns(self) -> list[str]:
         """List the columns of values: the target, then the features sorted by name."""
-        return [self.target, *sorted(self.features)]
+        return [self.target, *self.feature_names()]
+
+    def feature_names(self) -> list[str]:
+        """List the features of all roles, sorted."""
+        return sorted({*self.past_features, *self.future_features} | set(self.features))
+
+    def future_names(self) -> list[str]:
+        """List the features that are known ahead, sorted, and the columns of the calendar, which always are."""
+        ahead = set(self.future_features) or set(self.feature_names()) - set(self.past_features)
+        return [*sorted(ahead), *self.calendar_columns()]
+
+    def calendar_columns(self) -> list[str]:
+        """List the columns that are made of times, which stand behind the features."""
+        return calendar_names(self.calendar)
 
     @cached_property
     def resolved(self) -> Resolved:
         """The pipelines with their columns."""
         return self.preprocessing_configs.resolved(
-            target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
+            target=self.target, features=self.feature_names(), static_features=sorted(self.static_features)
         )
 
     @cached_property
@@ -414,7 +449,11 @@ class Series(RecipeSettings):
         settings = self.identity_without("source", "static", "entities", "entities_file", *regions)
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
-        settings |= {name: sorted(settings[name]) for name in ("features", "static_features")}  # stored by name
+        settings |= {"features": self.feature_names(), "static_features": sorted(self.static_features)}  # as stored
+        if self.past_features or self.future_features:
+            settings = {name: own for name, own in settings.items() if name not in ("past_features", "future_features")}
+            ahead = self.future_names()
+            settings |= {"future_features": ahead} if set(ahead) < {*self.feature_names(), *ahead} else {}
         for name, side in (("val_entities", "val"), ("test_entities", "test")):
             if name in settings:  # names count, not the path of their file
                 settings[name] = sorted(each for each, own in self.division.held_out.items() if own == side)

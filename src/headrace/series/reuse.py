@@ -25,7 +25,8 @@ REUSED = "pipelines_from"  # the setting, and the manifest's fact
 
 _OWN = {"source", "region_time_series_base_dirs", "entities", "entities_file", REUSED}  # never taken from another run
 _STATIC = {"static", "region_static_attributes_base_dirs"}
-_SCALED = ("target", "features", "static_features", "frequency")
+_SCALED = ("target", "static_features", "frequency")
+_FEATURES = ("features", "past_features", "future_features")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,11 @@ def differing(asked: Mapping[str, Any], named: NamedRun) -> str | None:
         one, other = (sorted(each[name]) if isinstance(each[name], list) else each[name] for each in (asked, there))
         if one != other:
             return f"{name} is {one!r}, and {other!r} in run {named.run_id}, whose pipelines are reused"
+    one, other = (sorted({name for role in _FEATURES for name in each.get(role, ())}) for each in (asked, there))
+    if one != other:
+        return (
+            f"features are {', '.join(one)}, and {', '.join(other)} in run {named.run_id}, whose pipelines are reused"
+        )
     if asked["preprocessing_configs"] != there["preprocessing_configs"]:
         return f"preprocessing_configs are not those of run {named.run_id}, whose pipelines are reused as they are"
     return None

@@ -29,6 +29,7 @@ from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.axis import Anchor, Axis, Frequency, times_at
+from headrace.series.arrays.calendar import calendar_of
 from headrace.series.config import Series
 from headrace.series.parts import PLAIN, SPLITS, Parts
 
@@ -80,7 +81,7 @@ class Entity:
         """Return the time axis."""
         return Axis(frequency, self.first_time, self.rows, self.anchor)
 
-    def bounds(self, parts: Parts = PLAIN) -> dict[str, tuple[int, int]]:
+    def bounds(self, parts: Parts) -> dict[str, tuple[int, int]]:
         """Return the rows [start, stop) of the entity in each split that is written."""
         return {name: rows for name, rows in parts.named(self.borders) if name is not None}
 
@@ -134,8 +135,13 @@ def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
 
 
 def stored_columns(settings: Series) -> list[str]:
-    """List the columns of the store and of the readable files: values, then masks."""
-    return [*settings.columns(), *settings.mask_columns()]
+    """List the columns of the store and of the readable files: values, then the calendar, then masks."""
+    return [*settings.columns(), *settings.calendar_columns(), *settings.mask_columns()]
+
+
+def calendar_rows(settings: Series, axis: Axis) -> F32:
+    """Return the columns of the calendar for every row of an entity."""
+    return calendar_of(settings.calendar, axis.times())
 
 
 def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
@@ -148,6 +154,9 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
         "entity": settings.entity_column,
         "time": settings.time,
     }
+    features = [*settings.feature_names(), *settings.calendar_columns()]
+    if settings.future_names() != features:
+        metadata["future"] = settings.future_names()
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
 

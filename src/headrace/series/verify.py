@@ -30,6 +30,7 @@ from headrace.series.store import (
     STORE,
     SUMMARY,
     Entity,
+    calendar_rows,
     file_name,
     map_store,
     published_digest,
@@ -249,7 +250,8 @@ def _scaled_again(run: FinishedRun, settings: Series) -> Check:
         edges = np.array([0, len(again.values)], np.int64)
         scaled = fitted.transform(columns, again.values, edges, [entity])
         masks = np.asarray(again.filled[:, unmasked:], np.float32)
-        if not (same_bytes(rows[:, : len(columns)], scaled) and same_bytes(rows[:, len(columns) :], masks)):
+        behind = rows[:, len(columns) + len(settings.calendar_columns()) :]
+        if not (same_bytes(rows[:, : len(columns)], scaled) and same_bytes(behind, masks)):
             problem = f"{run.root / shard}: the rows of entity {entity!r} are not those of the source, scaled"
         seen.add(entity)
     for entity in sorted(set(sample) - seen):
@@ -264,16 +266,19 @@ def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[En
     matrix, metadata = map_store(shard)
     if metadata.get("columns") != stored_columns(settings):
         return 0, 0, f"{shard}: does not name the columns {', '.join(stored_columns(settings))}"
+    values = len(settings.columns())
     left: dict[str, pa.Table] = {}  # of the packed file of each split, in the order of entities
     expected = apart = 0
     for each in entities:
         if each.first_row != expected:
             return expected, 0, f"{run.root / ENTITIES}: {each.entity} begins at row {each.first_row}, not {expected}"
         expected += each.rows
-        apart += sum(
-            stop - start for part, (start, stop) in settings.division.parts.named(each.borders) if part is None
-        )
-        for split, (start, stop) in each.bounds(settings.division.parts).items():
+        made = calendar_rows(settings, each.axis(settings.step))
+        if not np.array_equal(matrix[each.first_row : expected, values : values + made.shape[1]], made):
+            return expected, 0, f"{shard}: the calendar of entity {each.entity!r} is not that of its times"
+        within = each.bounds(settings.division.parts)
+        apart += each.rows - sum(stop - start for start, stop in within.values())
+        for split, (start, stop) in within.items():
             stem = shard.stem if packed else file_name(each.entity)
             path = run.root / split_directory(split) / f"{stem}.parquet"
             if start == stop:

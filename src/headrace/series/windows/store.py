@@ -33,12 +33,20 @@ _MEND = "restore it or prepare the run again"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the matrices: the target, the forcing, masks of what was filled."""
+    """The columns of the matrices: the target, the forcing, masks of what was filled. future: forcing known ahead."""
 
     target: str
     features: tuple[str, ...]
     masks: tuple[str, ...]
     frequency: Frequency
+    future: tuple[str, ...]
+
+    @property
+    def future_places(self) -> slice | list[int]:
+        """Where the columns are that are known ahead."""
+        if self.future == self.features:
+            return slice(1, 1 + len(self.features))
+        return [self.names.index(name) for name in self.future]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -232,10 +240,11 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
         record = json.loads((schema.metadata or {})[METADATA])
         target, names, masks = record["target"], record["columns"], tuple(record.get("masks", ()))
         features = tuple(name for name in names[1:] if name not in masks)
-        columns = Columns(target, features, masks, Frequency.parse(record["frequency"]))
+        future = tuple(record.get("future", features))
+        columns = Columns(target, features, masks, Frequency.parse(record["frequency"]), future)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CorruptShard(f"{path}: its metadata does not say which columns there are ({error!r}); {_MEND}") from None
-    if list(columns.names) != list(names):
+    if list(columns.names) != list(names) or not set(columns.future) <= set(features):
         raise CorruptShard(f"{path}: has the columns {names}, expected the target {target!r} first; {_MEND}")
     return columns
 

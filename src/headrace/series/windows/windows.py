@@ -47,7 +47,7 @@ class WindowOptions(Settings):
         ("within"). Labels never cross: all of a window's horizon is in the split.
     targets: "all" of a window's horizons must be observed; "any" of them, the others being 0 in y and false in
         y_observed; "none": no y at all, which is how one predicts beyond the last row.
-    future: the horizon's forcing as an input of its own; "none": not needed and not given.
+    future: the horizon's forcing that is known ahead as an input of its own; "none": not needed and not given.
     static: static attributes where the run has them; "none": not given.
     masks: whether X ends with the columns that say which values were filled in; "none": without.
     incomplete: "skip" windows that miss a value; "keep" all, with NaN in X and future where they are missing, and
@@ -113,7 +113,7 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
     forcing = missing.runs(slice(1, behind))
     return Blockers(
         inputs=missing.runs(slice(0, behind)) if options.is_autoregressive else forcing,
-        future=forcing if options.future != "none" else NOTHING,
+        future=missing.runs(store.columns.future_places) if options.future != "none" else NOTHING,
         target=missing.runs(0),
     )
 
@@ -305,7 +305,7 @@ class Windows:
     @property
     def future_names(self) -> tuple[str, ...]:
         """The columns of future."""
-        return self.store.columns.features if self.options.future != "none" else ()
+        return self.store.columns.future if self.options.future != "none" else ()
 
     @property
     def static_names(self) -> tuple[str, ...]:
@@ -365,7 +365,7 @@ class Windows:
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
-            batch["future"] = block[:, behind:, 1 : 1 + len(self.store.columns.features)]
+            batch["future"] = block[:, behind:, self.store.columns.future_places]
         if options.incomplete == "keep":
             batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
             if "future" in batch:

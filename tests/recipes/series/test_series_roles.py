@@ -1,0 +1,116 @@
+"""What is known ahead, what is not, the calendar, and rows before the first and behind the last target."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from series_sources import frame_of, run_of, series
+
+import headrace
+import headrace.windows
+from headrace.errors import SettingsError
+from headrace.run.prepare import Prepared
+
+PLAIN = {"strategy": "per_group", "pipeline": []}
+UNSCALED = {"preprocessing_configs": {"features": PLAIN, "target": PLAIN}}
+SHAPE = {"input_length": 12, "output_length": 4}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rain is known throughout, the temperature up to day 820, the target of days 100 to 800."""
+    directory = tmp_path_factory.mktemp("raw")
+    for name in ("a", "b"):
+        day = pl.int_range(pl.len())
+        known = pl.when(day.is_between(100, 800)).then(pl.col("q")), pl.when(day <= 820).then(pl.col("warm"))
+        frame_of(name).with_columns(*known).write_csv(directory / f"{name}.csv")
+    return directory
+
+
+def windows(made: Prepared, split: str, **options: Any) -> headrace.windows.Windows:
+    return headrace.windows.open(made.out, split, **{**SHAPE, **options}).windows
+
+
+def batch(found: Any) -> dict[str, Any]:
+    return dict(found.batch(range(len(found))))
+
+
+def test_only_what_is_known_ahead_is_given_and_needed(source: Path, tmp_path: Path) -> None:
+    both = run_of(source, tmp_path / "both", trim="none", **UNSCALED)
+    ahead = run_of(source, tmp_path / "ahead", features=["warm"], future_features=["rain"], trim="none", **UNSCALED)
+    same = series(source, past_features=["warm"], features=["rain"], trim="none", **UNSCALED)
+    one, other = windows(both, "test"), windows(ahead, "test")
+
+    assert headrace.prepare(same, ahead.out).manifest.run_id == ahead.manifest.run_id
+    assert (one.future_names, other.future_names) == (("rain", "warm"), ("rain",))
+    assert one.input_names == other.input_names == ("rain", "warm")
+    assert np.array_equal(batch(other)["future"][..., 0], other.batch(range(len(other)))["future"][..., 0])
+    beyond = {"targets": "none", "history": "preceding"}
+    last = [batch(windows(made, "test", **beyond))["input_end_date"].max() for made in (both, ahead)]
+    first = np.datetime64("2001-01-01")
+    assert last == [first + 816, first + 820]  # both need the temperature of their inputs, one of its horizon too
+    assert headrace.verify(ahead.out).problems == []
+
+
+@pytest.mark.parametrize(("trim", "first", "last"), [("all", 100, 800), ("target", 100, 800), ("none", 0, 899)])
+def test_a_series_begins_and_ends_where_it_is_asked_to(
+    source: Path, tmp_path: Path, trim: str, first: int, last: int
+) -> None:
+    made = run_of(source, tmp_path / "out", trim=trim, frequency="1d")
+    manifest = made.manifest
+    stored = pl.read_parquet(made.run / "entities.parquet")
+    raw = pl.read_csv(source / "a.csv").with_row_index().drop_nulls("q" if trim == "target" else ["q", "warm"])
+    if trim != "none":
+        first, last = raw["index"].min(), raw["index"].max()
+    assert stored["rows"][0] == last - first + 1
+    assert manifest.dropped["trimmed"] == manifest.source["rows"] - sum(manifest.facts["source_rows"].values())
+    assert (manifest.dropped["trimmed"] == 0) == (trim == "none")
+    assert headrace.verify(made.out).problems == []
+
+
+def test_warm_up_rows_are_inputs_and_change_no_cut(source: Path, tmp_path: Path) -> None:
+    usual, warm = (run_of(source, tmp_path / trim, trim=trim, **UNSCALED) for trim in ("all", "none"))
+    facts = [pl.read_parquet(made.run / "entities.parquet") for made in (usual, warm)]
+    assert facts[0]["train_targets"].equals(facts[1]["train_targets"])
+    one, other = (batch(windows(made, "train")) for made in (usual, warm))
+    assert other["input_end_date"].min() < one["input_end_date"].min()
+    keys = [{*zip(each["entity"].tolist(), each["input_end_date"].tolist(), strict=True)} for each in (one, other)]
+    assert keys[0] < keys[1]
+
+
+def test_the_calendar_is_that_of_every_row(source: Path, tmp_path: Path) -> None:
+    parts = ["day_of_year", "day_of_week", "hour_of_day", "day_of_month"]
+    made = run_of(source, tmp_path / "out", calendar=parts, future_features=["rain"], filled_mask="columns")
+    assert headrace.verify(made.out).problems == []
+    rows = pl.DataFrame(headrace.open(made.out)["test"].to_arrow())
+    day, leap = pl.col("date").dt.ordinal_day() - 1, pl.when(pl.col("date").dt.is_leap_year()).then(366).otherwise(365)
+    month = pl.col("date").dt.month_end().dt.day()
+    shares = {
+        "day_of_year": day / leap,
+        "day_of_week": (pl.col("date").dt.weekday() - 1) / 7,
+        "hour_of_day": pl.lit(0.0),
+        "day_of_month": (pl.col("date").dt.day() - 1) / month,
+    }
+    for name, share in shares.items():
+        angle = rows.select((share * 2 * np.pi).alias("angle"))["angle"].to_numpy()
+        assert np.allclose(rows[f"{name}_sin"].to_numpy(), np.sin(angle), atol=1e-6)
+        assert np.allclose(rows[f"{name}_cos"].to_numpy(), np.cos(angle), atol=1e-6)
+    found = windows(made, "test")
+    assert found.input_names[:2] == ("rain", "warm")
+    assert found.future_names == ("rain", *(f"{part}_{wave}" for part in parts for wave in ("sin", "cos")))
+    assert windows(made, "test", masks="inputs").input_names[-2:] == ("rain__filled", "warm__filled")
+
+
+def test_roles_that_cannot_be_are_refused(source: Path) -> None:
+    for wrong, told in (
+        ({"past_features": ["rain"], "future_features": ["rain"]}, "'rain' is in past_features and future_features"),
+        ({"calendar": ["minute"]}, "calendar has 'minute'; give some of hour_of_day"),
+        ({"past_features": ["q"]}, "the target 'q' is also a feature"),
+        ({"calendar": ["day_of_year", "day_of_year"]}, "one is there already"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            series(source, **wrong)
+    asked = series(source).identity_settings()
+    assert not {"past_features", "future_features", "calendar", "trim"} & asked.keys()
