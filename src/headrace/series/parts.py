@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import duration_us, instant_us
@@ -211,7 +212,8 @@ def read_cut_dates(path: Path, entity: str) -> dict[str, tuple[int, int]]:
     """
     from headrace.series.statics import static_table  # which imports settings
 
-    table = static_table(path, path.name)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]  # a table that was given is a directory of shards
+    table = pa.concat_tables([static_table(each, each.name) for each in files])
     for name in (entity, "train_end"):
         if name not in table.column_names:
             raise SettingsError(

@@ -32,7 +32,7 @@ from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.series.arrays.axis import Frequency, infer
+from headrace.series.arrays.axis import infer, usual
 from headrace.series.arrays.statistics import suspects, warning
 from headrace.series.batches import UNIFIED, Spool, clean_batch, finish, write_batch
 from headrace.series.clean import DROPPED
@@ -415,7 +415,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             f"none of {len(source.names):,} entities tells its frequency; correct the source, or give frequency, e.g. "
             f"'1d'"
         )
-    word = min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
+    word = usual(words)
     if len(words) > 1:
         told = ", ".join(f"{each} ({count})" for each, count in sorted(words.items()))
         context.warn([f"entities differ in frequency: {told}; {word} is taken for all"])

@@ -27,7 +27,7 @@ from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
 METADATA = b"headrace.series"
-_USUAL = ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},)
+USUAL = ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},)
 _MEND = "restore it or prepare the run again"
 
 
@@ -158,7 +158,7 @@ class SeriesStore:
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
         self.folds = len(manifest.facts.get("folds", ()))
-        ranges = manifest.facts.get("parts", {}).get("ranges", _USUAL)
+        ranges = manifest.facts.get("parts", {}).get("ranges", USUAL)
         self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES, ranges)
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
