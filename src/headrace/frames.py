@@ -40,8 +40,8 @@ __all__ = ["clean", "split", "windows_of_frame"]
 def clean(frame: Any, settings: Series) -> Any:
     """Put the rows of each entity on its steps, trim them and fill short gaps: a row for each step, null where missing.
 
-    Columns: entity, time, target, features by name, calendar, masks. Raises `InputError` with the name of an entity that
-    does not pass, and the reason.
+    Columns: entity, time, target, features by name, calendar, masks. Raises `InputError` with the name of an entity
+    that does not pass, and the reason.
     """
     observed, settings = _observed(frame, settings)
     return _like(frame, [_table(settings, *each) for each in _cleaned(observed, settings)])
