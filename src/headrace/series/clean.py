@@ -224,7 +224,7 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
             values[positions, column] = own[:, column]
     missing = np.isnan(values)
     never = missing.all(axis=0)
-    if trains and never.any():
+    if fits and never.any():
         raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
     start, stop = 0, axis.rows
     if trains and settings.trim != "none":
@@ -246,7 +246,8 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         )
     found = find_gaps(missing)
     may = np.isin(columns, settings.filled_columns())
-    short = (found.length <= settings.max_imputation_gap_size) & may[found.column]
+    long = found.length > settings.max_imputation_gap_size
+    short = ~long & may[found.column]
     whole = found.inside([start + edge for edge in edges])
     filled = fill_gaps(values, found.take(short & whole))[start:stop]
     kept = values[start:stop]
@@ -278,7 +279,8 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         imputation={
             "short_gaps_count": count(short & whole),
             "imputed_values_count": filled.sum(axis=0, dtype=np.int64),
-            "long_gaps_count": count(~short),
+            "long_gaps_count": count(long),
+            "unfilled_gaps_count": count(~long & ~may[found.column]),
             "cut_gaps_count": count(short & ~whole),
             "unusable_values_count": unusable.sum(axis=0, dtype=np.int64),
             "missing_values_count": np.isnan(kept).sum(axis=0, dtype=np.int64),
@@ -355,8 +357,8 @@ def quality_report(
 ) -> dict[str, Any]:
     """Make the `BasinQualityReport` of an entity, as JSON. cleaned: a reason if it does not pass.
 
-    Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that were left
-    as too long, and that were left because a cut runs through them; values filled, made missing because no step can
+    Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that are too
+    long, that are not filled in this column, and that were left because a cut runs through them; values filled, made missing because no step can
     take them, and still missing; and the longest gap. targets.observed counts before anything is filled.
     """
     reason = cleaned if isinstance(cleaned, str) else None

@@ -92,8 +92,11 @@ def test_caravan_quality_reports_tell_the_traps(prepared: Prepared) -> None:
     days, flows = flows_of("camelses_1414")
     lost = np.isnan(flows)
     inside = lost[np.argmax(~lost) : len(lost) - np.argmax(~lost[::-1])]
-    gaps = int((np.diff(inside.astype(int)) == 1).sum())
-    assert (0, 0, gaps) == (flow["imputed_values_count"], flow["short_gaps_count"], flow["long_gaps_count"])
+    ends = np.flatnonzero(np.diff(inside.astype(int)))
+    lengths = ends[1::2] - ends[::2]
+    counts = [flow[f"{word}_gaps_count"] for word in ("short", "long", "unfilled", "cut")]
+    assert counts == [0, int((lengths > 5).sum()), int((lengths <= 5).sum()), 0]
+    assert 0 == flow["imputed_values_count"]
     assert int(inside.sum()) == flow["missing_values_count"]
     assert len(days) == 10_958
 
