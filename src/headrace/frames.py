@@ -80,7 +80,9 @@ def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
         matrices.append(np.hstack([matrix, calendar_rows(settings, placed.axis)]))
         entities.append((entity, placed.axis))
     names = [*settings.columns(), *settings.calendar_columns()]
-    columns = Columns(names[0], tuple(names[1:]), (), settings.step, tuple(settings.future_names()))
+    columns = Columns(
+        settings.targets, tuple(names[len(settings.targets) :]), (), settings.step, tuple(settings.future_names())
+    )
     found = windows_of(_Rows(columns, entities, matrices), "all", WindowOptions(**options))
     check_some(found)
     return found

@@ -228,7 +228,7 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
     start, stop = 0, axis.rows
     if trains and settings.trim != "none":
-        some = slice(None) if settings.trim == "all" else slice(1)
+        some = slice(None) if settings.trim == "all" else slice(len(settings.targets))
         start, stop = trimmed(~missing[:, some], least=0 if at is None else at[-1])
     if start == stop:
         raise LeftOut("no time lies between the first and the last value of all columns; see trim")
@@ -358,8 +358,9 @@ def quality_report(
     """Make the `BasinQualityReport` of an entity, as JSON. cleaned: a reason if it does not pass.
 
     Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that are too
-    long, that are not filled in this column, and that were left because a cut runs through them; values filled, made missing because no step can
-    take them, and still missing; and the longest gap. targets.observed counts before anything is filled.
+    long, that are not filled in this column, and that were left because a cut runs through them; values filled, made
+    missing because no step can take them, and still missing; and the longest gap. targets.observed counts before
+    anything is filled.
     """
     reason = cleaned if isinstance(cleaned, str) else None
     report: dict[str, Any] = {

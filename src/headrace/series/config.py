@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FILE_NAME = "file_name"
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
-_ROLES = ("past_features", "future_features", "calendar")
+_ROLES = ("more_targets", "past_features", "future_features", "calendar")
 _RATIOS_SUM = 1e-9
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
 _source = partial(Field, json_schema_extra={"panel": "Source"})
@@ -107,6 +107,9 @@ class Series(RecipeSettings):
         "infer", description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have."
     )
     target: str = _column(min_length=1, description="Column to be predicted.")
+    more_targets: Names = _column(
+        (), description="Further columns to be predicted, scaled as target; target alone decides where shares cut."
+    )
     features: Names = _column((), description="Forcing columns.")
     past_features: Names = _column((), description="Features that are known only up to the last input, such as sales.")
     future_features: Names = _column(
@@ -283,7 +286,7 @@ class Series(RecipeSettings):
             getattr(self, name) != type(self).model_fields[name].default
             for name in ("train_ratio", "val_ratio", "test_ratio")
         )
-        names = [self.target, *self.features, *(each for each in self.feature_names() if each not in self.features)]
+        names = [*self.targets, *self.features, *(each for each in self.feature_names() if each not in self.features)]
         both = sorted(set(self.past_features) & set(self.future_features))
         strange = next((each for each in self.calendar if each not in CALENDAR), None)
         file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
@@ -308,7 +311,7 @@ class Series(RecipeSettings):
                 f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
             ),
             (
-                self.target in self.feature_names(),
+                set(self.targets) & set(self.feature_names()),
                 f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
                 f"that read its past ask for that when they read windows",
             ),
@@ -362,8 +365,13 @@ class Series(RecipeSettings):
         return self
 
     def columns(self) -> list[str]:
-        """List the columns of values: the target, then the features sorted by name."""
-        return [self.target, *self.feature_names()]
+        """List the columns of values: the target, others sorted by name, then the features sorted by name."""
+        return [*self.targets, *self.feature_names()]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to be predicted: the target, and others sorted by name."""
+        return (self.target, *sorted(self.more_targets))
 
     def feature_names(self) -> list[str]:
         """List the features of all roles, sorted."""
@@ -382,7 +390,7 @@ class Series(RecipeSettings):
     def resolved(self) -> Resolved:
         """The pipelines with their columns."""
         return self.preprocessing_configs.resolved(
-            target=self.target, features=self.feature_names(), static_features=sorted(self.static_features)
+            targets=self.targets, features=self.feature_names(), static_features=sorted(self.static_features)
         )
 
     @cached_property
@@ -417,7 +425,7 @@ class Series(RecipeSettings):
     @property
     def may_lack(self) -> list[str]:
         """List the columns that a file may lack."""
-        return [] if self.pipelines_from is None else [self.target]
+        return [] if self.pipelines_from is None else list(self.targets)
 
     @cached_property
     def step(self) -> Frequency:
@@ -430,8 +438,8 @@ class Series(RecipeSettings):
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
-        """List the columns that may be filled: all, or all but the target."""
-        return self.columns()[0 if self.impute_target == "forward" else 1 :]
+        """List the columns that may be filled: all, or all but the targets."""
+        return self.columns()[0 if self.impute_target == "forward" else len(self.targets) :]
 
     def mask_columns(self) -> list[str]:
         """List the mask columns, which stand behind the others, of the last of these; none unless asked for."""
@@ -449,6 +457,7 @@ class Series(RecipeSettings):
         settings = self.identity_without("source", "static", "entities", "entities_file", *regions)
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
+        settings |= {"more_targets": sorted(self.more_targets)} if self.more_targets else {}
         settings |= {"features": self.feature_names(), "static_features": sorted(self.static_features)}  # as stored
         if self.past_features or self.future_features:
             settings = {name: own for name, own in settings.items() if name not in ("past_features", "future_features")}

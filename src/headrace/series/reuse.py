@@ -103,6 +103,8 @@ def differing(asked: Mapping[str, Any], named: NamedRun) -> str | None:
         one, other = (sorted(each[name]) if isinstance(each[name], list) else each[name] for each in (asked, there))
         if one != other:
             return f"{name} is {one!r}, and {other!r} in run {named.run_id}, whose pipelines are reused"
+    if sorted(asked["more_targets"]) != sorted(there.get("more_targets", ())):
+        return f"more_targets are {asked['more_targets']!r}, which are not those of run {named.run_id}"
     one, other = (sorted({name for role in _FEATURES for name in each.get(role, ())}) for each in (asked, there))
     if one != other:
         return (

@@ -155,6 +155,8 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
         "time": settings.time,
     }
     features = [*settings.feature_names(), *settings.calendar_columns()]
+    if settings.more_targets:
+        metadata["targets"] = list(settings.targets)
     if settings.future_names() != features:
         metadata["future"] = settings.future_names()
     return schema.with_metadata({METADATA: canonical_json(metadata)})

@@ -114,3 +114,43 @@ def test_roles_that_cannot_be_are_refused(source: Path) -> None:
             series(source, **wrong)
     asked = series(source).identity_settings()
     assert not {"past_features", "future_features", "calendar", "trim"} & asked.keys()
+
+
+def test_several_targets_are_predicted_together(source: Path, tmp_path: Path) -> None:
+    """Windows of two targets are those of each alone where both are observed; forecasts come back in both units."""
+    asked = {"features": ["rain"], "max_imputation_gap_size": 0, "trim": "none"}
+    both = run_of(source, tmp_path / "both", more_targets=["warm"], **asked)
+    alone = {name: run_of(source, tmp_path / name, target=name, **asked) for name in ("q", "warm")}
+    assert headrace.verify(both.out).problems == []
+    found, single = windows(both, "all"), {name: windows(made, "all") for name, made in alone.items()}
+    keys = {
+        name: {
+            key: at for at, key in enumerate(zip(*(own[k].tolist() for k in ("entity", "input_end_date")), strict=True))
+        }
+        for name, own in {"both": batch(found), **{name: batch(each) for name, each in single.items()}}.items()
+    }
+    assert keys["both"].keys() == keys["q"].keys() & keys["warm"].keys()
+    one = batch(found)
+    assert one["y"].shape == (len(found), 4, 2)
+    assert one["X"].shape[2] == 1
+    assert windows(both, "all", is_autoregressive=True).input_names == ("q", "warm", "rain")
+    some = batch(windows(both, "all", targets="any"))
+    assert some["y_observed"].shape == some["y"].shape
+    written = headrace.windows.write_forecasts(tmp_path / "f.parquet", found, [(one, one["y"])])
+    told = pl.read_parquet(tmp_path / "f.parquet")
+    assert written == len(found) * 8
+    for at, (name, each) in enumerate(single.items()):
+        places = [keys[name][key] for key in keys["both"]]
+        own = {key: values[places] for key, values in batch(each).items()}
+        if name == "q":  # both are cut by the first target, so only its scaler is that of the other run
+            assert np.array_equal(one["y"][..., at], own["y"])
+        headrace.windows.write_forecasts(tmp_path / f"{name}.parquet", each, [(own, own["y"])])
+        alone_told = pl.read_parquet(tmp_path / f"{name}.parquet")
+        mine = told.filter(pl.col("target") == name).drop("target")
+        assert mine.drop("value").equals(alone_told.drop("value"))
+        assert np.allclose(mine["value"], alone_told["value"], rtol=1e-5, atol=1e-5)
+    with pytest.raises(SettingsError, match="4 horizons and 2 targets; give"):
+        headrace.windows.write_forecasts(tmp_path / "g.parquet", found, [(one, one["y"][..., 0])])
+    new = headrace.prepare(headrace.Series(source=source, pipelines_from=both.out), tmp_path / "new")
+    assert headrace.verify(new.out).problems == []
+    assert batch(windows(new, "test", targets="any"))["y"].shape[1:] == (4, 2)

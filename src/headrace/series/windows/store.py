@@ -33,25 +33,30 @@ _MEND = "restore it or prepare the run again"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the matrices: the target, the forcing, masks of what was filled. future: forcing known ahead."""
+    """The columns of the matrices: targets, the forcing, masks of what was filled. future: forcing known ahead."""
 
-    target: str
+    targets: tuple[str, ...]
     features: tuple[str, ...]
     masks: tuple[str, ...]
     frequency: Frequency
     future: tuple[str, ...]
 
     @property
+    def behind(self) -> int:
+        """Count targets and forcing."""
+        return len(self.targets) + len(self.features)
+
+    @property
     def future_places(self) -> slice | list[int]:
         """Where the columns are that are known ahead."""
         if self.future == self.features:
-            return slice(1, 1 + len(self.features))
+            return slice(len(self.targets), self.behind)
         return [self.names.index(name) for name in self.future]
 
     @property
     def names(self) -> tuple[str, ...]:
         """All, in order."""
-        return (self.target, *self.features, *self.masks)
+        return (*self.targets, *self.features, *self.masks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,14 +243,15 @@ def _mapped(path: Path, columns: Columns, rows: int) -> F32:
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:
     try:
         record = json.loads((schema.metadata or {})[METADATA])
-        target, names, masks = record["target"], record["columns"], tuple(record.get("masks", ()))
-        features = tuple(name for name in names[1:] if name not in masks)
+        names, masks = record["columns"], tuple(record.get("masks", ()))
+        targets = tuple(record.get("targets", (record["target"],)))
+        features = tuple(name for name in names[len(targets) :] if name not in masks)
         future = tuple(record.get("future", features))
-        columns = Columns(target, features, masks, Frequency.parse(record["frequency"]), future)
+        columns = Columns(targets, features, masks, Frequency.parse(record["frequency"]), future)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CorruptShard(f"{path}: its metadata does not say which columns there are ({error!r}); {_MEND}") from None
     if list(columns.names) != list(names) or not set(columns.future) <= set(features):
-        raise CorruptShard(f"{path}: has the columns {names}, expected the target {target!r} first; {_MEND}")
+        raise CorruptShard(f"{path}: has the columns {names}, expected the target {targets[0]!r} first; {_MEND}")
     return columns
 
 

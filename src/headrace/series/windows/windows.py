@@ -42,7 +42,7 @@ class WindowOptions(Settings):
     input_length, output_length: L and H, steps of the inputs and of the horizon behind them.
     horizons: the steps of the horizon that y has, from 1 to H, ascending; None: all.
     stride: steps from one window of an entity to the next.
-    is_autoregressive: whether the target's own past is the first column of X.
+    is_autoregressive: whether the past of the target, or of each, is the first column of X.
     history: whether inputs may reach back before the split, into the rows that come before ("preceding"), or not
         ("within"). Labels never cross: all of a window's horizon is in the split.
     targets: "all" of a window's horizons must be observed; "any" of them, the others being 0 in y and false in
@@ -108,13 +108,13 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
     """Find what these options block by one pass over the values; nothing where incomplete windows are kept."""
     if options.incomplete != "skip":
         return Blockers()
-    matrices, behind = store.matrices, 1 + len(store.columns.features)
+    matrices, columns = store.matrices, store.columns
     missing = Missing.find(matrices.matrices, columns=matrices.columns)
-    forcing = missing.runs(slice(1, behind))
+    forcing = missing.runs(slice(len(columns.targets), columns.behind))
     return Blockers(
-        inputs=missing.runs(slice(0, behind)) if options.is_autoregressive else forcing,
-        future=missing.runs(store.columns.future_places) if options.future != "none" else NOTHING,
-        target=missing.runs(0),
+        inputs=missing.runs(slice(0, columns.behind)) if options.is_autoregressive else forcing,
+        future=missing.runs(columns.future_places) if options.future != "none" else NOTHING,
+        target=missing.runs(slice(0, len(columns.targets))),
     )
 
 
@@ -295,7 +295,7 @@ class Windows:
     def _inputs(self) -> slice:
         columns, options = self.store.columns, self.options
         masks = len(columns.masks) if options.masks != "none" else 0
-        return slice(0 if options.is_autoregressive else 1, 1 + len(columns.features) + masks)
+        return slice(0 if options.is_autoregressive else len(columns.targets), columns.behind + masks)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -353,15 +353,16 @@ class Windows:
     def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
         """Copy the windows at these places, in the options' layout or another one.
 
-        X [B, L, F] and y [B, horizons] float32, static [B, S], future [B, H, Ff], entity int64 [B], input_end_date
-        datetime64[us] [B]; y_observed bool [B, horizons] where targets may be missing, complete bool [B] where inputs
-        may.
+        X [B, L, F] and y [B, horizons] float32, of several targets [B, horizons, T]; static [B, S], future [B, H, Ff],
+        entity int64 [B], input_end_date datetime64[us] [B]; y_observed bool, as y, where targets may be missing,
+        complete bool [B] where inputs may.
         """
         options, behind = self.options, self.options.input_length
         block = self.matrices.windows(places.offset, options.window_rows)
         batch: dict[str, Any] = {"X": block[:, :behind, self._inputs]}
         if options.targets != "none":
-            batch["y"] = block[:, behind:, 0]
+            several = len(self.store.columns.targets)
+            batch["y"] = block[:, behind:, :several] if several > 1 else block[:, behind:, 0]
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
