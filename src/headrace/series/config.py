@@ -24,20 +24,19 @@ from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
-    from headrace.run.context import RunContext
-    from headrace.run.prepare import Outcome
     from headrace.series.reuse import NamedRun
 
 FILE_NAME = "file_name"
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
-_ROLES = ("more_targets", "past_features", "future_features", "calendar")
+_ROLES = ("more_targets", "past_features", "future_features", "categories", "calendar")
 _RATIOS_SUM = 1e-9
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
 _source = partial(Field, json_schema_extra={"panel": "Source"})
 _column = partial(Field, json_schema_extra={"panel": "Columns and times"})
 _static = partial(Field, json_schema_extra={"panel": "Static features"})
 _rows = partial(Field, json_schema_extra=_ROWS)
+_held = partial(Field, json_schema_extra={"panel": "Held-out entities"})
 
 
 def _repeated(*default: str, panel: str, description: str) -> Any:
@@ -46,10 +45,6 @@ def _repeated(*default: str, panel: str, description: str) -> Any:
 
 def _ratio(default: float, former: str, **bounds: Any) -> Any:
     return Field(default, json_schema_extra={"former": [former]}, **bounds)
-
-
-def _held(description: str) -> Any:
-    return Field((), json_schema_extra={"panel": "Held-out entities"}, description=description)
 
 
 def _numbers(value: object) -> object:
@@ -72,6 +67,7 @@ class Series(RecipeSettings):
     model_config = ConfigDict(json_schema_extra=_target_or_run)
 
     recipe_name: ClassVar[str] = "series"
+    executed_by: ClassVar[str] = "headrace.series.recipe"
     later: ClassVar[Sequence[tuple[str, ...]]] = tuple(
         (name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE, *_ROLES, "trim")
     )
@@ -114,6 +110,10 @@ class Series(RecipeSettings):
     past_features: Names = _column((), description="Features that are known only up to the last input, such as sales.")
     future_features: Names = _column(
         (), description="Features that are known ahead, such as promotions; unless given all but past_features are."
+    )
+    categories: Mapping[str, Names] = _column(
+        {},
+        description="Features that are texts, and the texts that each may hold: stored as their places in this list.",
     )
     calendar: Names = _column(
         (), description="Parts of the time as features, a sine and a cosine each: " + ", ".join(CALENDAR) + "."
@@ -166,12 +166,14 @@ class Series(RecipeSettings):
         "have train_end and val_end.",
     )
     val_entities: Names = _held(
-        "Entities that only validate, and alone do; @FILE: names in a file, a line each. With dates they validate from "
-        "train_end to before val_end, with shares in all of their rows."
+        (),
+        description="Entities that only validate, and alone do; @FILE: a name a line. With dates they validate between "
+        "train_end and val_end, with shares in all rows.",
     )
     test_entities: Names = _held(
-        "Entities that only test, and alone do; @FILE: names in a file. With dates they test from val_end on, with "
-        "shares in all of their rows."
+        (),
+        description="Entities that only test, and alone do; @FILE: a name a line. With dates they test from val_end on, "
+        "with shares in all rows.",
     )
     trim: Literal["all", "target", "none"] = Field(
         "all",
@@ -179,7 +181,7 @@ class Series(RecipeSettings):
         "target has, or (none) at its first and last row, which keeps warm-up weather and known futures.",
     )
     gap: str | None = Field(
-        None, description="Rows closer than this before a cut are in no split (an embargo), e.g. 30d."
+        None, description="Rows closer than this before a cut are in no split, e.g. 30d: an embargo."
     )
     label_horizon: str | None = Field(
         None,
@@ -316,6 +318,11 @@ class Series(RecipeSettings):
                 f"that read its past ask for that when they read windows",
             ),
             (both, f"feature {', '.join(both[:1])!r} is in past_features and future_features; choose one"),
+            (
+                any(len(set(own)) < max(1, len(own)) for own in self.categories.values())
+                or not set(self.categories) <= {*self.feature_names()},
+                f"categories of {', '.join(self.categories)}: are of no feature, or name no text or one twice; correct",
+            ),
             (strange, f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"),
             (
                 set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar),
@@ -390,7 +397,10 @@ class Series(RecipeSettings):
     def resolved(self) -> Resolved:
         """The pipelines with their columns."""
         return self.preprocessing_configs.resolved(
-            targets=self.targets, features=self.feature_names(), static_features=sorted(self.static_features)
+            targets=self.targets,
+            features=self.feature_names(),
+            static_features=sorted(self.static_features),
+            categories=sorted(self.categories),
         )
 
     @cached_property
@@ -484,12 +494,6 @@ class Series(RecipeSettings):
         """List files, directories and patterns of series and of static attributes, as given."""
         regions = (self.region_time_series_base_dirs, self.region_static_attributes_base_dirs)
         return [*self.source, *self.static, *(place for each in regions for place in each.values())]
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work in the run directory; see `headrace.prepare`."""
-        from headrace.series.recipe import execute  # the recipe imports its settings
-
-        return execute(self, context, files)
 
 
 def output_roles(config: Mapping[str, Any]) -> dict[str, str]:

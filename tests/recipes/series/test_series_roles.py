@@ -154,3 +154,36 @@ def test_several_targets_are_predicted_together(source: Path, tmp_path: Path) ->
     new = headrace.prepare(headrace.Series(source=source, pipelines_from=both.out), tmp_path / "new")
     assert headrace.verify(new.out).problems == []
     assert batch(windows(new, "test", targets="any"))["y"].shape[1:] == (4, 2)
+
+
+@pytest.mark.parametrize("entity", ["file_name", "gauge"])
+def test_categories_that_change_in_time_are_places_in_their_list(source: Path, tmp_path: Path, entity: str) -> None:
+    kinds = ["storm", "dry", "rain"]
+    table = pl.concat(
+        pl.read_csv(source / f"{name}.csv").with_columns(
+            gauge=pl.lit(name), kind=pl.Series([kinds[day % 3] if day % 50 else None for day in range(900)])
+        )
+        for name in ("a", "b")
+    )
+    (tmp_path / "in").mkdir()
+    for (name,), part in table.group_by("gauge") if entity == "file_name" else [(("all",), table)]:
+        part.with_columns(pl.col("kind").cast(pl.Categorical)).write_parquet(tmp_path / "in" / f"{name}.parquet")
+    asked = {"future_features": ["kind"], "categories": {"kind": kinds}, "missing_numbers": [0], "entity": entity}
+    made = run_of(tmp_path / "in", tmp_path / "out", max_imputation_gap_size=0, trim="none", **asked)
+    assert headrace.verify(made.out).problems == []
+    rows = pl.concat(pl.DataFrame(headrace.open(made.out)[split].to_arrow()) for split in ("train", "val", "test"))
+    key = "entity" if entity == "file_name" else entity
+    both = rows.join(
+        table.with_columns(pl.col("date").str.to_datetime(time_unit="us")),
+        left_on=[key, "date"],
+        right_on=["gauge", "date"],
+    )
+    assert len(both) == 1800
+    expected = both["kind_right"].replace_strict(kinds, [0.0, 1.0, 2.0], default=np.nan, return_dtype=pl.Float32)
+    assert np.array_equal(both["kind"], expected.fill_null(np.nan), equal_nan=True)
+    assert windows(made, "test").future_names == ("kind",)
+    with pytest.raises(headrace.InputError, match="kind is 'rain', which is none of its categories"):
+        run_of(tmp_path / "in", tmp_path / "few", frequency="1d", **asked | {"categories": {"kind": kinds[:2]}})
+    with pytest.raises(SettingsError, match="are of no feature, or name no text or one twice"):
+        series(source, categories={"snow": ["a"]})
+    assert "categories" not in series(source).identity_settings()

@@ -306,6 +306,7 @@ def _one_or_more(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
+_AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)  # of an entity that never was too
 Pipelines = Annotated[tuple[PipelineSettings, ...], BeforeValidator(_one_or_more)]
 
 
@@ -323,9 +324,17 @@ class Preprocessing(Settings):
     joblib: Literal["write", "never"] = "write"
 
     def resolved(
-        self, *, targets: Sequence[str], features: Sequence[str], static_features: Sequence[str] = ()
+        self,
+        *,
+        targets: Sequence[str],
+        features: Sequence[str],
+        static_features: Sequence[str] = (),
+        categories: Sequence[str] = (),
     ) -> Resolved:
-        """Return every pipeline with its columns. Raises `SettingsError` where they do not fit the columns."""
+        """Return every pipeline with its columns; categories, which are features, stay as they are.
+
+        Raises `SettingsError` where pipelines do not fit the columns.
+        """
         for target in set(targets).intersection(features):
             raise SettingsError(
                 f"target {target!r} is among the features, which hands the answer to the model; take it out "
@@ -371,7 +380,10 @@ class Preprocessing(Settings):
                 "features, and on its own it would be scaled to nothing; give strategy: unified"
             )
         return Resolved(
-            features=_covered("features", self.features, features),
+            features=(
+                *_covered("features", self.features, sorted(set(features).difference(categories))),
+                *([_AS_THEY_ARE.model_copy(update={"columns": tuple(categories)})] if categories else ()),
+            ),
             target=(self.target.model_copy(update={"columns": tuple(targets)}),),
             static_features=_covered("static_features", self.static_features, static_features),
         )
