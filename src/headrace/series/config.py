@@ -18,7 +18,6 @@ from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
 from headrace.series.arrays.calendar import CALENDAR, calendar_names
 from headrace.series.parts import DIVIDE, Division, read_names, undividable
-from headrace.series.parts import SPLITS as SPLITS
 from headrace.series.pipelines.settings import Preprocessing, Resolved
 from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
@@ -172,7 +171,7 @@ class Series(RecipeSettings):
     )
     test_entities: Names = _held(
         (),
-        description="Entities that only test, and alone do; @FILE: a name a line. With dates they test from val_end on, "
+        description="Entities that only test, and alone do; @FILE: a name a line. With dates they test from val_end, "
         "with shares in all rows.",
     )
     trim: Literal["all", "target", "none"] = Field(
@@ -180,9 +179,7 @@ class Series(RecipeSettings):
         description="Where a series begins and ends: where all columns have their first and last value, where the "
         "target has, or (none) at its first and last row, which keeps warm-up weather and known futures.",
     )
-    gap: str | None = Field(
-        None, description="Rows closer than this before a cut are in no split, e.g. 30d: an embargo."
-    )
+    gap: str | None = Field(None, description="Rows closer than this before a cut are in no split, such as 30d.")
     label_horizon: str | None = Field(
         None,
         description="How long after its time a target is known, e.g. 7d: rows whose target is not known at a cut are "

@@ -16,7 +16,7 @@ from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share
-from headrace.series.config import SPLITS
+from headrace.series.parts import SPLITS
 from headrace.series.reuse import REUSED
 from headrace.series.store import (
     REPORTS,
