@@ -133,17 +133,22 @@ class Division:
     rolling: RollingParts | None
 
     @classmethod
-    def of(cls, asked: Series) -> Division:
-        """Read what files say. Raises `SettingsError`."""
+    def of(cls, asked: Series, known: Mapping[str, Any] | None = None) -> Division:
+        """Read what files say, unless it is known: what `record` gave. Raises `SettingsError`."""
+        if known is None:
+            dates = {} if asked.cut_dates is None else read_cut_dates(asked.cut_dates, asked.entity_column)
+            held_out = _held_out(asked)
+        else:
+            dates, held_out = {name: (own[0], own[1]) for name, own in known["dates"].items()}, known["held_out"]
         distances = {"gap": asked.gap, "label_horizon": asked.label_horizon}
         reach_us = max((duration_us(name, own) for name, own in distances.items() if own is not None), default=0)
         folds = None if asked.folds is None or isinstance(asked.folds, GroupKFold) else asked.folds
         return cls(
             asked.train_end is not None or asked.cut_dates is not None,
             asked.cuts,
-            {} if asked.cut_dates is None else read_cut_dates(asked.cut_dates, asked.entity_column),
+            dates,
             reach_us,
-            _held_out(asked),
+            held_out,
             None if folds is None or asked.cuts is None else RollingParts.of(asked.cuts, folds, reach_us),
         )
 
@@ -153,6 +158,11 @@ class Division:
         if self.rolling is not None:
             return self.rolling.parts
         return APART if self.reach_us or self.held_out else PLAIN
+
+    def record(self) -> dict[str, Any]:
+        """Return what files said, which may be gone when the run is read; nothing where there were none."""
+        files = {"dates": dict(self.dates), "held_out": dict(self.held_out)}
+        return {"divided_by": files} if any(files.values()) else {}
 
     def side_of(self, entity: str) -> Side:
         """Return the only split that a held-out entity has rows in; train for one that trains."""

@@ -270,9 +270,9 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
 def _divided(settings: Series) -> dict[str, Any]:
     """What the manifest says of stretches and folds, where rows are not in the usual three."""
     if settings.division.parts is PLAIN:
-        return {}
+        return settings.division.record()
     folds = {} if settings.division.rolling is None else {"folds": settings.division.rolling.facts()}
-    return {"parts": settings.division.parts.record(), **folds}
+    return {"parts": settings.division.parts.record(), **folds, **settings.division.record()}
 
 
 def _held_out(settings: Series, context: RunContext, names: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.axis import Anchor, Axis, Frequency, times_at
 from headrace.series.arrays.calendar import calendar_of
 from headrace.series.config import Series
-from headrace.series.parts import PLAIN, SPLITS, Parts
+from headrace.series.parts import PLAIN, SPLITS, Division, Parts
 
 METADATA = b"headrace.series"
 STORE = "store"
@@ -41,6 +41,7 @@ SUMMARY = "quality_summary.json"
 REPORTS, REPORTS_TABLE = "quality_reports", "quality_reports.parquet"
 SERIES_DIRECTORY = "processed_time_series"
 
+_NO_FILES: Mapping[str, Any] = {"dates": {}, "held_out": {}}
 _MEND = "restore it or prepare the run again"
 _LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix and a temporary prefix
 
@@ -312,7 +313,9 @@ def stored_settings(run: FinishedRun) -> Series:
     # An older run lacks the newest settings. Their defaults are given, so that no other run is asked for them.
     fields = Series.model_fields.items()
     usual = {name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()}
-    return Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
+    settings = Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
+    settings.__dict__["division"] = Division.of(settings, run.manifest.facts.get("divided_by", _NO_FILES))
+    return settings
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:

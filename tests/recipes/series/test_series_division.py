@@ -82,10 +82,14 @@ def test_each_entity_has_the_dates_of_its_own(source: Path, tmp_path: Path) -> N
     assert problems(made) == []
     assert "every row of 5 entities is on its side" in detail(made, "cuts")
 
-    pl.read_parquet(tmp_path / "dates.parquet").with_columns(pl.all().cast(pl.String)).write_csv(tmp_path / "same.csv")
+    (tmp_path / "dates.parquet").rename(tmp_path / "elsewhere.parquet")
+    assert problems(made) == []
+    pl.read_parquet(tmp_path / "elsewhere.parquet").with_columns(pl.all().cast(pl.String)).write_csv(
+        tmp_path / "same.csv"
+    )
     again = series(source, cut_dates=tmp_path / "same.csv", **DATES)
     assert headrace.prepare(again, tmp_path / "out").manifest.run_id == made.manifest.run_id
-    alone = run_of(source, tmp_path / "alone", cut_dates=tmp_path / "same.csv")
+    alone = run_of(source, tmp_path / "alone", cut_dates=pl.read_csv(tmp_path / "same.csv"))
     assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_basins"] == ["a", "b"]
 
 
@@ -111,6 +115,8 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
     assert ends["val"][1] < datetime(2002, 9, 1) <= ends["test"][0]
     assert problems(held) == []
     assert "2 of train, 1 of val, 2 of test" in detail(held, "held-out entities")
+    (tmp_path / "tests.txt").unlink()
+    assert problems(held) == []  # the run keeps what the file said
     without = run_of(source, tmp_path / "without", entities=["a", "b"], **asked)
     assert (held.run / "fitted_pipelines.json").read_bytes() == (without.run / "fitted_pipelines.json").read_bytes()
     areas = pl.read_parquet(held.run / "processed_static_features.parquet")["area"].to_list()
