@@ -144,30 +144,28 @@ def cut_at(observed: npt.NDArray[np.bool_], edges: Sequence[int], parts: Parts =
 
 def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np.bool_]) -> list[int]:
     """Return the rows where the stretches of an entity's rows begin, but the first. Raises `LeftOut` without dates."""
-    parts, times = settings.division.parts, axis.times()
-    if settings.division.rolling is not None:
-        return [int(row) for row in np.searchsorted(times, settings.division.rolling.borders)]
-    side, dates = settings.division.side_of(entity), settings.division.dates.get(entity, settings.cuts)
+    division = settings.division
+    if division.rolling is not None:
+        return [int(row) for row in np.searchsorted(axis.times(), division.rolling.borders)]
+    side, dates = division.side_of(entity), division.dates.get(entity, division.cuts)
     if dates is not None:
-        val_row, test_row = np.searchsorted(times, dates).tolist()
-    elif settings.division.by_dates:
+        val_row, test_row = np.searchsorted(axis.times(), dates).tolist()
+    elif division.by_dates:
         raise LeftOut(f"has no row in cut_dates {str(settings.cut_dates)!r}, and there is no train_end for the others")
     elif side == "train":
         val_row, test_row = cut(observed, settings.train_ratio, settings.val_ratio)
     else:
-        val_row, test_row = 0, len(times) if side == "val" else 0
-    if parts is PLAIN:
+        val_row, test_row = 0, axis.rows if side == "val" else 0
+    if division.parts is PLAIN:
         return [val_row, test_row]
+    times = Axis(axis.frequency, axis.first, axis.rows + 1, axis.anchor).times()  # and the one behind the last
 
     def stop(row: int) -> int:
-        if dates is not None:
-            moment = dates[0] if row == val_row else dates[1]
-        else:
-            moment = int(Axis(axis.frequency, axis.first, axis.rows + 1, axis.anchor).times()[row])
-        return int(np.searchsorted(times, moment - settings.division.reach_us))
+        moment = int(times[row]) if dates is None else dates[0] if row == val_row else dates[1]
+        return int(np.searchsorted(times[:-1], moment - division.reach_us))
 
-    held = sorted(set(settings.division.held_out.values()))
-    return held_apart(val_row, test_row, len(times), side, held, stop)
+    held = sorted(set(division.held_out.values()))
+    return held_apart(val_row, test_row, axis.rows, side, held, stop)
 
 
 def share_of(count: int, share: float) -> int:

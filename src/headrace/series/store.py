@@ -142,7 +142,7 @@ def stored_columns(settings: Series) -> list[str]:
 
 def calendar_rows(settings: Series, axis: Axis) -> F32:
     """Return the columns of the calendar for every row of an entity."""
-    return calendar_of(settings.calendar, axis.times())
+    return calendar_of(settings.calendar, axis.times() if settings.calendar else np.empty(axis.rows, np.int64))
 
 
 def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
