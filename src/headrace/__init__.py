@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
+    from headrace.run.folds import GroupKFold, Rolling
     from headrace.run.forget import Forgotten, forget
     from headrace.run.prepare import Prepared, prepare
-    from headrace.series.config import Series, SeriesBuilder
+    from headrace.series.builder import SeriesBuilder
+    from headrace.series.config import Series
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
-    from headrace.split.fold_settings import GroupKFold, Rolling
     from headrace.split.joins.features import Features
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import LeakReport, find_leaks
@@ -78,13 +79,14 @@ _NAMES = {
     "packing.storage.packed_parquet": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
+    "run.folds": "GroupKFold Rolling",
     "run.forget": "Forgotten forget",
     "run.prepare": "Prepared prepare",
-    "series.config": "Series SeriesBuilder",
+    "series.builder": "SeriesBuilder",
+    "series.config": "Series",
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
-    "split.fold_settings": "GroupKFold Rolling",
     "split.joins.features": "Features",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "LeakReport find_leaks",

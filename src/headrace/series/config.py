@@ -10,30 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from headrace.checks import instant_us
-from headrace.digest import sha256_hex
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
 from headrace.formats.dates import date_word
+from headrace.run.folds import Folds
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
+from headrace.series.arrays.calendar import CALENDAR, calendar_names
+from headrace.series.parts import DIVIDE, Division, read_names, undividable
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.settings import Duplicates, Names, never_groups
+from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
-    from headrace.run.context import RunContext
-    from headrace.run.prepare import Outcome
     from headrace.series.reuse import NamedRun
 
 FILE_NAME = "file_name"
-SPLITS = ("train", "val", "test")
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
+_ROLES = ("more_targets", "past_features", "future_features", "categories", "calendar")
 _RATIOS_SUM = 1e-9
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
 _source = partial(Field, json_schema_extra={"panel": "Source"})
 _column = partial(Field, json_schema_extra={"panel": "Columns and times"})
 _static = partial(Field, json_schema_extra={"panel": "Static features"})
 _rows = partial(Field, json_schema_extra=_ROWS)
+_held = partial(Field, json_schema_extra={"panel": "Held-out entities"})
 
 
 def _repeated(*default: str, panel: str, description: str) -> Any:
@@ -64,7 +66,10 @@ class Series(RecipeSettings):
     model_config = ConfigDict(json_schema_extra=_target_or_run)
 
     recipe_name: ClassVar[str] = "series"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",))
+    executed_by: ClassVar[str] = "headrace.series.recipe"
+    later: ClassVar[Sequence[tuple[str, ...]]] = tuple(
+        (name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE, *_ROLES, "trim")
+    )
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
     region_time_series_base_dirs: Mapping[str, Path] = _source(
@@ -97,7 +102,21 @@ class Series(RecipeSettings):
         "infer", description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have."
     )
     target: str = _column(min_length=1, description="Column to be predicted.")
+    more_targets: Names = _column(
+        (), description="Further columns to be predicted, scaled as target; target alone decides where shares cut."
+    )
     features: Names = _column((), description="Forcing columns.")
+    past_features: Names = _column((), description="Features that are known only up to the last input, such as sales.")
+    future_features: Names = _column(
+        (), description="Features that are known ahead, such as promotions; unless given all but past_features are."
+    )
+    categories: Mapping[str, Names] = _column(
+        {},
+        description="Features that are texts, and the texts that each may hold: stored as their places in this list.",
+    )
+    calendar: Names = _column(
+        (), description="Parts of the time as features, a sine and a cosine each: " + ", ".join(CALENDAR) + "."
+    )
     null_values: Names = _column(("NA",), description="Texts that mean missing.")
     missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = _column(
         (), description="Numbers that mean missing, e.g. -999."
@@ -139,6 +158,37 @@ class Series(RecipeSettings):
     val_end: str | None = Field(
         None,
         description="Rows from train_end to before this time validate, the rest tests; none validate unless given.",
+    )
+    cut_dates: LocalPath | None = Field(
+        None,
+        description="Table of entity, train_end and val_end (CSV, Parquet): entities with dates of their own. Others "
+        "have train_end and val_end.",
+    )
+    val_entities: Names = _held(
+        (),
+        description="Entities that only validate, and alone do; @FILE: a name a line. With dates they validate between "
+        "train_end and val_end, with shares in all rows.",
+    )
+    test_entities: Names = _held(
+        (),
+        description="Entities that only test, and alone do; @FILE: a name a line. With dates they test from val_end, "
+        "with shares in all rows.",
+    )
+    trim: Literal["all", "target", "none"] = Field(
+        "all",
+        description="Where a series begins and ends: where all columns have their first and last value, where the "
+        "target has, or (none) at its first and last row, which keeps warm-up weather and known futures.",
+    )
+    gap: str | None = Field(None, description="Rows closer than this before a cut are in no split, such as 30d.")
+    label_horizon: str | None = Field(
+        None,
+        description="How long after its time a target is known, e.g. 7d: rows whose target is not known at a cut are "
+        "in no split (a purge).",
+    )
+    folds: Folds = Field(
+        None,
+        description="Prepare folds instead of one split: cuts that roll on from train_end and val_end, such as "
+        "rolling:n=5,step=365d. Scalers are those of fold 0.",
     )
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
@@ -210,6 +260,11 @@ class Series(RecipeSettings):
             raise ValueError(str(error)) from None
         return text
 
+    @field_validator("gap", "label_horizon")
+    @classmethod
+    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
+        return value if value is None else known_duration(str(field.field_name), value)
+
     @field_validator("time_format")
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -230,7 +285,9 @@ class Series(RecipeSettings):
             getattr(self, name) != type(self).model_fields[name].default
             for name in ("train_ratio", "val_ratio", "test_ratio")
         )
-        names = self.columns()
+        names = [*self.targets, *self.features, *(each for each in self.feature_names() if each not in self.features)]
+        both = sorted(set(self.past_features) & set(self.future_features))
+        strange = next((each for each in self.calendar if each not in CALENDAR), None)
         file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
         roles = [self.time, *names, *([] if file_is_entity else [self.entity])]
         repeated = min((each for each in roles if roles.count(each) > 1), default=None)
@@ -243,18 +300,30 @@ class Series(RecipeSettings):
                 f"{ratios:g}; make them sum to 1",
             ),
             (
-                self.train_end is not None and ratios_given,
-                f"train_end is {self.train_end!r} and ratios are given; cut by dates or by shares of targets",
+                (self.train_end or self.cut_dates) and ratios_given,
+                "train_end or cut_dates, and ratios are given; cut by dates or by shares of targets",
             ),
             (self.val_end is not None and self.train_end is None, "val_end is given without train_end; give both"),
+            *undividable(self),
             (
                 self.cuts is not None and self.cuts[0] > self.cuts[1],
                 f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
             ),
             (
-                self.target in self.features,
+                set(self.targets) & set(self.feature_names()),
                 f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
                 f"that read its past ask for that when they read windows",
+            ),
+            (both, f"feature {', '.join(both[:1])!r} is in past_features and future_features; choose one"),
+            (
+                any(len(set(own)) < max(1, len(own)) for own in self.categories.values())
+                or not set(self.categories) <= {*self.feature_names()},
+                f"categories of {', '.join(self.categories)}: are of no feature, or name no text or one twice; correct",
+            ),
+            (strange, f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"),
+            (
+                set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar),
+                f"calendar makes {', '.join(self.calendar_columns())}, and one is there already; rename the other",
             ),
             (repeated, f"column {repeated!r} has more than one role; time, entity, target and features differ"),
             (
@@ -300,14 +369,35 @@ class Series(RecipeSettings):
         return self
 
     def columns(self) -> list[str]:
-        """List the columns of values: the target, then the features sorted by name."""
-        return [self.target, *sorted(self.features)]
+        """List the columns of values: the target, others sorted by name, then the features sorted by name."""
+        return [*self.targets, *self.feature_names()]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to be predicted: the target, and others sorted by name."""
+        return (self.target, *sorted(self.more_targets))
+
+    def feature_names(self) -> list[str]:
+        """List the features of all roles, sorted."""
+        return sorted({*self.past_features, *self.future_features} | set(self.features))
+
+    def future_names(self) -> list[str]:
+        """List the features that are known ahead, sorted, and the columns of the calendar, which always are."""
+        ahead = set(self.future_features) or set(self.feature_names()) - set(self.past_features)
+        return [*sorted(ahead), *self.calendar_columns()]
+
+    def calendar_columns(self) -> list[str]:
+        """List the columns that are made of times, which stand behind the features."""
+        return calendar_names(self.calendar)
 
     @cached_property
     def resolved(self) -> Resolved:
         """The pipelines with their columns."""
         return self.preprocessing_configs.resolved(
-            target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
+            targets=self.targets,
+            features=self.feature_names(),
+            static_features=sorted(self.static_features),
+            categories=sorted(self.categories),
         )
 
     @cached_property
@@ -334,10 +424,15 @@ class Series(RecipeSettings):
         first = instant_us("train_end", self.train_end)
         return first, first if self.val_end is None else instant_us("val_end", self.val_end)
 
+    @cached_property
+    def division(self) -> Division:
+        """How rows are divided. Raises `SettingsError` for tables and files that do not say it."""
+        return Division.of(self)
+
     @property
     def may_lack(self) -> list[str]:
         """List the columns that a file may lack."""
-        return [] if self.pipelines_from is None else [self.target]
+        return [] if self.pipelines_from is None else list(self.targets)
 
     @cached_property
     def step(self) -> Frequency:
@@ -350,8 +445,8 @@ class Series(RecipeSettings):
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
-        """List the columns that may be filled: all, or all but the target."""
-        return self.columns()[0 if self.impute_target == "forward" else 1 :]
+        """List the columns that may be filled: all, or all but the targets."""
+        return self.columns()[0 if self.impute_target == "forward" else len(self.targets) :]
 
     def mask_columns(self) -> list[str]:
         """List the mask columns, which stand behind the others, of the last of these; none unless asked for."""
@@ -361,14 +456,7 @@ class Series(RecipeSettings):
         """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
         if self.entities_file is None:
             return None if self.entities is None else sorted(set(self.entities))
-        try:
-            lines = self.entities_file.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{self.entities_file}: cannot be read ({error}); check its path") from error
-        names = sorted({line.strip() for line in lines if line.strip()})
-        if not names:
-            raise SettingsError(f"{self.entities_file}: names no entity; write one name per line")
-        return names
+        return read_names(self.entities_file)
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output: of files their names and contents, not their places."""
@@ -376,7 +464,17 @@ class Series(RecipeSettings):
         settings = self.identity_without("source", "static", "entities", "entities_file", *regions)
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
-        settings |= {name: sorted(settings[name]) for name in ("features", "static_features")}  # stored by name
+        settings |= {"more_targets": sorted(self.more_targets)} if self.more_targets else {}
+        settings |= {"features": self.feature_names(), "static_features": sorted(self.static_features)}  # as stored
+        if self.past_features or self.future_features:
+            settings = {name: own for name, own in settings.items() if name not in ("past_features", "future_features")}
+            ahead = self.future_names()
+            settings |= {"future_features": ahead} if set(ahead) < {*self.feature_names(), *ahead} else {}
+        for name, side in (("val_entities", "val"), ("test_entities", "test")):
+            if name in settings:  # names count, not the path of their file
+                settings[name] = sorted(each for each, own in self.division.held_out.items() if own == side)
+        if self.cut_dates is not None:
+            settings["cut_dates"] = sha256_hex(canonical_json(dict(self.division.dates)))
         settings["regions"] = sorted(self.region_time_series_base_dirs)
         settings |= {name: instant_us(name, settings[name]) for name in ("train_end", "val_end") if name in settings}
         if self.reused is not None:  # what lies there counts, not the place
@@ -393,99 +491,6 @@ class Series(RecipeSettings):
         """List files, directories and patterns of series and of static attributes, as given."""
         regions = (self.region_time_series_base_dirs, self.region_static_attributes_base_dirs)
         return [*self.source, *self.static, *(place for each in regions for place in each.values())]
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work in the run directory; see `headrace.prepare`."""
-        from headrace.series.recipe import execute  # the recipe imports its settings
-
-        return execute(self, context, files)
-
-
-class SeriesBuilder:
-    """Build the settings of `Series` step by step; `build` checks them all.
-
-        series = (
-            headrace.SeriesBuilder("timeseries")
-            .target("streamflow")
-            .features("precipitation", "temperature")
-            .scale("features", StandardScaler(), strategy="unified", fit_on_n_basins=100)
-            .split(train=0.6, val=0.2, test=0.2)
-            .build()
-        )
-
-    Every method returns the builder. A setting that is given again replaces the earlier one, but `scale` adds a
-    pipeline to its role. `where` takes any setting of `Series` by name.
-    """
-
-    def __init__(self, *source: str | Path) -> None:
-        self._settings: dict[str, Any] = {"source": source} if source else {}
-        self._pipelines: dict[str, list[dict[str, Any]]] = {}
-
-    def regions(self, time_series: dict[str, str | Path], static: dict[str, str | Path] | None = None) -> SeriesBuilder:
-        """Read directories by region, instead of sources."""
-        found = {"region_time_series_base_dirs": time_series, "region_static_attributes_base_dirs": static or {}}
-        return self.where(**found)
-
-    def entity(self, column: str) -> SeriesBuilder:
-        """Name the column of long tables that holds the entity."""
-        return self.where(entity=column)
-
-    def time(self, column: str, *formats: str) -> SeriesBuilder:
-        """Name the column of the time, and the formats it is written in."""
-        return self.where(time=column, **({"time_format": formats} if formats else {}))
-
-    def frequency(self, word: str) -> SeriesBuilder:
-        """Set the step of all series, e.g. "1d"."""
-        return self.where(frequency=word)
-
-    def target(self, column: str) -> SeriesBuilder:
-        """Name the column to be predicted."""
-        return self.where(target=column)
-
-    def features(self, *columns: str) -> SeriesBuilder:
-        """Name the forcing columns."""
-        return self.where(features=columns)
-
-    def static(self, *files: str | Path, entity: str, features: Sequence[str], missing: str = "error") -> SeriesBuilder:
-        """Join columns of static files (none: those of the regions) on the column `entity`."""
-        return self.where(
-            **({"static": files} if files else {}),
-            static_entity=entity,
-            static_features=tuple(features),
-            missing_static=missing,
-        )
-
-    def split(self, *, train: float, val: float, test: float) -> SeriesBuilder:
-        """Set the shares of each entity's observed targets."""
-        return self.where(train_ratio=train, val_ratio=val, test_ratio=test)
-
-    def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
-        """Set the years that an entity needs to train on, and the longest gap that is filled."""
-        return self.where(min_train_years=min_train_years, max_imputation_gap_size=max_imputation_gap_size)
-
-    def scale(self, role: str, *pipeline: Any, strategy: str, **more: Any) -> SeriesBuilder:
-        """Add a pipeline for "features", "target" or "static_features": steps as in `PipelineSettings`, or objects.
-
-        more: columns, fit_on_n_basins.
-        """
-        if role not in (roles := ("features", "target", "static_features")):
-            raise SettingsError(f"scale is given role {role!r}; give one of {', '.join(roles)}")
-        steps = pipeline[0] if len(pipeline) == 1 else list(pipeline)
-        self._pipelines.setdefault(role, []).append({"strategy": strategy, "pipeline": steps, **more})
-        return self
-
-    def where(self, **settings: Any) -> SeriesBuilder:
-        """Set any settings of `Series` by name."""
-        self._settings.update(settings)
-        return self
-
-    def build(self) -> Series:
-        """Return the settings. Raises `SettingsError` where they cannot work."""
-        settings = dict(self._settings)
-        if self._pipelines:
-            given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}
-            settings["preprocessing_configs"] = {**settings.get("preprocessing_configs", {}), **given}
-        return Series(**settings)
 
 
 def output_roles(config: Mapping[str, Any]) -> dict[str, str]:

@@ -22,6 +22,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -43,7 +44,7 @@ from headrace.formats.saved import saved_files, view_of
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.text_columns import nulled
+from headrace.formats.text_columns import as_text, nulled
 from headrace.series.config import FILE_NAME, Series
 from headrace.storage.places import path_of, place_of
 
@@ -325,12 +326,14 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
     unread: list[tuple[int, str]] = []
     for place, name in enumerate(columns):
         try:
-            unread += [(row, name) for row in _values(table[name], settings, values[:, place])]
+            known = settings.categories.get(name)
+            read = _values if known is None else partial(_categories, known)
+            unread += [(row, name) for row in read(table[name], settings, values[:, place])]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
             kind = table[name].type
             raise InputError(f"column {name!r} is {kind}, which is not a number; name a column of numbers") from None
-    for number in settings.missing_numbers:
-        values[values == number] = np.nan
+        for number in settings.missing_numbers if known is None else ():
+            values[values[:, place] == number, place] = np.nan
     infinite = np.isinf(values)
     if infinite.any():
         unread += [(int(row), columns[place]) for row, place in np.argwhere(infinite)]
@@ -338,8 +341,10 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
     for row, name in unread:
         bad.setdefault(
             row,
-            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is not a finite number; correct "
-            f"it, or name it in null_values or missing_numbers",
+            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is "
+            + ("none of its categories" if name in settings.categories else "not a finite number")
+            + "; correct it, or name it in "
+            + ("categories or null_values" if name in settings.categories else "null_values or missing_numbers"),
         )
     return _times(table[settings.time], settings), values, bad
 
@@ -358,6 +363,13 @@ def _times(column: pa.ChunkedArray, settings: Series) -> I64:
     if pa.types.is_timestamp(column.type):  # says itself what it counts
         return parse_in_turn(column, ["auto"])
     return parse_in_turn(nulled(column, ("",)), settings.time_format)
+
+
+def _categories(known: Sequence[str], column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
+    """Write the place of each text among the known ones, NaN for missing; also return the rows of other texts."""
+    texts = as_text(column, settings.null_values, "a column of categories")
+    into[:] = pc.index_in(texts, value_set=pa.array(known, texts.type)).to_numpy()
+    return list(np.flatnonzero(np.isnan(into) & np.asarray(texts.is_valid())).tolist())
 
 
 def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:

@@ -17,10 +17,10 @@ from headrace.errors import InputError
 from headrace.formats.dates import moment
 from headrace.run.context import RunContext
 from headrace.run.events import Note
+from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import duplicates
 from headrace.split.allocate import Allocation, EntitySet, Hashes, allocate
 from headrace.split.deal import deal, deal_stratified
-from headrace.split.fold_settings import GroupKFold, Rolling
 from headrace.split.folds import cutoffs, fold_cells
 from headrace.split.scan import read_entities, read_first, read_strata
 from headrace.split.settings import TemporalSplit

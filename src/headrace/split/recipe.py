@@ -20,6 +20,7 @@ from headrace.formats.shard import SEPARATOR, Shard
 from headrace.formats.source import common_schema, read_signature, survey, with_content
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
+from headrace.run.folds import GroupKFold
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
@@ -29,7 +30,6 @@ from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
 from headrace.split.findings import check_units, few_rows, missing_like, odd_values, one_form
-from headrace.split.fold_settings import GroupKFold
 from headrace.split.joins.features import is_of_join
 from headrace.split.joins.pieces import Join
 from headrace.split.joins.stages import STRETCH_ROWS, Joins, join_stages, partitions_of, row_piece, survey_joins

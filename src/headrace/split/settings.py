@@ -14,9 +14,9 @@ from headrace.errors import InputError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
+from headrace.run.folds import Folds, GroupKFold, Rolling
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
-from headrace.split.fold_settings import Folds, GroupKFold, Rolling
 from headrace.split.joins.features import Features, files_of, listed
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
