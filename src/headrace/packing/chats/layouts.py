@@ -149,9 +149,12 @@ def _refuse_preference(row: Mapping[str, Any], name: str) -> None:
     if name in ("label", "kto_tag"):
         if "text" in row and not ("messages" in row or "prompt" in row):
             return  # a class of a text: there is no answer
-        cure = f'keep the good rows with filters={{"{name}": ["True"]}}'
+        cure = f'prepare it with `headrace preferences`, or keep the good rows with filters={{"{name}": ["True"]}}'
     else:
-        cure = 'name the columns to train on with mapping, e.g. "messages=chosen" or "user=prompt,assistant=chosen"'
+        cure = (
+            "prepare it with `headrace preferences`, or name the columns to train on with mapping, e.g. "
+            '"messages=chosen" or "user=prompt,assistant=chosen"'
+        )
     raise RowRejected("preference_data", f"column {name} is {shown(row[name])}, which judges answers; {cure}")
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
+from headrace.digest import sha256_hex
 from headrace.errors import HeadraceError, InputError, StoreError
 from headrace.formats.detect import Kind
 from headrace.formats.write import ShardWriter
@@ -128,6 +129,7 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
             "groups": records,
             "special_text_rows": sum(receipt.result["special_text_rows"] for receipt in encoded),
             "published": {REJECTED: REJECTED},
+            "files": {REJECTED: sha256_hex(rejected)},
         },
     )
 
@@ -160,7 +162,7 @@ def _splits(settings: Preferences, origins: Origins, choice: Choice) -> tuple[di
                 "rows": len(rows),
                 "tokens": int(origins.lengths[sequences].sum()),
                 "labels": int(origins.labels[sequences].sum()),
-                "print": set_print(origins.prints[sequences]),
+                "prints": [set_print(origins.prints[first[rows] + answer]) for answer in range(answers)],
             }
         )
     return rows_of, records

@@ -1,7 +1,7 @@
 """Check the laws of preferences again, from the output alone.
 
 Of every shard: prompts and answers have tokens, all inside the vocabulary, and no more than `max_tokens` together. Of
-every split: its rows, labels and the fingerprint of its sequences, which was taken when they were tokenised, so every
+every split: its rows, labels and the fingerprints of its sequences, which were taken when they were tokenised, so every
 prompt is there with its own answers. Of the splits: no prompt of one is in another, where that was asked for.
 """
 
@@ -24,17 +24,17 @@ from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
 from headrace.packing.preferences.settings import id_columns
 from headrace.packing.sequences import sequence_prints
+from headrace.packing.verify import files_check, tokenizer_checks
 from headrace.storage.places import place_of
 
 
 @dataclass
 class _Seen:
-    """What a shard shows. prints: the sum of its sequences' fingerprints; prompts: those of its prompts."""
+    """What a shard shows. prints: by answer, the sum of the sequences' fingerprints; prompts: those of the prompts."""
 
     rows: int = 0
-    sequences: int = 0
     labels: int = 0
-    prints: int = 0
+    prints: list[int] = field(default_factory=lambda: [0, 0])
     prompts: list[U64] = field(default_factory=list)
     problem: str | None = None
 
@@ -48,7 +48,7 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
         shards = run.split_index(split).shards
         looks = [partial(_look_at, run, id_columns(config["kind"]), name, most, known) for name in shards]
         seen[split] = run_tasks(looks, workers or default_workers())
-    return [_rows_check(run, seen), _content_check(config, seen)]
+    return [_rows_check(run, seen), _content_check(config, seen), files_check(run), *tokenizer_checks(run)]
 
 
 def _rows_check(run: FinishedRun, seen: dict[str, list[_Seen]]) -> Check:
@@ -63,9 +63,12 @@ def _rows_check(run: FinishedRun, seen: dict[str, list[_Seen]]) -> Check:
             found = sum(getattr(each, name) for each in shards)
             if found != group[name]:
                 return check(f"{run.root}: {group['split']} has {found:,} {name}, the manifest says {group[name]:,}")
-        count, total = sum(each.sequences for each in shards), sum(each.prints for each in shards)
-        if f"{count}:{total % (1 << 64):016x}" != group["print"]:
-            return check(f"{run.root}: {group['split']} has other prompts or answers than those that were tokenised")
+        for answer, expected in enumerate(group["prints"]):
+            total = sum(each.prints[answer] for each in shards) % (1 << 64)
+            if f"{group['rows']}:{total:016x}" != expected:
+                return check(
+                    f"{run.root}: {group['split']} has other prompts or answers than those that were tokenised"
+                )
     return check()
 
 
@@ -111,7 +114,7 @@ def _look_at_rows(table: pa.Table, ids: list[str], most: int | None, known: int,
             return f"ids are {values.min()} to {values.max()}, the vocabulary has {known:,}"
     seen.rows += len(table)
     seen.prompts.append(sequence_prints(prompts, None, asked))
-    for values, lengths in answers or [(np.empty(0, np.int32), np.zeros(len(asked), np.int64))]:
+    for answer, (values, lengths) in enumerate(answers or [(np.empty(0, np.int32), np.zeros(len(asked), np.int64))]):
         sizes = asked + lengths
         longest = int(sizes.max(initial=0))
         if most is not None and longest > most:
@@ -124,8 +127,7 @@ def _look_at_rows(table: pa.Table, ids: list[str], most: int | None, known: int,
         labels[:-1] = ~of_prompt[1:]
         labels[starts + sizes - 1] = 0
         prints = sequence_prints(whole, labels, sizes)
-        seen.sequences += len(prints)
-        seen.prints += int(prints.sum(dtype=np.uint64))
+        seen.prints[answer] += int(prints.sum(dtype=np.uint64))
         seen.labels += int(labels.sum())
     return None
 
