@@ -28,13 +28,18 @@ class PackedSequences(ChatRecipe):
 
     recipe_name: ClassVar[str] = "packed_sequences"
     executed_by: ClassVar[str] = "headrace.packing.recipe"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("near",),)
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("near",), ("trace",))
 
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")
     pack_across: Literal["split", "dataset"] = _packing(
         "split",
         description="What a bin may hold; split: sequences of all datasets of a split, with the source and row of each "
         "in columns of their own; dataset: of one dataset, whose shards a trainer can weigh.",
+    )
+    trace: Literal["blends", "always"] = _output(
+        "blends",
+        description="Which bins say in columns of their own what source and row each sequence is of, as where and seen "
+        "ask; blends: those of several datasets; always: all.",
     )
     capacity: Counted = _packing(
         "stored",
@@ -121,6 +126,11 @@ class PackedSequences(ChatRecipe):
         return self.several_sources and self.pack_across == "split"
 
     @property
+    def traced(self) -> bool:
+        """Tell whether bins say where their sequences come from."""
+        return self.packs_across or self.trace == "always"
+
+    @property
     def least_compared(self) -> int:
         """The least tokens of a sequence that is compared with others: pieces of cut ones may be short and common."""
         return self.longest if self.too_long == "split" else 1
@@ -140,7 +150,7 @@ class PackedSequences(ChatRecipe):
             "compression": self.compression,
             "compression_level": level,
             "declared": "required" if own else "nullable",
-            "traced": self.packs_across,
+            "traced": self.traced,
         }
 
     def identity_settings(self) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
-        schema=schema_of(settings.parquet["declared"], traced=settings.packs_across),
+        schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
