@@ -108,7 +108,7 @@ def agents(root: Path, data: Path, chats: int = 200, mean_characters: float = 16
     drawn = np.random.default_rng(0)
     policy = "\n".join(talk["conversations"][-1]["value"] for talk in talks[:8])
     lines = []
-    for wanted in drawn.lognormal(np.log(mean_characters) - 0.3, 0.78, chats):
+    for wanted in drawn.lognormal(np.log(mean_characters) - 0.6, 1.1, chats):
         turns: list[Any] = []
         first = at = int(drawn.integers(len(talks)))
         while sum(len(turn["value"]) for turn in turns) < wanted:
