@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
     from headrace.packing.on_the_fly.settings import PackRows
+    from headrace.packing.preferences.settings import Preferences
     from headrace.packing.read.batches import PackedBatches
     from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
@@ -75,6 +76,7 @@ _NAMES = {
     "histories.config": "Histories",
     "packing.config": "PackedSequences",
     "packing.on_the_fly.settings": "PackRows",
+    "packing.preferences.settings": "Preferences",
     "packing.read.batches": "PackedBatches",
     "packing.storage.packed_parquet": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",
@@ -133,6 +135,7 @@ __all__ = [
     "PackedSequences",
     "ParquetShardWriter",
     "PipelineIterableDataset",
+    "Preferences",
     "Prepared",
     "Processor",
     "Rewrite",

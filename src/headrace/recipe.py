@@ -29,6 +29,7 @@ GROUP = "headrace.recipes"
 BUILT_IN = {
     "temporal_split": "headrace.split.registration:REGISTRATION",
     "packed_sequences": "headrace.packing.registration:REGISTRATION",
+    "preferences": "headrace.packing.preferences.registration:REGISTRATION",
     "histories": "headrace.histories.registration:REGISTRATION",
     "series": "headrace.series.registration:REGISTRATION",
     "rewrite": "headrace.rewriting.registration:REGISTRATION",

@@ -15,6 +15,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import HeadraceError, InputError, SettingsError, StoreError
 from headrace.machine import library_version
 from headrace.packing.blend import SPLITS, Dataset
+from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CURES
@@ -74,7 +75,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     blank = pad_id if settings.pad_multiple > 1 else None
     work = partial(encode, settings=settings, encoder=encoder, blank=blank, benchmarks=benchmarks)
     encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
-    _refuse_bad(settings, context, encoded)
+    refuse_bad(settings, context, encoded)
     origins, choice = _choose(settings, context, datasets, tasks, blank)
     pools = [Pool(each.source.name, [each], [owner], origins[owner]) for owner, each in enumerate(datasets)]
     if settings.packs_across:
@@ -105,7 +106,11 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     if not shards:
         left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows)
         raise InputError(f"no bin was made of {rows_read:,} rows: {left_out}; correct the data or the settings")
-    _tell(settings, context, choice, lost.get(TOO_LONG, {}))
+    tell_splits(settings, context, choice)
+    too_long = lost.get(TOO_LONG, {})
+    if too_long.get("tokens"):
+        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
+        context.warn([f"too_long={settings.too_long!r} left out {what}"])
 
     records = [
         {
@@ -126,7 +131,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
-        schema=schema_of(settings.parquet["declared"], traced=settings.packs_across),
+        schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
@@ -142,7 +147,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 split: sum(each["rows"] for each in records if each["split"] == split)
                 for split in settings.asked_splits
             },
-            "encoder": _made_with(settings, encoder, pad_id),
+            "encoder": made_with(settings, encoder, pad_id),
             "duplicates": choice.duplicates,
             **({} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
@@ -191,7 +196,7 @@ def _choose(
     return origins, choice
 
 
-def _made_with(settings: PackedSequences, encoder: ChatEncoder, pad_id: int | None) -> dict[str, Any]:
+def made_with(settings: ChatRecipe, encoder: ChatEncoder, pad_id: int | None) -> dict[str, Any]:
     """Return what the manifest says of the tokenizer, the template and the libraries that ran them."""
     libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
     return {
@@ -234,7 +239,7 @@ def _check_conserved(
             )
 
 
-def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:
+def refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> None:
     """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
     read = sum(receipt.result["rows_read"] for receipt in encoded)
     counts: Counter[str] = Counter()
@@ -310,8 +315,8 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
     return shards
 
 
-def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_long: Mapping[str, int]) -> None:
-    """Say how rows were split, what repeats and what is lost, and warn of what a user would rather not have."""
+def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:
+    """Say how rows were split and what repeats, and warn of what a user would rather not have."""
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
@@ -327,7 +332,7 @@ def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_lo
             context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
         if found.get("near_not_compared"):
             most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
-            context.warn([f"near={settings.near:g}: {most}: they look like too many others"])
+            context.warn([f"near: {most}: they look like too many others"])
         if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
             what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
             context.warn([f'{what}; choose duplicates="group" to keep them apart'])
@@ -335,9 +340,6 @@ def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_lo
             what = f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one split"
             cure = 'name the columns that tell them apart with content=, or choose duplicates="allow"'
             context.warn([f"{what}; {cure}"])
-    if too_long.get("tokens"):
-        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
-        context.warn([f"too_long={settings.too_long!r} left out {what}"])
 
 
 def _left_out(

@@ -192,7 +192,7 @@ class ChatEncoder:
             try:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
-                _filter(row, filters)
+                filter_row(row, filters)
                 sample = sample_of(row, form.layout, form.mapping, form.filters)
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
                     raise SettingsError(f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer=")
@@ -397,8 +397,8 @@ def _mask(runs: Sequence[Span], size: int) -> U8:
     return mask
 
 
-def _filter(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
-    """Raises `RowRejected` for a row that a filter leaves out."""
+def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
+    """Raise `RowRejected` for a row that a filter leaves out."""
     for name, words in filters if isinstance(row, Mapping) else ():
         if not words & _words(row.get(name)):
             raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
