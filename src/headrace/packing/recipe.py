@@ -128,19 +128,13 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         tallied.append(ShardRecord(split, receipt.files[0], result["blocks"], word))
     index, totals = tally(tallied, settings.asked_splits)
     rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
-    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
         schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
-        source={
-            "files": len(files),
-            "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": rows_read,
-            "empty_shards": sorted(name for dataset in datasets for name in dataset.names if name not in holding),
-        },
+        source=source_facts(files, datasets, encoded),
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts={
             "source_rows": {
@@ -194,6 +188,19 @@ def _choose(
         near=near,
     )
     return origins, choice
+
+
+def source_facts(
+    files: Sequence[tuple[Path, str]], datasets: Sequence[Dataset], encoded: Sequence[Receipt]
+) -> dict[str, Any]:
+    """Return what the manifest says of the source: files, bytes, rows, and the files without a row."""
+    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
+    return {
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path, _ in files),
+        "rows": sum(receipt.result["rows_read"] for receipt in encoded),
+        "empty_shards": sorted(name for dataset in datasets for name in dataset.names if name not in holding),
+    }
 
 
 def made_with(settings: ChatRecipe, encoder: ChatEncoder, pad_id: int | None) -> dict[str, Any]:

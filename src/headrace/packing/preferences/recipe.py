@@ -31,7 +31,7 @@ from headrace.packing.encode import encode_tasks
 from headrace.packing.preferences.encode import COLUMNS, encode
 from headrace.packing.preferences.registration import REGISTRATION
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
-from headrace.packing.recipe import made_with, refuse_bad, tell_splits
+from headrace.packing.recipe import made_with, refuse_bad, source_facts, tell_splits
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
 from headrace.packing.storage.spool import JoinedSpool, Spool
@@ -106,19 +106,13 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
     rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
     local.write_new(run / REJECTED, rejected)
     local.sync_directory(run)
-    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
         schema=schema,
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
-        source={
-            "files": len(files),
-            "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": rows_read,
-            "empty_shards": sorted(name for dataset in datasets for name in dataset.names if name not in holding),
-        },
+        source=source_facts(files, datasets, encoded),
         directories={record["split"]: _directory(record["split"]) for record in records},
         facts={
             "source_rows": {record["split"]: record["source_rows"] for record in records},
