@@ -224,7 +224,9 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
         A tokenizer of the hub is there by its name and commit too.
         """
-        settings = self.identity_without("tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram")
+        settings = self.identity_without(
+            "tokenizer", "chat_template", "tokenizer_backend", "max_bad_share", "exclude", "exclude_ngram"
+        )
         if not self.packs_across:  # as all runs were before it could be asked
             del settings["pack_across"]
         for sources in settings["blend"].values():

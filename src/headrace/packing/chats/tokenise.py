@@ -1,8 +1,8 @@
 """Rows of chats as token ids with a loss mask, a batch at a time.
 
-Whole conversations go to the tokenizer in one batch, which encodes them in threads of its own without the interpreter
-lock. The mask comes from the character spans that `render` found. A token counts as trained if all its characters are
-in a span; where a token would straddle the border of a span, that text is encoded again in parts cut at the borders, so
+Whole conversations are encoded in batches, byte-level BPE by a backend that knows no offsets (`backends`), all others by
+the tokenizer in threads of its own. The mask comes from the character spans that `render` found, and from the bytes or
+offsets of tokens. A token counts as trained if all its characters are in a span; where a token would straddle the border of a span, that text is encoded again in parts cut at the borders, so
 that no token is half the prompt's: what is trained is what the model would have to produce after encoding the prompt.
 Tokenizers whose parts do not add up (those that put a space before every text) keep the whole text's tokens instead,
 and a straddling token counts as trained if it begins inside the span.
@@ -14,7 +14,7 @@ knows no special tokens (see `marks.Specials`).
 from __future__ import annotations
 
 import platform
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +26,8 @@ import numpy as np
 
 from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
+from headrace.packing.chats.backends import Backend, backend_of
+from headrace.packing.chats.byte_level import ByteLevel, byte_level_of
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row
@@ -60,6 +62,7 @@ class Encoded:
     special_text: how many rows with a sequence hold the text of a special token in a message.
     turns: where turns begin in sequences that are to be cut, in tokens; see `turns`.
     contents: of each sequence's row the digest of what asks: see `content_of`.
+    tally: what the backend counted.
     """
 
     tokens: I32
@@ -70,6 +73,7 @@ class Encoded:
     contents: list[bytes]
     special_text: int = 0
     turns: Mapping[int, list[Border]] = field(default_factory=dict)
+    tally: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def offsets(self) -> I64:
@@ -139,17 +143,19 @@ class ChatEncoder:
         """
         items: list[_Item] = []
         rejected: list[Rejected] = []
-        waiting: deque[tuple[list[_Item], Future[list[Encoding]]]] = deque()
+        tally: Counter[str] = Counter()
+        waiting: deque[tuple[list[_Item], Future[Any]]] = deque()
+        fill, encode = (self._fill, self._encode) if self._backend is None else (self._fill_flat, self._encode_flat)
         with ThreadPoolExecutor(1, "headrace-encode") as encoder:  # encodes some rows while the next are rendered
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
                 found = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin, form, rejected)
                 texts = [item for item in found if item.ids is None]
-                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
+                waiting.append((texts, encoder.submit(encode, [item.text for item in texts], tally)))
                 items += found
                 if len(waiting) > 2:
-                    self._fill(*waiting.popleft())
+                    fill(*waiting.popleft())
             while waiting:
-                self._fill(*waiting.popleft())
+                fill(*waiting.popleft())
         kept: list[_Item] = []
         dead: set[int] = set()
         for item in items:
@@ -169,6 +175,7 @@ class ChatEncoder:
             contents=[item.content for item in kept],
             special_text=len({item.row for item in kept if item.special_text}),
             turns={} if cut_over is None else self._turns(kept, cut_over),
+            tally=tally,
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
@@ -251,7 +258,7 @@ class ChatEncoder:
             rendered = outcome[0]
             at = [(border.at, border.at) for border in rendered.borders]
             text, at, _ = self._specials.restored(rendered.text, at) if item.plain else (rendered.text, at, ())
-            (encoding,) = self._encode([text])
+            (encoding,) = self._encode([text], Counter())
             if encoding.ids == item.ids.tolist():
                 begins = {begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])}
                 begins.setdefault(len(text), len(encoding.ids))
@@ -286,23 +293,67 @@ class ChatEncoder:
             raise RowRejected("bad_tokens", f"ids are {low} to {high}{known}")
         return _Item(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
 
-    def _encode(self, texts: list[str]) -> list[Encoding]:
+    def _encode(self, texts: list[str], tally: Counter[str]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
+
+    def _encode_flat(self, texts: list[str], tally: Counter[str]) -> tuple[I32, I64]:
+        assert self._backend is not None
+        return self._backend.encode(texts, tally)
+
+    def _fill_flat(self, items: Sequence[_Item], encoded: Future[tuple[I32, I64]]) -> None:
+        """Give texts their ids and masks, by the bytes that tokens stand for."""
+        if not items:
+            return
+        assert self._level is not None
+        ids, counts = encoded.result()
+        begins = np.concatenate([[0], np.cumsum(self._level.lengths[ids])])  # of tokens, in bytes of all texts
+        ends = np.cumsum(counts)
+        borders: list[int] = []
+        at = 0
+        texts = [item.text if item.text.isascii() else item.text.encode() for item in items]
+        for item, text in zip(items, texts, strict=True):
+            if isinstance(text, str):
+                borders += [at + place for span in item.spans for place in span]
+            else:
+                borders += [at + len(item.text[:place].encode()) for span in item.spans for place in span]
+            at += len(text)
+            borders.append(at)
+        tokens = np.searchsorted(begins, borders)
+        exact = (begins[np.minimum(tokens, len(ids))] == borders).tolist()
+        found, last, first = tokens.tolist(), 0, 0
+        mask = np.zeros(len(ids), np.uint8)
+        for item, end in zip(items, ends.tolist(), strict=True):
+            own = slice(last, last + 2 * len(item.spans))
+            last = own.stop + 1
+            whole = exact[own.stop] and found[own.stop] == end and not self._level.changes(item.text)
+            if not whole or not all(exact[own]):
+                (encoding,) = self._encode([item.text], Counter())
+                self._fill_one(item, encoding)
+            else:
+                for place in range(own.start, own.stop, 2):
+                    mask[found[place] : found[place + 1]] = 1
+                item.ids, item.mask = ids[first:end], mask[first:end]
+                if item.eos:
+                    item.ids, item.mask = np.append(item.ids, np.int32(self.eos_id)), np.append(item.mask, np.uint8(1))
+            first = end
 
     def _fill(self, items: Sequence[_Item], encoded: Future[list[Encoding]]) -> None:
         """Give texts their ids and masks."""
         for item, encoding in zip(items, encoded.result(), strict=True):
-            ids = encoding.ids
-            runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
-            if runs is None and self._adds_up:
-                ids, runs = self._in_parts(item.text, item.spans)
-            elif runs is None:
-                starts = np.array([begin for begin, _ in encoding.offsets], np.int64)
-                runs = [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
-            if item.eos:
-                runs = [*runs, (len(ids), len(ids) + 1)]
-                ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
-            item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), _mask(runs, len(ids))
+            self._fill_one(item, encoding)
+
+    def _fill_one(self, item: _Item, encoding: Encoding) -> None:
+        ids = encoding.ids
+        runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
+        if runs is None and self._adds_up:
+            ids, runs = self._in_parts(item.text, item.spans)
+        elif runs is None:
+            starts = np.array([begin for begin, _ in encoding.offsets], np.int64)
+            runs = [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
+        if item.eos:
+            runs = [*runs, (len(ids), len(ids) + 1)]
+            ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
+        item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), _mask(runs, len(ids))
 
     def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
         """Ids and trained runs of a text cut at its borders. plain: where no special token may come of it."""
@@ -311,7 +362,7 @@ class ChatEncoder:
         ids: list[int] = []
         at = {0: 0}
         begins = {begin for begin, _ in plain}
-        for (begin, cut), encoding in zip(pairwise(cuts), self._encode(parts), strict=True):
+        for (begin, cut), encoding in zip(pairwise(cuts), self._encode(parts, Counter()), strict=True):
             own = encoding.ids
             if begin in begins:
                 own = self._plain().encode(text[begin:cut], add_special_tokens=False).ids
@@ -323,6 +374,17 @@ class ChatEncoder:
             ids += own
             at[cut] = len(ids)
         return ids, [(at[first], at[last]) for first, last in spans]
+
+    @cached_property
+    def _level(self) -> ByteLevel | None:
+        return byte_level_of(self.tokenizer) if self.settings.tokenizer is not None and self._adds_up else None
+
+    @cached_property
+    def _backend(self) -> Backend | None:
+        """What makes ids without offsets; None where there is no tokenizer, or offsets are needed."""
+        if self.settings.tokenizer is None:
+            return None
+        return backend_of(self.settings.tokenizer_backend, self._level, self.files.json_text)
 
     @cached_property
     def _adds_up(self) -> bool:
