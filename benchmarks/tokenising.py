@@ -52,9 +52,9 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     return found, {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
 
 
-def batches_of(chats: list[str]) -> list[RowBatch]:
-    """All rows, in memory."""
-    return [batch for path, name in find_files(chats) for batch in read_rows(path, name=name)]
+def batches_of(chats: list[str]) -> Iterator[RowBatch]:
+    """Read all rows, a batch after the other."""
+    return (batch for path, name in find_files(chats) for batch in read_rows(path, name=name))
 
 
 def digest_of(ids: list[np.ndarray], masks: list[np.ndarray]) -> str:

@@ -333,14 +333,18 @@ class Specials:
 
         return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
 
+    def first_in_chat(self, chat: Conversation) -> str | None:
+        """Find the first special token in the texts of a conversation, those of its tools and values included."""
+        if not chat.tools and not chat.values:
+            contents = [message["content"] for message in chat.messages if len(message) == 2]
+            if len(contents) == len(chat.messages) and not self._any.stands_in("\0".join(contents)):
+                return None
+        return self.first_in((chat.messages, chat.tools, chat.values))
+
     def first_in(self, value: Any) -> str | None:
         """Find the first special token that stands in a text, or in the texts of a collection; None if none does."""
         if type(value) is str:
             return self.pattern.search(value)[0] if self._any.stands_in(value) else None  # type: ignore[index]  # it matches
-        if isinstance(value, list) and len(value) and all(type(each) is dict and len(each) == 2 for each in value):
-            contents = [inner for each in value for inner in each.values()]  # plain messages, at once
-            if all(type(inner) is str for inner in contents) and not self._any.stands_in("\0".join(contents)):
-                value = [[*(each.keys() - {"role", "content"})] for each in value]
         inner = (*value.keys(), *value.values()) if isinstance(value, Mapping) else value
         if not isinstance(inner, list | tuple):
             return None

@@ -66,7 +66,7 @@ _FORMS: list[tuple[str | None, Literal["object", "text"]]] = [
 _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 

@@ -144,18 +144,20 @@ class ChatEncoder:
         items: list[_Item] = []
         rejected: list[Rejected] = []
         tally: Counter[str] = Counter()
-        waiting: deque[tuple[list[_Item], Future[Any]]] = deque()
-        fill, encode = (self._fill, self._encode) if self._backend is None else (self._fill_flat, self._encode_flat)
+        waiting: deque[tuple[list[_Item], Future[list[Encoding]]]] = deque()
         with ThreadPoolExecutor(1, "headrace-encode") as encoder:  # encodes some rows while the next are rendered
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
                 found = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin, form, rejected)
                 texts = [item for item in found if item.ids is None]
-                waiting.append((texts, encoder.submit(encode, [item.text for item in texts], tally)))
                 items += found
+                if self._backend is not None:  # most of it holds the interpreter lock
+                    self._fill_flat(texts, *self._backend.encode([item.text for item in texts], tally))
+                    continue
+                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
                 if len(waiting) > 2:
-                    fill(*waiting.popleft())
+                    self._fill(*waiting.popleft())
             while waiting:
-                fill(*waiting.popleft())
+                self._fill(*waiting.popleft())
         kept: list[_Item] = []
         dead: set[int] = set()
         for item in items:
@@ -229,7 +231,7 @@ class ChatEncoder:
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, Special]:
         """A conversation as it is given to the template, and how it holds the text of a special token."""
-        special, wanted = self._specials.first_in((chat.messages, chat.tools, chat.values)), self.settings.special_text
+        special, wanted = self._specials.first_in_chat(chat), self.settings.special_text
         if special is None or wanted == "control":
             return chat, "control" if special else "none"
         if wanted == "drop" or not self._adds_up:
@@ -258,7 +260,7 @@ class ChatEncoder:
             rendered = outcome[0]
             at = [(border.at, border.at) for border in rendered.borders]
             text, at, _ = self._specials.restored(rendered.text, at) if item.plain else (rendered.text, at, ())
-            (encoding,) = self._encode([text], Counter())
+            (encoding,) = self._encode([text])
             if encoding.ids == item.ids.tolist():
                 begins = {begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])}
                 begins.setdefault(len(text), len(encoding.ids))
@@ -293,19 +295,14 @@ class ChatEncoder:
             raise RowRejected("bad_tokens", f"ids are {low} to {high}{known}")
         return _Item(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
 
-    def _encode(self, texts: list[str], tally: Counter[str]) -> list[Encoding]:
+    def _encode(self, texts: list[str]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
 
-    def _encode_flat(self, texts: list[str], tally: Counter[str]) -> tuple[I32, I64]:
-        assert self._backend is not None
-        return self._backend.encode(texts, tally)
-
-    def _fill_flat(self, items: Sequence[_Item], encoded: Future[tuple[I32, I64]]) -> None:
+    def _fill_flat(self, items: Sequence[_Item], ids: I32, counts: I64) -> None:
         """Give texts their ids and masks, by the bytes that tokens stand for."""
         if not items:
             return
-        assert self._level is not None
-        ids, counts = encoded.result()
+        assert self._level is not None  # there is a backend
         begins = np.concatenate([[0], np.cumsum(self._level.lengths[ids])])  # of tokens, in bytes of all texts
         ends = np.cumsum(counts)
         borders: list[int] = []
@@ -327,7 +324,7 @@ class ChatEncoder:
             last = own.stop + 1
             whole = exact[own.stop] and found[own.stop] == end and not self._level.changes(item.text)
             if not whole or not all(exact[own]):
-                (encoding,) = self._encode([item.text], Counter())
+                (encoding,) = self._encode([item.text])
                 self._fill_one(item, encoding)
             else:
                 for place in range(own.start, own.stop, 2):
@@ -362,7 +359,7 @@ class ChatEncoder:
         ids: list[int] = []
         at = {0: 0}
         begins = {begin for begin, _ in plain}
-        for (begin, cut), encoding in zip(pairwise(cuts), self._encode(parts, Counter()), strict=True):
+        for (begin, cut), encoding in zip(pairwise(cuts), self._encode(parts), strict=True):
             own = encoding.ids
             if begin in begins:
                 own = self._plain().encode(text[begin:cut], add_special_tokens=False).ids
