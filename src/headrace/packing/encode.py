@@ -26,6 +26,7 @@ from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import Dataset
+from headrace.packing.chats.backends import BackendDiffers
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder, Encoded
@@ -46,7 +47,7 @@ _TASK_BYTES = 8 << 20
 _COUNTED = (
     *("rows_read", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
-    "repeated_tokens",
+    *("repeated_tokens", "backend_compared", "backend_instead", "backend_different"),
 )
 
 
@@ -175,10 +176,24 @@ def encode(
     benchmarks: Benchmarks | None = None,
 ) -> dict[str, Any]:
     """Tokenise. blank: the padding token where sequences will be padded; benchmarks: rows that overlap these are left
-    out. O(batch) of memory, and O(sequences).
+    out. O(batch) of memory, and O(sequences). Begins again with `tokenizers` when a backend gives other ids than it.
 
     Raises `InputError` for a sequence that fits no bin where that is an error.
     """
+    try:
+        return _encode(task, files, settings, encoder, blank, benchmarks)
+    except BackendDiffers:
+        return {**_encode(task, files, settings, encoder, blank, benchmarks), "backend_different": 1}
+
+
+def _encode(
+    task: EncodeTask,
+    files: TaskFiles,
+    settings: PackedSequences,
+    encoder: ChatEncoder,
+    blank: int | None,
+    benchmarks: Benchmarks | None,
+) -> dict[str, Any]:
     with SpoolWriter(files, task.file()) as spool:
         state = _Encoding(settings, task, encoder, blank, benchmarks, spool)
         for part, batch in task.batches():
@@ -249,6 +264,7 @@ class _Encoding:
         cut_over = self.settings.longest if self.settings.too_long == "turns" else None
         encoded = self.encoder.encode(rows, self.task.dataset.source, cut_over=cut_over)
         self.count["special_text_rows"] += encoded.special_text
+        self.count.update(encoded.tally)
         for each in encoded.rejected:
             self.reject(batch, places[each.row], each.reason, each.detail)
         if len(encoded.lengths):

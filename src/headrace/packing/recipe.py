@@ -142,7 +142,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 split: sum(each["rows"] for each in records if each["split"] == split)
                 for split in settings.asked_splits
             },
-            "encoder": _made_with(settings, encoder, pad_id),
+            "encoder": {**_made_with(settings, encoder, pad_id), **_backend(settings, context, encoded)},
             "duplicates": choice.duplicates,
             **({} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
@@ -201,6 +201,22 @@ def _made_with(settings: PackedSequences, encoder: ChatEncoder, pad_id: int | No
         "libraries": {name: library_version(name) for name in libraries},
         **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
     }
+
+
+def _backend(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> dict[str, Any]:
+    """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
+    if settings.tokenizer_backend in ("auto", "tokenizers"):
+        return {}
+    counts = _summed(encoded, *(f"backend_{name}" for name in ("compared", "different", "instead")))
+    if counts["backend_different"]:
+        context.warn(
+            [
+                f"{settings.tokenizer_backend} gave other ids than tokenizers in {counts['backend_different']} tasks, "
+                f"which were done again with tokenizers, {counts['backend_instead']:,} conversations in all; those of "
+                "other tasks were compared in part: to be certain, delete the run and give tokenizer_backend='auto'"
+            ]
+        )
+    return {"backend": {"name": settings.tokenizer_backend, **counts}}
 
 
 def _check_conserved(

@@ -7,19 +7,17 @@ difference it is not asked again, and `BackendDiffers` lets a run do the task an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 from zlib import crc32
 
 import numpy as np
 
-from headrace.arrays import I32, I64
+from headrace.arrays import I64
 from headrace.errors import MissingExtra, SettingsError
-from headrace.packing.chats.byte_level import ByteLevel, word_encoder_of
+from headrace.packing.chats.byte_level import ByteLevel, Ids, word_encoder_of
 from headrace.packing.chats.words import BackendName
 
 _ONE_IN = 64
@@ -30,9 +28,9 @@ class BackendDiffers(Exception):
 
 
 class Backend(Protocol):
-    """Encodes texts, special tokens included: ids end to end, and how many each text has. Counts are added to `tally`."""
+    """Encodes texts, special tokens included."""
 
-    def encode(self, texts: Sequence[str], tally: Counter[str]) -> tuple[I32, I64]: ...
+    def encode(self, texts: Sequence[str]) -> Ids: ...
 
 
 @dataclass(frozen=True)
@@ -41,36 +39,34 @@ class Plain:
 
     level: ByteLevel
 
-    def encode(self, texts: Sequence[str], tally: Counter[str]) -> tuple[I32, I64]:
+    def encode(self, texts: Sequence[str]) -> Ids:
+        """Encode texts."""
         found = [each.ids for each in self.level.tokenizer.encode_batch_fast([*texts], add_special_tokens=False)]
         counts = np.array([len(ids) for ids in found], np.int64)
-        return np.fromiter(chain.from_iterable(found), np.int32, int(counts.sum())), counts
+        return Ids(np.fromiter(chain.from_iterable(found), np.int32, int(counts.sum())), counts)
 
 
 @dataclass
 class Checked:
     """A library, compared with `tokenizers` on a keyed sample. trusted: until the first difference."""
 
-    name: str
-    ask: Callable[[list[str]], tuple[I32, I64]]
+    ask: Callable[[list[str]], Ids]
     plain: Plain
     trusted: bool = True
 
-    def encode(self, texts: Sequence[str], tally: Counter[str]) -> tuple[I32, I64]:
-        """Encode. Raises `BackendDiffers` at a difference; asked again, it answers with `tokenizers`."""
+    def encode(self, texts: Sequence[str]) -> Ids:
+        """Encode texts. Raises `BackendDiffers` at a difference; asked again, it answers with `tokenizers`."""
         if not self.trusted:
-            tally["backend_instead"] += len(texts)
-            return self.plain.encode(texts, tally)
-        ids, counts = self.ask([*texts])
+            return self.plain.encode(texts)._replace(instead=len(texts))
+        found = self.ask([*texts])
         sample = [place for place, text in enumerate(texts) if crc32(text.encode()) % _ONE_IN == 0]
-        ends = np.cumsum(counts)
-        expected, sizes = self.plain.encode([texts[place] for place in sample], tally)
-        tally["backend_compared"] += len(sample)
-        for place, own in zip(sample, np.split(expected, np.cumsum(sizes)[:-1]), strict=False):
-            if not np.array_equal(ids[ends[place] - counts[place] : ends[place]], own):
+        ends = np.cumsum(found.counts)
+        expected = self.plain.encode([texts[place] for place in sample])
+        for place, own in zip(sample, np.split(expected.ids, np.cumsum(expected.counts)[:-1]), strict=False):
+            if not np.array_equal(found.ids[ends[place] - found.counts[place] : ends[place]], own):
                 self.trusted = False
-                raise BackendDiffers(self.name)
-        return ids, counts
+                raise BackendDiffers
+        return found._replace(compared=len(sample))
 
 
 def backend_of(name: BackendName, level: ByteLevel | None, json_text: str) -> Backend | None:
@@ -88,36 +84,19 @@ def backend_of(name: BackendName, level: ByteLevel | None, json_text: str) -> Ba
             "this tokenizer is not; give tokenizer_backend='auto'"
         )
     try:
-        library = import_module(name)
+        from fastokens import Tokenizer
     except ModuleNotFoundError:
-        raise MissingExtra(name, name) from None
+        raise MissingExtra("fastokens", "fastokens") from None
     try:
-        ask = (_fastokens if name == "fastokens" else _gigatoken)(library, json_text)
+        library = Tokenizer.from_json_str(json_text)
     except Exception as error:
         raise SettingsError(
             f"tokenizer_backend {name!r}: cannot load this tokenizer ({error}); give tokenizer_backend='auto'"
         ) from error
-    return Checked(name, ask, Plain(level))
 
+    def encode(texts: list[str]) -> Ids:
+        ids, offsets = library.encode_batch_flat(texts, False)
+        begins: I64 = np.frombuffer(offsets, np.int64)
+        return Ids(np.frombuffer(ids, np.int32), begins[1:] - begins[:-1])
 
-def _fastokens(library: Any, json_text: str) -> Callable[[list[str]], tuple[I32, I64]]:
-    tokenizer = library.Tokenizer.from_json_str(json_text)
-
-    def encode(texts: list[str]) -> tuple[I32, I64]:
-        ids, offsets = tokenizer.encode_batch_flat(texts, False)
-        return np.frombuffer(ids, np.int32), np.diff(np.frombuffer(offsets, np.int64))
-
-    return encode
-
-
-def _gigatoken(library: Any, json_text: str) -> Callable[[list[str]], tuple[I32, I64]]:
-    tokenizer = library.Tokenizer.from_json(json_text)
-
-    def encode(texts: list[str]) -> tuple[I32, I64]:
-        if not texts:
-            return np.empty(0, np.int32), np.empty(0, np.int64)
-        layout = tokenizer.encode_batch(texts).layout
-        offsets = np.asarray(layout.offsets.data)
-        return np.asarray(layout.content.data)[offsets[0] : offsets[-1]].view(np.int32), np.diff(offsets)
-
-    return encode
+    return Checked(encode, Plain(level))

@@ -1,9 +1,8 @@
 """Byte-level BPE, word by word: ids without offsets, and where tokens begin in bytes.
 
 Most tokenizers of chat models cut a text at their added tokens, cut what is between into words by a pattern, and merge
-the bytes of each word. Words repeat, so their ids are kept: of a text only the pattern is left to do. The merging of a
-new word is done by the tokenizer's own model. A token stands for as many bytes as its name has characters, so masks need
-no offsets.
+the bytes of each word. Words repeat, so their ids are kept: of a text only the pattern is left to do. The tokenizer's
+own model merges a new word. A token stands for as many bytes as its name has characters, so masks need no offsets.
 
 Ids are those of `tokenizers`, exactly. The pattern is translated for Python's `re`, with the characters of each class
 spelled out. Only characters whose class has been the same since Unicode 3.2 count as known. Parts of texts with other
@@ -16,11 +15,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import category, is_normalized, ucd_3_2_0
 
 import numpy as np
@@ -48,6 +46,15 @@ def _alphabet() -> dict[int, str]:
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + place) for place, byte in enumerate(others)}}
+
+
+class Ids(NamedTuple):
+    """Ids of texts end to end, and how many each has; compared, instead: texts of a library's, see `backends`."""
+
+    ids: I32
+    counts: I64
+    compared: int = 0
+    instead: int = 0
 
 
 class ByteLevel:
@@ -190,7 +197,7 @@ class Words(dict[str, bytes]):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
         self._tokenize = tokenizer.model.tokenize
-        self._signs = {byte: sign for byte, sign in _alphabet().items()}
+        self._signs = _alphabet()
 
     def __missing__(self, word: str) -> bytes:
         name = word.encode().decode("latin-1").translate(self._signs)
@@ -216,8 +223,8 @@ class WordEncoder:
         self._parts: dict[str, bytes] = {}
         self._kept = 0
 
-    def encode(self, texts: Sequence[str], tally: Counter[str]) -> tuple[I32, I64]:
-        """Encode texts: their ids end to end, and how many each has."""
+    def encode(self, texts: Sequence[str]) -> Ids:
+        """Encode texts."""
         found: list[bytes] = []
         counts = np.empty(len(texts), np.int64)
         parts, added = self._parts, self._added
@@ -234,7 +241,7 @@ class WordEncoder:
                 found.append(ids)
                 size += len(ids)
             counts[place] = size >> 2
-        return np.frombuffer(b"".join(found), np.int32), counts
+        return Ids(np.frombuffer(b"".join(found), np.int32), counts)
 
     def _of_part(self, part: str) -> bytes:
         if part.isascii():
@@ -262,7 +269,7 @@ def word_encoder_of(level: ByteLevel) -> WordEncoder | None:
         return None
     found = WordEncoder(level, narrow, wide)
     probes = [*_probes()]
-    ids, counts = found.encode(probes, Counter())
+    ids, counts, *_ = found.encode(probes)
     expected = level.tokenizer.encode_batch(probes, add_special_tokens=False)
     same = [own.tolist() for own in np.split(ids, np.cumsum(counts)[:-1])] == [each.ids for each in expected]
     return found if same else None

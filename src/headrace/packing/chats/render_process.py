@@ -9,8 +9,8 @@ A process takes a batch of conversations through its standard input and answers 
 than rendering itself and lets threads render side by side. Batches are pickled for it, as we trust ourselves. Answers
 are JSON, because a template that escaped from the sandbox could write them. The process has no environment to reveal.
 
-Most conversations never go there: once a process has told what the template looks for in contents, and the skeleton of a
-shape, this side writes the conversations of that shape itself (`predict`).
+Most conversations never go there: once a process has told what the template looks for in contents, and the skeleton of
+a shape, this side writes the conversations of that shape itself (`predict`).
 """
 
 from __future__ import annotations
@@ -102,28 +102,28 @@ class ProcessRenderer:
         borders: whether to find the borders of turns. Raises `SettingsError` if the template does not compile, needs a
         date, or reaches the time limit again and again; `EngineError` if processes are killed from outside.
         """
-        found: list[list[Rendered] | RowRejected | None] = [None] * len(chats)
-        shapes: list[tuple[Predictions, Any, list[str]] | None] = [None] * len(chats)
-        for place, chat in enumerate(chats if not borders else ()):
-            name = "tool_use" if chat.tools and "tool_use" in self.settings.templates else "default"
-            predictions = (self._predictions or {}).get(name)
+        found: dict[int, list[Rendered] | RowRejected] = {}
+        unknown: dict[int, tuple[Predictions, Any, list[str]]] = {}
+        known = {} if self._predictions is None or borders else self._predictions
+        for place, chat in enumerate(chats if known else ()):
+            predictions = known.get(self._template_of(chat))
             shape = None if predictions is None else predictions.shape_of(chat)
             if predictions is None or shape is None:
                 continue
-            written = predictions.written(*shape)
-            if written is None:
-                shapes[place] = (predictions, *shape)
-            else:
+            if (written := predictions.written(*shape)) is not None:
                 found[place] = [Rendered(*written)]
-        places = [place for place, outcome in enumerate(found) if outcome is None]
-        outcomes = self._in_processes([chats[place] for place in places], borders)
-        for place, outcome in zip(places, outcomes, strict=True):
+            else:
+                unknown[place] = (predictions, *shape)
+        left = [place for place in range(len(chats)) if place not in found]
+        for place, outcome in zip(left, self._in_processes([chats[each] for each in left], borders), strict=True):
             found[place] = outcome
-            shape = shapes[place]
-            if shape is not None and isinstance(outcome, list) and len(outcome) == 1 and outcome[0].skeleton:
-                predictions, key, texts = shape
+            if place in unknown and isinstance(outcome, list) and outcome[0].skeleton:
+                predictions, key, texts = unknown[place]
                 predictions.learn(key, texts, *outcome[0].skeleton)
-        return found  # type: ignore[return-value]  # none is None any more
+        return [found[place] for place in range(len(chats))]
+
+    def _template_of(self, chat: Conversation) -> str:
+        return "tool_use" if chat.tools and "tool_use" in self.settings.templates else "default"
 
     def _in_processes(self, chats: Sequence[Conversation], borders: bool) -> list[list[Rendered] | RowRejected]:
         found: list[list[Rendered] | RowRejected] = []
@@ -240,7 +240,9 @@ class _Process:
                 done += 1
                 if isinstance(outcome, list):
                     yield [
-                        Rendered(text, [(begin, end) for begin, end in spans], [Border(*each) for each in found], skeleton)
+                        Rendered(
+                            text, [(begin, end) for begin, end in spans], [Border(*each) for each in found], skeleton
+                        )
                         for text, spans, found, skeleton in outcome
                     ]
                 else:

@@ -76,8 +76,8 @@ class ChatSettings(Settings):
     )
     tokenizer_backend: BackendName = _rows(
         "auto",
-        description="What makes the ids of byte-level BPE, which are the same; auto: headrace, word by word, where that "
-        "is exact, else tokenizers; fastokens, gigatoken: that library, compared with tokenizers on a sample.",
+        description="What makes the ids, always the same; auto: headrace, word by word, where that is exact, else "
+        "tokenizers; fastokens: that library, compared with tokenizers on a sample. For byte-level BPE.",
     )
 
 

@@ -1,7 +1,7 @@
 """Find out what a chat template looks for in the texts of messages, from its source alone. Pure.
 
-Most templates write a content as it is, trim it, and look for a few tags in it. All conversations of one shape that hold
-none of these tags are written alike, so a rendering can be put together from the skeleton of another conversation
+Most templates write a content as it is, trim it, and look for a few tags in it. All conversations of one shape that
+hold none of these tags are written alike, so a rendering can be put together from the skeleton of another conversation
 without running the template. `texts_looked_for` lists the tags, or says that the source does not tell. It holds for
 conversations whose messages have a role and a content and nothing else, each content a text of more than white space.
 
@@ -13,8 +13,8 @@ not known to be harmless makes the answer None. A variable has the widest kind t
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NoReturn
 
 from jinja2 import nodes
@@ -23,7 +23,10 @@ Kind = Literal["blind", "text", "parts", "joined", "message", "messages", "space
 
 _WRITTEN: frozenset[Kind] = frozenset(("blind", "text", "joined"))
 _ITEMS: dict[Kind, Kind] = {"messages": "message", "parts": "text", "blind": "blind"}
-_TYPES_OF_TEXT = {"string": True, "defined": True, "iterable": True, "sequence": True, "none": False, "undefined": False, "mapping": False, "number": False, "boolean": False}  # fmt: skip
+_TYPES_OF_TEXT = {
+    **dict.fromkeys(("string", "defined", "iterable", "sequence"), True),
+    **dict.fromkeys(("none", "undefined", "mapping", "number", "boolean"), False),
+}
 _CUTS, _SEARCHES = frozenset(("strip", "lstrip", "rstrip")), frozenset(("startswith", "endswith", "split"))
 _HARMLESS = frozenset(("range", "raise_exception", "strftime_now"))
 
@@ -134,13 +137,13 @@ class _Reader:
         elif kind != "blind":
             raise _Untold(name)
 
-    def are_messages(self, node: nodes.Expr) -> bool:
+    def are_messages(self, node: nodes.Node) -> bool:
         """Tell whether this is a list of messages, whatever the shape."""
         if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
             return self.are_messages(node.node)
         return isinstance(node, nodes.Name) and node.name == "messages" and "messages" not in self.stored
 
-    def field_of_message(self, node: nodes.Expr) -> str | None:
+    def field_of_message(self, node: nodes.Node) -> str | None:
         """Name the field of a message that this is for certain; None for everything else."""
         match node:
             case nodes.Getattr(node=owner, attr=name):
@@ -156,7 +159,7 @@ class _Reader:
                 return name if self.are_messages(owner.node) and isinstance(owner.node, nodes.Name) else None
         return None
 
-    def truth(self, node: nodes.Expr) -> bool | None:
+    def truth(self, node: nodes.Node) -> bool | None:
         """Tell whether a condition holds for every conversation of the form; None if its shape decides."""
         match node:
             case nodes.Not():
@@ -188,7 +191,7 @@ class _Reader:
             return False
         return None
 
-    def kind(self, node: nodes.Expr) -> Kind:
+    def kind(self, node: nodes.Node) -> Kind:
         match node:
             case nodes.Const() | nodes.TemplateData():
                 return "blind"
@@ -229,7 +232,7 @@ class _Reader:
                 return self.call(node)
         _untold(node)
 
-    def blind(self, *parts: nodes.Expr) -> Kind:
+    def blind(self, *parts: nodes.Node) -> Kind:
         for each in parts:
             if self.kind(each) != "blind":
                 _untold(each)
@@ -256,12 +259,14 @@ class _Reader:
     def item(self, node: nodes.Getitem) -> Kind:
         if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
             return self.attribute(node, node.arg.value)
-        owner, sliced = self.kind(node.node), isinstance(node.arg, nodes.Slice)
+        owner = self.kind(node.node)
         if owner not in _ITEMS:
             _untold(node)
-        bounds = (node.arg.start, node.arg.stop, node.arg.step) if sliced else (node.arg,)
-        self.blind(*(each for each in bounds if each is not None))
-        return owner if sliced else _ITEMS[owner]
+        if isinstance(node.arg, nodes.Slice):
+            self.blind(*(each for each in (node.arg.start, node.arg.stop, node.arg.step) if each is not None))
+            return owner
+        self.blind(node.arg)
+        return _ITEMS[owner]
 
     def comparison(self, node: nodes.Compare) -> Kind:
         kinds = [self.kind(node.expr), *(self.kind(each.expr) for each in node.ops)]
@@ -330,16 +335,20 @@ class _Reader:
         owner, method = self.kind(node.node.node), node.node.attr
         if owner == "blind" and kinds <= {"blind"}:
             return "blind"
-        constants = [each.value if isinstance(each, nodes.Const) else None for each in node.args]
-        if named or not constants or not all(isinstance(each, str) for each in constants[:1]):
-            if owner in ("text", "joined") and method in _CUTS and not (named or constants):
-                return owner
+        first = node.args[0].value if node.args and isinstance(node.args[0], nodes.Const) else None
+        if named:
+            _untold(node)
+        if (
+            owner in ("text", "joined")
+            and method in _CUTS
+            and (not node.args or (isinstance(first, str) and first.isspace()))
+        ):
+            return owner
+        if not isinstance(first, str) or not first:
             _untold(node)
         if owner == "message" and method == "get":
-            return "text" if constants[0] == "content" else self.blind(*node.args)
-        if owner in ("text", "joined") and method in _CUTS and constants[0].isspace():
-            return owner
-        if owner == "text" and method in _SEARCHES and constants[0]:
+            return "text" if first == "content" else self.blind(*node.args)
+        if owner == "text" and method in _SEARCHES:
             self.want(node.args[0])
             self.blind(*node.args[1:])
             return "parts" if method == "split" else "blind"

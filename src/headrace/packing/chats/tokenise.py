@@ -1,11 +1,12 @@
 """Rows of chats as token ids with a loss mask, a batch at a time.
 
-Whole conversations are encoded in batches, byte-level BPE by a backend that knows no offsets (`backends`), all others by
-the tokenizer in threads of its own. The mask comes from the character spans that `render` found, and from the bytes or
-offsets of tokens. A token counts as trained if all its characters are in a span; where a token would straddle the border of a span, that text is encoded again in parts cut at the borders, so
-that no token is half the prompt's: what is trained is what the model would have to produce after encoding the prompt.
-Tokenizers whose parts do not add up (those that put a space before every text) keep the whole text's tokens instead,
-and a straddling token counts as trained if it begins inside the span.
+Whole conversations are encoded in batches, byte-level BPE by a backend without offsets (`backends`), all others by the
+tokenizer in threads of its own. The mask comes from the character spans that `render` found, and from the bytes or
+offsets of tokens. A token counts as trained if all its characters are in a span. Where a token would straddle the
+border of a span, that text is encoded again in parts cut at the borders, so that no token is half the prompt's: what is
+trained is what the model would have to produce after encoding the prompt. Tokenizers whose parts do not add up (those
+that put a space before every text) keep the whole text's tokens instead, and a straddling token counts as trained if
+it begins inside the span.
 
 Text of a special token that stands in a message itself stays text: it is encoded on its own, by a second tokenizer that
 knows no special tokens (see `marks.Specials`).
@@ -27,7 +28,7 @@ import numpy as np
 from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.backends import Backend, backend_of
-from headrace.packing.chats.byte_level import ByteLevel, byte_level_of
+from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row
@@ -62,7 +63,7 @@ class Encoded:
     special_text: how many rows with a sequence hold the text of a special token in a message.
     turns: where turns begin in sequences that are to be cut, in tokens; see `turns`.
     contents: of each sequence's row the digest of what asks: see `content_of`.
-    tally: what the backend counted.
+    tally: conversations that a library's backend compared, and that it left to `tokenizers`.
     """
 
     tokens: I32
@@ -151,7 +152,9 @@ class ChatEncoder:
                 texts = [item for item in found if item.ids is None]
                 items += found
                 if self._backend is not None:  # most of it holds the interpreter lock
-                    self._fill_flat(texts, *self._backend.encode([item.text for item in texts], tally))
+                    encoded = self._backend.encode([item.text for item in texts])
+                    tally.update(backend_compared=encoded.compared, backend_instead=encoded.instead)
+                    self._fill_flat(texts, encoded)
                     continue
                 waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
                 if len(waiting) > 2:
@@ -298,11 +301,12 @@ class ChatEncoder:
     def _encode(self, texts: list[str]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
 
-    def _fill_flat(self, items: Sequence[_Item], ids: I32, counts: I64) -> None:
+    def _fill_flat(self, items: Sequence[_Item], encoded: Ids) -> None:
         """Give texts their ids and masks, by the bytes that tokens stand for."""
         if not items:
             return
         assert self._level is not None  # there is a backend
+        ids, counts, *_ = encoded
         begins = np.concatenate([[0], np.cumsum(self._level.lengths[ids])])  # of tokens, in bytes of all texts
         ends = np.cumsum(counts)
         borders: list[int] = []
@@ -331,7 +335,7 @@ class ChatEncoder:
                     mask[found[place] : found[place + 1]] = 1
                 item.ids, item.mask = ids[first:end], mask[first:end]
                 if item.eos:
-                    item.ids, item.mask = np.append(item.ids, np.int32(self.eos_id)), np.append(item.mask, np.uint8(1))
+                    item.ids, item.mask = _with(item.ids, self.eos_id), _with(item.mask, 1)
             first = end
 
     def _fill(self, items: Sequence[_Item], encoded: Future[list[Encoding]]) -> None:
@@ -454,6 +458,10 @@ def _mask(runs: Sequence[Span], size: int) -> U8:
     for first, last in runs:
         mask[first:last] = 1
     return mask
+
+
+def _with(values: Any, last: int | None) -> Any:
+    return np.append(values, np.array([last], values.dtype))
 
 
 def _filter(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:

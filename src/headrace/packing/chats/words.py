@@ -21,7 +21,7 @@ Layout = Literal[
 Reasoning = Literal["template", "every_user_turn"]
 """Who decides which reasoning is written: the template, or one sequence per user turn keeps it all."""
 
-BackendName = Literal["auto", "tokenizers", "fastokens", "gigatoken"]
+BackendName = Literal["auto", "tokenizers", "fastokens"]
 """What makes ids; see `backends`."""
 
 REASONS = {
