@@ -207,15 +207,16 @@ def _backend(settings: PackedSequences, context: RunContext, encoded: Sequence[R
     """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
     if settings.tokenizer_backend in ("auto", "tokenizers"):
         return {}
-    counts = _summed(encoded, *(f"backend_{name}" for name in ("compared", "different", "instead")))
-    if counts["backend_different"]:
-        context.warn(
-            [
-                f"{settings.tokenizer_backend} gave other ids than tokenizers in {counts['backend_different']} tasks, "
-                f"which were done again with tokenizers, {counts['backend_instead']:,} conversations in all; those of "
-                "other tasks were compared in part: to be certain, delete the run and give tokenizer_backend='auto'"
-            ]
+    names = ("compared", "different", "instead")
+    summed = _summed(encoded, *(f"backend_{name}" for name in names))
+    counts = {name: summed[f"backend_{name}"] for name in names}
+    if counts["different"]:
+        what = f"{settings.tokenizer_backend} gave other ids than tokenizers in {counts['different']} tasks"
+        again = f"tokenizers did them again, {counts['instead']:,} conversations in all"
+        cure = (
+            "to be certain of the others, which were compared in part, delete the run and give tokenizer_backend='auto'"
         )
+        context.warn([f"{what}; {again}; {cure}"])
     return {"backend": {"name": settings.tokenizer_backend, **counts}}
 
 

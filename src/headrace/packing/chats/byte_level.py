@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -201,7 +201,7 @@ class Words(dict[str, bytes]):
 
     def __missing__(self, word: str) -> bytes:
         name = word.encode().decode("latin-1").translate(self._signs)
-        ids = b"".join(token.id.to_bytes(4, sys.byteorder) for token in self._tokenize(name))
+        ids = array("i", [token.id for token in self._tokenize(name)]).tobytes()
         if len(word) <= _LONG_WORD:
             if len(self) >= _MOST_WORDS:
                 self.clear()
@@ -219,7 +219,7 @@ class WordEncoder:
         self._unknown = re.compile(f"[^\x00-\x7f{known}]").search
         tokens = sorted(level.added, key=lambda each: (-len(each), each))
         self._cut = re.compile(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})").split
-        self._added = {text: number.to_bytes(4, sys.byteorder) for text, number in level.added.items()}
+        self._added = {text: array("i", [number]).tobytes() for text, number in level.added.items()}
         self._parts: dict[str, bytes] = {}
         self._kept = 0
 
@@ -248,7 +248,7 @@ class WordEncoder:
             ids = b"".join(map(self._words.__getitem__, self._narrow(part)))
         elif self._unknown(part) or self._level.changes(part):
             own = self._level.tokenizer.encode(part, add_special_tokens=False).ids
-            ids = np.array(own, np.int32).tobytes()
+            ids = array("i", own).tobytes()
         else:
             ids = b"".join(map(self._words.__getitem__, self._wide(part)))
         if self._kept > _MOST_KEPT:

@@ -193,7 +193,8 @@ class _Cells:
 def _found_layout(cells: _Cells) -> Layout:
     if "assistant" in cells.columns:
         return "question_answer"
-    for layout, (_, first, others) in _LAYOUTS.items():
+    for layout in _LAYOUTS if cells.columns else _possible_layouts(tuple(cells.row)):
+        _, first, others = _LAYOUTS[layout]
         if (
             first
             and cells.get(first) is not None
@@ -203,6 +204,11 @@ def _found_layout(cells: _Cells) -> Layout:
     if any(cells.name(name) in cells.row for name in ("messages", "conversations")):
         raise RowRejected("no_messages", f"there is no conversation; columns are {shown(list(cells.row))}")
     raise RowRejected("unknown_layout", f"none of the known layouts has the columns {shown(list(cells.row))}")
+
+
+@lru_cache(maxsize=1024)
+def _possible_layouts(names: tuple[str, ...]) -> tuple[Layout, ...]:
+    return tuple(layout for layout, (_, first, _) in _LAYOUTS.items() if first in names)
 
 
 def _listed(cells: _Cells, value: object, role: str = "role", content: str = "content") -> Conversation:
@@ -230,7 +236,8 @@ def _conversation(cells: _Cells, messages: list[Message], weights: list[int]) ->
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
     values = cells.get("values") if "values" in cells.columns else cells.row.get("chat_template_kwargs")
-    return Conversation(messages, weights, tools_of(cells.get("tools")), values if isinstance(values, Mapping) else {})
+    values = values if values is not None and isinstance(values, Mapping) else {}
+    return Conversation(messages, weights, tools_of(cells.get("tools")), values)
 
 
 def _pairs(cells: _Cells, *pairs: tuple[str, str]) -> Conversation:

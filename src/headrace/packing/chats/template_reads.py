@@ -17,7 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, NoReturn
 
-from jinja2 import nodes
+from headrace.errors import MissingExtra
+
+try:
+    from jinja2 import nodes
+except ImportError as error:
+    raise MissingExtra("jinja2", "chat") from error
 
 Kind = Literal["blind", "text", "parts", "joined", "message", "messages", "space"]
 

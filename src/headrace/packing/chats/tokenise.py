@@ -204,7 +204,8 @@ class ChatEncoder:
             try:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
-                _filter(row, filters)
+                if filters:
+                    _filter(row, filters)
                 sample = sample_of(row, form.layout, form.mapping, form.filters)
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
                     raise SettingsError(f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer=")
