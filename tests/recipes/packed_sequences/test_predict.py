@@ -122,6 +122,8 @@ def test_what_a_template_looks_for_is_read_off_its_source(source):
         "{% set text = message.content %}{% if loop.first %}{% set text = none %}{% endif %}{% if text is string %}{% else %}{{ message.content | upper }}{% endif %}",
         "{% for letter in message.content %}{{ letter }}{% endfor %}",
         "{% macro write(text) %}{{ text | upper }}{% endmacro %}{{ write(message.content) }}",
+        "{% macro write() %}{{ varargs[0] | upper }}{% endmacro %}{{ write(message.content) }}",
+        "{% macro write(messages) %}{{ 'x' if messages[0].content is string else message.content | upper }}{% endmacro %}{{ write(tools) }}",
         "{{ messages | map(attribute='content') | join }}",
         "{{ message.content.split() | length }}",
         "{{ message.get('content') | upper }}",

@@ -30,6 +30,7 @@ from headrace.packing.chats.marks import (
     JSON_BEGIN,
     JSON_END,
     RESERVED,
+    AnyOf,
     Found,
     Skeleton,
     Span,
@@ -130,6 +131,7 @@ class Turns:
         self.template, self.specials, self.tags = template, specials, tags_of(template.source)
         asks = _ASKS_FOR_NONE.search(template.source) is not None
         self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
+        self._looked_for = AnyOf(template.looked_for or ())
         self._skeletons: dict[Any, list[Skeleton]] = {}
         self._remembered: dict[Any, int | None] = {}
 
@@ -194,7 +196,8 @@ class Turns:
         Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
         shape, texts = shape_of(chat.messages, self.tags)
-        key = (*shape, *chat.weights, bool(chat.tools), repr(chat.values) if chat.values else "")
+        held = self._looked_for.stands_in("\0".join(message["content"] or "" for message in chat.messages))
+        key = (*shape, *chat.weights, held, bool(chat.tools), repr(chat.values) if chat.values else "")
         for skeleton in self._skeletons.get(key, ()):
             if (turns := skeleton.spans(text, texts, trace.texts)) is not None:
                 return turns, skeleton

@@ -33,6 +33,7 @@ _TYPES_OF_TEXT = {
     **dict.fromkeys(("none", "undefined", "mapping", "number", "boolean"), False),
 }
 _CUTS, _SEARCHES = frozenset(("strip", "lstrip", "rstrip")), frozenset(("startswith", "endswith", "split"))
+_OF_CALLS = frozenset(("caller", "kwargs", "self", "varargs"))  # hold what a macro was given, under other names
 _HARMLESS = frozenset(("range", "raise_exception", "strftime_now"))
 
 
@@ -42,7 +43,7 @@ class _Untold(Exception):
 
 def texts_looked_for(tree: nodes.Template) -> frozenset[str] | None:
     """List the texts that a template compares contents with or looks for in them; None if more than that may count."""
-    reader = _Reader({each.name for each in tree.find_all(nodes.Name) if each.ctx == "store"})
+    reader = _Reader({each.name for each in tree.find_all(nodes.Name) if each.ctx != "load"})
     try:
         while True:  # until no assignment widens a variable any more
             before = dict(reader.kinds)
@@ -200,7 +201,7 @@ class _Reader:
         match node:
             case nodes.Const() | nodes.TemplateData():
                 return "blind"
-            case nodes.Name():
+            case nodes.Name() if node.name not in _OF_CALLS:
                 return self.kinds.get(node.name, "blind")
             case nodes.List() | nodes.Tuple():
                 return self.blind(*node.items)
