@@ -115,7 +115,9 @@ class ChatRecipe(RecipeSettings, ChatSettings):
 
         A tokenizer of the hub is there by its name and commit too.
         """
-        settings = self.identity_without("tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram")
+        settings = self.identity_without(
+            "tokenizer", "chat_template", "tokenizer_backend", "max_bad_share", "exclude", "exclude_ngram"
+        )
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]

@@ -27,6 +27,7 @@ from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import Dataset
 from headrace.packing.chat_recipe import ChatRecipe
+from headrace.packing.chats.backends import BackendDiffers
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder
@@ -47,7 +48,7 @@ _TASK_BYTES = 8 << 20
 _COUNTED = (
     *("rows_read", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
-    "repeated_tokens",
+    *("repeated_tokens", "backend_compared", "backend_instead", "backend_different"),
 )
 
 
@@ -176,14 +177,26 @@ def encode(
     benchmarks: Benchmarks | None = None,
 ) -> dict[str, Any]:
     """Tokenise. blank: the padding token where sequences will be padded; benchmarks: rows that overlap these are left
-    out. O(batch) of memory, and O(sequences).
+    out. O(batch) of memory, and O(sequences). Begins again with `tokenizers` when a backend gives other ids than it.
 
     Raises `InputError` for a sequence that fits no bin where that is an error.
     """
     aligned = settings.loss_mask_alignment == "shift_left"
-    with SpoolWriter(files, task.file()) as spool:
-        state = _Cutting(settings, task, encoder, benchmarks, spool, blank=blank, aligned=aligned).taken()
-    return state.written(files)
+
+    def encoded() -> dict[str, Any]:
+        with SpoolWriter(files, task.file()) as spool:
+            state = _Cutting(settings, task, encoder, benchmarks, spool, blank=blank, aligned=aligned).taken()
+        return state.written(files)
+
+    return again_if_different(encoded)
+
+
+def again_if_different(encoded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Do a task, and again with `tokenizers`, which the encoder then uses, if a backend gave other ids than it."""
+    try:
+        return encoded()
+    except BackendDiffers:
+        return {**encoded(), "backend_different": 1}
 
 
 @dataclass(frozen=True)
@@ -357,6 +370,7 @@ class _Cutting(Encoding):
         cut_over = longest if settings.too_long == "turns" else None
         encoded = self.encoder.encode(chosen.rows, self.task.dataset.source, cut_over=cut_over)
         self.count["special_text_rows"] += encoded.special_text
+        self.count.update(encoded.tally)
         for each in encoded.rejected:
             self.reject(batch, int(places[each.row]), each.reason, each.detail)
         lengths = encoded.lengths

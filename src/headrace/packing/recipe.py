@@ -141,7 +141,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
                 split: sum(each["rows"] for each in records if each["split"] == split)
                 for split in settings.asked_splits
             },
-            "encoder": made_with(settings, encoder, pad_id),
+            "encoder": {**made_with(settings, encoder, pad_id), **backend_facts(settings, context, encoded)},
             "duplicates": choice.duplicates,
             **({} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
@@ -213,6 +213,23 @@ def made_with(settings: ChatRecipe, encoder: ChatEncoder, pad_id: int | None) ->
         "libraries": {name: library_version(name) for name in libraries},
         **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
     }
+
+
+def backend_facts(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> dict[str, Any]:
+    """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
+    if settings.tokenizer_backend in ("auto", "tokenizers"):
+        return {}
+    names = ("compared", "different", "instead")
+    summed = _summed(encoded, *(f"backend_{name}" for name in names))
+    counts = {name: summed[f"backend_{name}"] for name in names}
+    if counts["different"]:
+        what = f"{settings.tokenizer_backend} gave other ids than tokenizers in {counts['different']} tasks"
+        again = f"tokenizers did them again, {counts['instead']:,} conversations in all"
+        cure = (
+            "to be certain of the others, which were compared in part, delete the run and give tokenizer_backend='auto'"
+        )
+        context.warn([f"{what}; {again}; {cure}"])
+    return {"backend": {"name": settings.tokenizer_backend, **counts}}
 
 
 def _check_conserved(

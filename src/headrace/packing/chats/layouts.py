@@ -233,7 +233,8 @@ def _conversation(cells: Cells, messages: list[Message], weights: list[int]) -> 
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
     values = cells.get("values") if "values" in cells.columns else cells.row.get("chat_template_kwargs")
-    return Conversation(messages, weights, tools_of(cells.get("tools")), values if isinstance(values, Mapping) else {})
+    values = values if values is not None and isinstance(values, Mapping) else {}
+    return Conversation(messages, weights, tools_of(cells.get("tools")), values)
 
 
 def _pairs(cells: Cells, *pairs: tuple[str, str]) -> Conversation:

@@ -21,7 +21,7 @@ from headrace.errors import InputError
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.tokenise import ChatEncoder, filter_row
 from headrace.packing.chats.words import RowRejected
-from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding
+from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding, again_if_different
 from headrace.packing.preferences.layouts import Question, question_of
 from headrace.packing.preferences.settings import LABEL, Preferences
 from headrace.packing.storage.spool import SpoolWriter
@@ -37,10 +37,14 @@ def encode(
     task: EncodeTask, files: TaskFiles, settings: Preferences, encoder: ChatEncoder, benchmarks: Benchmarks | None
 ) -> dict[str, Any]:
     """Tokenise. benchmarks: rows that overlap these are left out. O(batch) of memory, and O(columns handed on)."""
-    with SpoolWriter(files, task.file()) as spool:
-        state = _Questions(settings, task, encoder, benchmarks, spool).taken()
-    files.write_arrow(task.file(COLUMNS), handed_on(state.columns, task.dataset.source.name))
-    return state.written(files)
+
+    def encoded() -> dict[str, Any]:
+        with SpoolWriter(files, task.file()) as spool:
+            state = _Questions(settings, task, encoder, benchmarks, spool).taken()
+        files.write_arrow(task.file(COLUMNS), handed_on(state.columns, task.dataset.source.name))
+        return state.written(files)
+
+    return again_if_different(encoded)
 
 
 @dataclass
@@ -63,6 +67,7 @@ class _Questions(Encoding):
         rows = [row for _, question in questions for row in question.rows()]
         encoded = self.encoder.encode(rows, _FORMS[form.layout == "raw_completion"])
         self.count["special_text_rows"] += encoded.special_text
+        self.count.update(encoded.tally)
         ends = encoded.offsets
         last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # of each row's sequences
         wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}

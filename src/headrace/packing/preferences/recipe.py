@@ -31,7 +31,7 @@ from headrace.packing.encode import encode_tasks
 from headrace.packing.preferences.encode import COLUMNS, encode
 from headrace.packing.preferences.registration import REGISTRATION
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
-from headrace.packing.recipe import made_with, refuse_bad, source_facts, tell_splits
+from headrace.packing.recipe import backend_facts, made_with, refuse_bad, source_facts, tell_splits
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
 from headrace.packing.storage.spool import JoinedSpool, Spool
@@ -116,7 +116,7 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
         directories={record["split"]: _directory(record["split"]) for record in records},
         facts={
             "source_rows": {record["split"]: record["source_rows"] for record in records},
-            "encoder": made_with(settings, encoder, None),
+            "encoder": {**made_with(settings, encoder, None), **backend_facts(settings, context, encoded)},
             "duplicates": choice.duplicates,
             **({} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
