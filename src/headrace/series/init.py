@@ -28,7 +28,8 @@ from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.series.arrays.axis import Frequency, infer
 from headrace.series.config import FILE_NAME, Series
-from headrace.series.sources import FLOW, FORCING, STATIC, files_of, parse
+from headrace.series.readers.camels import FLOW, FORCING
+from headrace.series.sources import STATIC, files_of, parse
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 

@@ -368,23 +368,33 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
 
     def look(_: TaskFiles) -> dict[str, Any]:
         words: list[str] = []
+        why: dict[int, str] = {}
         for number in permutation(derive_key(settings.seed, "series.frequency"), len(source.names)).tolist():
             try:
-                times = source.read(number, []).times
-            except InputError:
-                continue  # the entity fails when it is cleaned
-            found = infer(times[times != MISSING])
-            words += [] if found is None else [found.word]
+                observed = source.read(number, [])
+            except InputError as error:
+                why[number] = str(error)  # the entity fails when it is cleaned
+                continue
+            times = observed.times[observed.times != MISSING]
+            found = infer(times)
+            if found is None:
+                distinct = f"{source.name(number) or 'its rows'}: {len(np.unique(times)):,} times tell no step, 3 would"
+                why[number] = observed.bad_time or distinct
+                continue
+            words.append(found.word)
             if len(words) == _FREQUENCY_ENTITIES:
                 break
+        if not words:
+            return {"why": [f"{source.names[number]}: {why[number]}" for number in sorted(why)[:_SHOWN]]}
         return {"words": words}
 
     (receipt,) = context.stage("frequency", [Task("frequency", 0, look)])
-    words = Counter(receipt.result["words"])
+    words = Counter[str](receipt.result.get("words", []))
     if not words:
+        told = "; ".join(receipt.result["why"]) or "there is none"
         raise InputError(
-            f"none of {len(source.names):,} entities tells its frequency; correct the source, or give frequency, e.g. "
-            f"'1d'"
+            f"no time axis in any of {len(source.names):,} entities: {told}. Correct the source or the settings time, "
+            f"time_format and entity, or give frequency, e.g. '1d'"
         )
     word = min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
     if len(words) > 1:

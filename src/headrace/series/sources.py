@@ -1,25 +1,12 @@
 """Find the files that a run of series reads, and read the rows of one entity as they are: nothing is cleaned yet.
 
 O(files) of memory to find them, O(an entity) to read one.
-
-A basin of CAMELS-US has two text files. A forcing file begins with latitude, elevation (m) and area (m²), one a line,
-then names, then rows with year, month, day and hour; names differ between products in case, unit and separator. A
-streamflow file has no header: gauge, year, month, day, cubic feet per second, quality flag; -999 is missing. The
-columns given are
-
-    dayl, prcp, srad, swe, tmax, tmin, vp     the forcing's, in its units (s, mm/day, W/m2, mm, C, C, Pa)
-    qobs          streamflow in mm/day over the basin's area
-    qobs_cfs      streamflow in cubic feet per second
-    estimated     1 where the flag says so (A:e), else 0
-
-Days that only one of the files has are rows with missing values.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -34,7 +21,7 @@ from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_in_turn
-from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, open_bytes, stem_of_name
+from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.formats.open_parquet import open_file
@@ -45,13 +32,12 @@ from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
 from headrace.series.config import FILE_NAME, Series
+from headrace.series.readers import camels
 from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
 _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)  # the run stops and can go on
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
-_CAMELS_FORCING = re.compile(r"(\d+)_lump_\w+_forcing_leap\.txt(\.gz)?")
-_CAMELS_FLOW = re.compile(r"(\d+)_streamflow_qc\.txt(\.gz)?")
 
 
 @dataclass(frozen=True)
@@ -109,7 +95,9 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
     With `entities`, only their files. Raises `InputError` where nothing is found.
     """
     if settings.reader == "camels_us":
-        found = _camels_files(settings.source[0], settings.forcing, may_lack_flow=bool(settings.may_lack))
+        found = camels.basin_files(
+            _absolute(settings.source[0]), settings.forcing, may_lack_flow=bool(settings.may_lack)
+        )
     else:
         found = []
         for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
@@ -180,22 +168,11 @@ def _absolute(path: Path) -> Path:
     return place_of(path_of(path)).absolute()
 
 
-def _camels_files(root: Path, forcing: str, *, may_lack_flow: bool) -> list[tuple[Path, str]]:
-    root = _absolute(root)
-    found = []
-    for directory, pattern in ((f"basin_mean_forcing/{forcing}", _CAMELS_FORCING), ("usgs_streamflow", _CAMELS_FLOW)):
-        files = [each for each in (root / directory).rglob("*.txt*") if pattern.fullmatch(each.name)]
-        if not files and (directory != "usgs_streamflow" or not may_lack_flow):
-            raise InputError(f"{root / directory}: holds no files of CAMELS-US; give the data set's root as source")
-        found += [(each, each.relative_to(root).as_posix()) for each in files]
-    return found
-
-
 def entity_of(settings: Series, name: str) -> str:
     """Name the entity of a file."""
     own = PurePosixPath(name).name
     if settings.reader == "camels_us":
-        match = _CAMELS_FORCING.fullmatch(own) or _CAMELS_FLOW.fullmatch(own)
+        match = camels.FORCING_NAME.fullmatch(own) or camels.FLOW_NAME.fullmatch(own)
         return match[1] if match else own
     return stem_of_name(own)
 
@@ -219,7 +196,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         problems.pop(entity, None)
         if settings.reader == "table" and others:
             raise InputError(f"{path} and {others[0][0]} are both entity {entity!r}; rename one, or give one of them")
-        ungauged = not others and settings.may_lack and _CAMELS_FORCING.fullmatch(path.name)
+        ungauged = not others and settings.may_lack and camels.FORCING_NAME.fullmatch(path.name)
         if settings.reader == "camels_us" and len(others) != 1 and not ungauged:
             problems[entity] = f"{path}: is its only file; CAMELS-US has a forcing and a streamflow file for each basin"
         region, called = name.partition("/")[0], entity.partition("_")[0]
@@ -233,7 +210,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         if entity in problems:
             raise InputError(problems[entity])
         if settings.reader == "camels_us":
-            return read_basin(settings, [path for path, _ in own[entity]], columns)
+            return Observed(*camels.read_basin(settings, [path for path, _ in own[entity]], columns))
         return read_file(settings, *own[entity][0], columns, types)
 
     return EntitySource(names, rows, own)
@@ -377,92 +354,3 @@ def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
     if read.null_count() == column.null_count:
         return []
     return list(np.flatnonzero(np.asarray(pc.is_valid(column)) & read.is_null().to_numpy()).tolist())
-
-
-FORCING = ("dayl", "prcp", "srad", "swe", "tmax", "tmin", "vp")
-FLOW = ("qobs", "qobs_cfs", "estimated")
-
-_HEADER_LINES = 4
-_DATE = ("year", "mnth", "day")
-_CUBIC_FOOT = 0.3048**3
-_DAY_S, _MM = 86_400, 1_000
-
-
-def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) -> Observed:
-    """The asked columns of a basin on all days that one of its two files has. Raises `InputError`."""
-    flow_path = next((each for each in paths if "streamflow" in each.name), None)  # an ungauged basin has none
-    forcing_path = next(each for each in paths if each != flow_path)
-    area, forcing = _forcing(forcing_path)
-    if flow_path is None:
-        days = forcing.with_columns(pl.lit(None, pl.Float64).alias(name) for name in FLOW)
-    else:
-        days = forcing.join(_flow(flow_path, area), on="time", how="full", coalesce=True).sort("time")
-    for name in asked:
-        if name not in (*FORCING, *FLOW):
-            known = ", ".join(each for each in days.columns if each != "time")
-            raise InputError(f"{forcing_path}: has no column {name!r}; CAMELS-US has {known}")
-    values = np.array(days.select(asked).to_numpy(), np.float64).reshape(len(days), len(asked))
-    for number in settings.missing_numbers:
-        values[values == number] = np.nan
-    return Observed(days["time"].dt.epoch("us").to_numpy(), values)
-
-
-def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
-    """Area in m², and the columns by time."""
-    lines = _text(path).split(b"\n", _HEADER_LINES)
-    if not lines[_HEADER_LINES:] or not lines[-1]:
-        raise InputError(f"{path}: has no rows behind its {_HEADER_LINES} header lines; fetch it again")
-    header = lines[_HEADER_LINES - 1].decode("latin-1").split()
-    names = [each.partition("(")[0].lower() for each in header]  # without units
-    if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
-        raise InputError(f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US forcing")
-    try:
-        area = float(lines[2])
-    except ValueError:
-        raise InputError(f"{path}: line 3 is {lines[2]!r}, the basin's area in m² was expected") from None
-    return area, _table(path, lines[-1], names, names, _HEADER_LINES + 1).select("time", *names[4:])
-
-
-def _flow(path: Path, area: float) -> pl.DataFrame:
-    names = ["gauge", *_DATE, "qobs_cfs", "flag"]
-    table = _table(path, _text(path), names, names[:-1], 1)
-    cfs = np.where(table["qobs_cfs"] < 0, np.nan, table["qobs_cfs"])
-    mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM  # by numpy: polars multiplies by the reciprocal
-    estimated = table["flag"].fill_null("").str.ends_with(":e").cast(pl.Float64)
-    return pl.DataFrame({"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated})
-
-
-def _text(path: Path) -> bytes:
-    """The bytes with one space between fields and none at the ends of lines. Raises `InputError`."""
-    with open_bytes(path, "gz" if path.suffix == ".gz" else "none") as stream:
-        data = stream.read()
-    data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
-    if b"\r" in data:
-        line = 1 + data.count(b"\n", 0, data.index(b"\r"))
-        raise InputError(f"{path}: line {line}: a carriage return stands without a newline; end lines with LF or CRLF")
-    return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
-
-
-def _table(path: Path, rows: bytes, names: Sequence[str], numbers: Sequence[str], first_line: int) -> pl.DataFrame:
-    """The columns of all rows, `numbers` as float64 and the others as text, with the time of their day as `time`."""
-    try:
-        text = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        said = str(error).partition("\n")[0]
-        raise InputError(f"{path}: cannot be read from line {first_line} on ({said}); fetch it again") from error
-    if text.width != len(names):
-        raise InputError(
-            f"{path}: line {first_line} has {text.width} fields, {len(names)} were expected; fetch it again"
-        )
-    text.columns = list(names)
-    table = text.with_columns(pl.col(numbers).cast(pl.Float64, strict=False))
-    for row in table.with_row_index("row").filter(pl.any_horizontal(pl.col(numbers).is_null()))["row"].head(1):
-        raise InputError(f"{path}: line {first_line + row}: {text.row(row)!r} are not all numbers; correct it")
-    date = pl.concat_str(pl.col(_DATE).cast(pl.Int64), separator="-")
-    table = table.with_columns(date=date, time=date.str.to_datetime("%Y-%m-%d", time_unit="us", strict=False))
-    wrong = table["time"].is_null() | (table["time"].diff().dt.total_days() <= 0)
-    for row in wrong.fill_null(False).arg_true().head(1):
-        raise InputError(
-            f"{path}: line {first_line + row}: {table['date'][row]} is not a day after the one before; correct it"
-        )
-    return table
