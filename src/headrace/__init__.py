@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from headrace.run.collect import collect
     from headrace.run.forget import Forgotten, forget
     from headrace.run.prepare import Prepared, prepare
-    from headrace.series.config import Series, SeriesBuilder
+    from headrace.series.builder import SeriesBuilder
+    from headrace.series.config import Series
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
@@ -78,7 +79,8 @@ _NAMES = {
     "run.collect": "collect",
     "run.forget": "Forgotten forget",
     "run.prepare": "Prepared prepare",
-    "series.config": "Series SeriesBuilder",
+    "series.builder": "SeriesBuilder",
+    "series.config": "Series",
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -64,7 +65,10 @@ class Series(RecipeSettings):
     model_config = ConfigDict(json_schema_extra=_target_or_run)
 
     recipe_name: ClassVar[str] = "series"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",))
+    later: ClassVar[Sequence[tuple[str, ...]]] = (
+        *(("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",)),
+        *(("comment",), ("decimal",), ("encoding",)),
+    )
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
     region_time_series_base_dirs: Mapping[str, Path] = _source(
@@ -72,9 +76,17 @@ class Series(RecipeSettings):
         description="Directories of series by region, instead of source; an entity's region is its name up to the "
         "first _.",
     )
-    reader: Literal["table", "camels_us"] = _source(
-        "table", description="What the source is; camels_us: the root of that data set's text files."
+    reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
+        "table",
+        description="What the source is; wide: tables with a column for each entity, each file named as what it "
+        "holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global Runoff Data Centre; camels_us: "
+        "the root of that data set's text files.",
     )
+    comment: str | None = _source(
+        None, min_length=1, description="Beginning of lines of CSV files that are left out, e.g. #."
+    )
+    decimal: Literal[".", ","] = _source(".", description="Decimal mark of the numbers in CSV files.")
+    encoding: str = _source("utf-8", description="Encoding of CSV files, e.g. latin-1, utf-16 or cp1252.")
     forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
         "daymet", description="Forcing product of camels_us."
     )
@@ -210,6 +222,14 @@ class Series(RecipeSettings):
             raise ValueError(str(error)) from None
         return text
 
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            return codecs.lookup(value).name
+        except LookupError:
+            raise ValueError(f"encoding {value!r} is not known; give one such as utf-8, latin-1 or cp1252") from None
+
     @field_validator("time_format")
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -268,6 +288,14 @@ class Series(RecipeSettings):
             (
                 self.reader == "camels_us" and (len(self.source) != 1 or not file_is_entity),
                 f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}",
+            ),
+            (
+                self.reader in ("wide", "grdc") and not file_is_entity,
+                f"reader {self.reader!r} finds the entities itself; leave entity as {FILE_NAME!r}",
+            ),
+            (
+                bool(regions) and self.reader not in ("table", "xarray"),
+                f"reader {self.reader!r} takes source; regions are for 'table' and 'xarray'",
             ),
             (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
             (self.entities is not None and self.entities_file, "give entities or entities_file, not both"),
@@ -345,6 +373,11 @@ class Series(RecipeSettings):
         return Frequency.parse(self.frequency)
 
     @property
+    def rewritten_text(self) -> bool:
+        """Whether CSV files are decoded, or freed of comments, before they are read."""
+        return self.comment is not None or self.encoding != "utf-8"
+
+    @property
     def entity_column(self) -> str:
         """The name of the entity column in the output."""
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
@@ -399,93 +432,6 @@ class Series(RecipeSettings):
         from headrace.series.recipe import execute  # the recipe imports its settings
 
         return execute(self, context, files)
-
-
-class SeriesBuilder:
-    """Build the settings of `Series` step by step; `build` checks them all.
-
-        series = (
-            headrace.SeriesBuilder("timeseries")
-            .target("streamflow")
-            .features("precipitation", "temperature")
-            .scale("features", StandardScaler(), strategy="unified", fit_on_n_basins=100)
-            .split(train=0.6, val=0.2, test=0.2)
-            .build()
-        )
-
-    Every method returns the builder. A setting that is given again replaces the earlier one, but `scale` adds a
-    pipeline to its role. `where` takes any setting of `Series` by name.
-    """
-
-    def __init__(self, *source: str | Path) -> None:
-        self._settings: dict[str, Any] = {"source": source} if source else {}
-        self._pipelines: dict[str, list[dict[str, Any]]] = {}
-
-    def regions(self, time_series: dict[str, str | Path], static: dict[str, str | Path] | None = None) -> SeriesBuilder:
-        """Read directories by region, instead of sources."""
-        found = {"region_time_series_base_dirs": time_series, "region_static_attributes_base_dirs": static or {}}
-        return self.where(**found)
-
-    def entity(self, column: str) -> SeriesBuilder:
-        """Name the column of long tables that holds the entity."""
-        return self.where(entity=column)
-
-    def time(self, column: str, *formats: str) -> SeriesBuilder:
-        """Name the column of the time, and the formats it is written in."""
-        return self.where(time=column, **({"time_format": formats} if formats else {}))
-
-    def frequency(self, word: str) -> SeriesBuilder:
-        """Set the step of all series, e.g. "1d"."""
-        return self.where(frequency=word)
-
-    def target(self, column: str) -> SeriesBuilder:
-        """Name the column to be predicted."""
-        return self.where(target=column)
-
-    def features(self, *columns: str) -> SeriesBuilder:
-        """Name the forcing columns."""
-        return self.where(features=columns)
-
-    def static(self, *files: str | Path, entity: str, features: Sequence[str], missing: str = "error") -> SeriesBuilder:
-        """Join columns of static files (none: those of the regions) on the column `entity`."""
-        return self.where(
-            **({"static": files} if files else {}),
-            static_entity=entity,
-            static_features=tuple(features),
-            missing_static=missing,
-        )
-
-    def split(self, *, train: float, val: float, test: float) -> SeriesBuilder:
-        """Set the shares of each entity's observed targets."""
-        return self.where(train_ratio=train, val_ratio=val, test_ratio=test)
-
-    def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
-        """Set the years that an entity needs to train on, and the longest gap that is filled."""
-        return self.where(min_train_years=min_train_years, max_imputation_gap_size=max_imputation_gap_size)
-
-    def scale(self, role: str, *pipeline: Any, strategy: str, **more: Any) -> SeriesBuilder:
-        """Add a pipeline for "features", "target" or "static_features": steps as in `PipelineSettings`, or objects.
-
-        more: columns, fit_on_n_basins.
-        """
-        if role not in (roles := ("features", "target", "static_features")):
-            raise SettingsError(f"scale is given role {role!r}; give one of {', '.join(roles)}")
-        steps = pipeline[0] if len(pipeline) == 1 else list(pipeline)
-        self._pipelines.setdefault(role, []).append({"strategy": strategy, "pipeline": steps, **more})
-        return self
-
-    def where(self, **settings: Any) -> SeriesBuilder:
-        """Set any settings of `Series` by name."""
-        self._settings.update(settings)
-        return self
-
-    def build(self) -> Series:
-        """Return the settings. Raises `SettingsError` where they cannot work."""
-        settings = dict(self._settings)
-        if self._pipelines:
-            given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}
-            settings["preprocessing_configs"] = {**settings.get("preprocessing_configs", {}), **given}
-        return Series(**settings)
 
 
 def output_roles(config: Mapping[str, Any]) -> dict[str, str]:

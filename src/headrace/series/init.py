@@ -261,8 +261,9 @@ def sentinels_of(values: F64) -> list[float]:
 def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
     """Complete the draft by the static features; the names of those that are texts."""
     shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
-    files = files_of(STATIC, Series(**shape).source_files())
-    tables = [(path, static_table(path, name)) for path, name in files]
+    shaped = Series(**shape)
+    files = files_of(STATIC, shaped.source_files())
+    tables = [(path, static_table(shaped, path, name)) for path, name in files]
     shared = Counter[str]()  # how many entities a column names
     for _, table in tables:
         for name in table.column_names:

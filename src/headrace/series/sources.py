@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
 from headrace.errors import InputError
-from headrace.formats import parquet
+from headrace.formats import grids, parquet
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_in_turn
 from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, stem_of_name
@@ -30,9 +31,9 @@ from headrace.formats.saved import saved_files
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.text_columns import nulled
+from headrace.formats.text_columns import nulled, with_points
 from headrace.series.config import FILE_NAME, Series
-from headrace.series.readers import camels
+from headrace.series.readers import camels, text
 from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
@@ -94,17 +95,21 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
 
     With `entities`, only their files. Raises `InputError` where nothing is found.
     """
+    found: list[tuple[Path, str]] = []
     if settings.reader == "camels_us":
-        found = camels.basin_files(
-            _absolute(settings.source[0]), settings.forcing, may_lack_flow=bool(settings.may_lack)
-        )
+        place = _absolute(settings.source[0])
+        found = camels.basin_files(place, settings.forcing, may_lack_flow=bool(settings.may_lack))
+    elif settings.reader == "xarray":
+        for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
+            found += [(path, f"{prefix}{name}") for path, name in _grid_files(source)]
+    elif settings.reader == "grdc":
+        found = [(path, path.name) for path in _tables(settings.source)]
     else:
-        found = []
         for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
             listing = list_files(source)
-            found += [(listing.path(place), f"{prefix}{name}") for place, name in enumerate(listing.names)]
+            found += [(listing.path(at), f"{prefix}{name}") for at, name in enumerate(listing.names)]
     listed = settings.listed()
-    if listed is not None and settings.entity == FILE_NAME:
+    if listed is not None and settings.entity == FILE_NAME and settings.reader != "wide":
         wanted = set(listed)
         found = [each for each in found if entity_of(settings, each[1]) in wanted]
     files = [(path, f"{SERIES}/{name}") for path, name in found]
@@ -147,6 +152,27 @@ def _tables(source: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
+def _grid_files(source: Iterable[Path]) -> list[tuple[Path, str]]:
+    """NetCDF files and every file of Zarr stores, each once, with names that begin with that of the file or store."""
+    found: dict[Path, str] = {}
+    for entry in map(_absolute, source):
+        if place_of(entry).reads == "requests":
+            raise InputError(f"{entry}: reader 'xarray' reads local files; copy it to a disk")
+        if grids.is_grid(entry) and entry.exists():
+            given = [entry]
+        else:
+            given = list(entry.iterdir()) if entry.is_dir() else place_of(entry).matches()
+        own = [each for each in given if grids.is_grid(each)]
+        if not own:
+            raise InputError(
+                f"{entry}: no NetCDF file ({', '.join(grids.NETCDF_NAMES)}) or .zarr store; check the path"
+            )
+        for grid in sorted(own):
+            inner = sorted(each for each in grid.rglob("*") if each.is_file()) if grid.is_dir() else [grid]
+            found |= {each: each.relative_to(grid.parent).as_posix() for each in inner}
+    return list(found.items())
+
+
 def passed_over(settings: Series) -> list[str]:
     """List what is not read in source directories, sorted; nothing where looking costs requests."""
     found: list[str] = []
@@ -169,12 +195,36 @@ def _absolute(path: Path) -> Path:
 
 
 def entity_of(settings: Series, name: str) -> str:
-    """Name the entity of a file."""
+    """Name the entity of a file, or of the store that holds it."""
     own = PurePosixPath(name).name
+    if settings.reader == "xarray":
+        return PurePosixPath(_grid_name(name)).stem
+    if settings.reader == "grdc":
+        match = text.GRDC_NAME.fullmatch(own)
+        return match[1] if match else own.removesuffix(".gz").removesuffix(".txt")
     if settings.reader == "camels_us":
         match = camels.FORCING_NAME.fullmatch(own) or camels.FLOW_NAME.fullmatch(own)
         return match[1] if match else own
     return stem_of_name(own)
+
+
+def _grid_name(name: str) -> str:
+    """The name of a NetCDF file, or of the Zarr store that a file is in."""
+    parts = name.split("/")
+    depth = next((at for at, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
+    return "/".join(parts[: depth + 1])
+
+
+def shards_of(settings: Series, files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
+    """Select the files of series, with their names; of a Zarr store its directory, once."""
+    own = files_of(SERIES, files)
+    if settings.reader != "xarray":
+        return own
+    found: dict[Path, str] = {}
+    for path, name in own:
+        whole = _grid_name(name)
+        found[path.parents[name.count("/") - whole.count("/") - 1] if whole != name else path] = whole
+    return list(found.items())
 
 
 def files_of(kind: str, files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
@@ -188,13 +238,13 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
     Raises `InputError` where two files are one entity.
     """
     own: dict[str, list[tuple[Path, str]]] = {}
-    for path, name in files_of(SERIES, files):
+    for path, name in shards_of(settings, files):
         own.setdefault(entity_of(settings, name), []).append((path, name))
     problems = dict.fromkeys(settings.listed() or (), "no file has its name; correct the list of entities")
     for entity, places in own.items():
         (path, name), *others = places
         problems.pop(entity, None)
-        if settings.reader == "table" and others:
+        if settings.reader != "camels_us" and others:
             raise InputError(f"{path} and {others[0][0]} are both entity {entity!r}; rename one, or give one of them")
         ungauged = not others and settings.may_lack and camels.FORCING_NAME.fullmatch(path.name)
         if settings.reader == "camels_us" and len(others) != 1 and not ungauged:
@@ -228,7 +278,7 @@ def read_file(
     Raises `InputError` if it cannot be read, or a value is not a number.
     """
     times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
-    for table in tables(path, name, [settings.time, *columns], settings.may_lack, partitions):
+    for table in tables(settings, path, name, [settings.time, *columns], partitions):
         own_times, own_values, bad = parse(settings, columns, table, first_row)
         if bad:
             raise InputError(f"{path}: {bad[min(bad)]}")
@@ -243,26 +293,40 @@ def read_file(
 
 
 def tables(
+    settings: Series,
     path: Path,
     name: str,
-    columns: Sequence[str],
-    may_lack: Sequence[str] = (),
+    columns: Sequence[str] | None,
     partitions: Mapping[str, pa.DataType] | None = None,
 ) -> Iterator[pa.Table]:
     """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent.
 
-    may_lack: columns that are all null where the file has none. partitions: types of columns that names of files hold.
+    columns: None for all that the file itself has; those in `Series.may_lack` are all null where it has none.
+    partitions: types of columns that names of files hold.
     """
-    needed = [each for each in columns if each not in may_lack]
+    if settings.reader == "xarray" and columns is not None:
+        for table in grids.grid_tables(path, columns, settings.may_lack):
+            yield _with_all(table, columns)
+        return
+    if settings.reader == "grdc":
+        yield _selected(settings, path, text.grdc_table(path, settings.time), columns)
+        return
     kind = kind_of_name(path.name)
     if kind is None or kind != Kind("parquet", "none"):
         kind = detect(path)
     if holds_nothing(path, kind):
         return
-    if kind.format == "parquet" and not partitions:  # opened once: of small files that is most of the work
+    if kind.format in ("csv", "tsv") and settings.rewritten_text:
+        table = text.text_table(path, name, kind, comment=settings.comment, encoding=settings.encoding)
+        if table.num_columns:
+            yield _selected(settings, path, table, columns)
+        return
+    if (
+        kind.format == "parquet" and not partitions and columns is not None
+    ):  # opened once: of small files that is most of the work
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}
-            _all_there(path, needed, raw)
+            _all_there(settings, path, columns, raw)
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
                 own = [each for each in columns if each in raw]
                 table = file.read([raw[each] for each in own], use_threads=False).rename_columns(own)
@@ -271,10 +335,19 @@ def tables(
     shard = survey(path, name, partitions=partitions)
     if shard.content == "nothing":
         return
-    _all_there(path, needed, shard.schema.names)
+    columns = [each for each in shard.schema.names if each not in shard.partition] if columns is None else columns
+    _all_there(settings, path, columns, shard.schema.names)
     own = [each for each in columns if each in shard.schema.names]
     for chunk in read_chunks(shard, own):
         yield _with_all(chunk.table(own), columns)
+
+
+def _selected(settings: Series, path: Path, table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
+    """The columns of a table that was read as a whole; None for all."""
+    if columns is None:
+        return table
+    _all_there(settings, path, columns, table.column_names)
+    return _with_all(table.select([each for each in columns if each in table.column_names]), columns)
 
 
 def _with_all(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -285,16 +358,24 @@ def _with_all(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table
 
 
-def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict[str, str]) -> None:
+def _all_there(settings: Series, path: Path, columns: Sequence[str], present: Sequence[str] | dict[str, str]) -> None:
     for each in columns:
-        if each not in present:
+        if each not in present and each not in settings.may_lack:
             known = list(present)
             shown = ", ".join(known[:12]) + (f", … ({len(known)} columns)" if len(known) > 12 else "")
             raise InputError(f"{path}: has no column {each!r}; it has {shown}{hint(known)}")
 
 
 def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> tuple[I64, F64, dict[int, str]]:
-    """Parse times and values of some rows, as in `Observed`; also say what is wrong where a value is not a number.
+    """Parse times and values of some rows, as in `Observed`; also say what is wrong where a value is not a number."""
+    values, bad = parse_values(settings, columns, table, first_row)
+    return times_of(settings, table), values, bad
+
+
+def parse_values(
+    settings: Series, columns: Sequence[str], table: pa.Table, first_row: int
+) -> tuple[F64, dict[int, str]]:
+    """Parse the values of some rows as in `Observed`; also say what is wrong where one is not a number, by row.
 
     Messages name the row, counted from 1 behind `first_row`.
     """
@@ -316,9 +397,14 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
         bad.setdefault(
             row,
             f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is not a finite number; correct "
-            f"it, or name it in null_values or missing_numbers",
+            f"it, or name it in null_values or missing_numbers{_decimal_hint(settings, table[name][row].as_py())}",
         )
-    return _times(table[settings.time], settings), values, bad
+    return values, bad
+
+
+def _decimal_hint(settings: Series, value: object) -> str:
+    usual = settings.decimal == "." and isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", value)
+    return ", or give decimal=','" if usual else ""
 
 
 def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
@@ -331,7 +417,11 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
     return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 
-def _times(column: pa.ChunkedArray, settings: Series) -> I64:
+def times_of(settings: Series, table: pa.Table) -> I64:
+    """Parse the times of some rows as in `Observed`. Raises `InputError` where the table has none."""
+    if settings.time not in table.column_names:
+        raise InputError(f"has no column {settings.time!r}; it has {', '.join(table.column_names[:12])}; correct time")
+    column = table[settings.time]
     if pa.types.is_timestamp(column.type):  # says itself what it counts
         return parse_in_turn(column, ["auto"])
     return parse_in_turn(nulled(column, ("",)), settings.time_format)
@@ -349,7 +439,8 @@ def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
         into[:] = column.to_numpy()  # null becomes NaN
         return []
     column = nulled(column, ("", *settings.null_values))
-    read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    words = pl.Series("value", with_points(column, settings.decimal), dtype=pl.String)
+    read = words.str.strip_chars().cast(pl.Float64, strict=False)
     into[:] = read.fill_null(np.nan).to_numpy()
     if read.null_count() == column.null_count:
         return []

@@ -155,6 +155,17 @@ def infer(times: I64) -> Frequency | None:
     return Frequency(_most_common(steps))
 
 
+def occurrences(times: I64, groups: I64) -> I64:
+    """Count how often the time of each row came in an earlier row of its group: int64 [N]."""
+    order = np.lexsort((times, groups))  # stable: rows of one time stay in order
+    begins = np.ones(len(times), np.bool_)
+    begins[1:] = (times[order][1:] != times[order][:-1]) | (groups[order][1:] != groups[order][:-1])
+    places = np.arange(len(times))
+    found = np.empty(len(times), np.int64)
+    found[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
+    return found
+
+
 def month_places(times: I64) -> tuple[I64, I64, I64]:
     """Return months since 1970 of times, microseconds since the month's start, and microseconds until its end."""
     months = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
