@@ -31,8 +31,8 @@ from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.series.arrays.axis import DAY_US, Axis, Placed, place
 from headrace.series.config import SPLITS, Series
+from headrace.series.observed import Observed
 from headrace.series.pipelines.fitted import reasons, without_result
-from headrace.series.sources import Observed
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
     """
     columns, pipelines = settings.columns(), settings.resolved.time_series
     trains = settings.pipelines_from is None
-    rows: Counter[str] = Counter()
+    rows = Counter(observed.dropped)
     axis, source_rows, positions = _placed_rows(settings, observed, rows)
     in_order = len(source_rows) == len(observed.values) and (source_rows == np.arange(len(source_rows))).all()
     own = observed.values if in_order else observed.values[source_rows]
@@ -220,10 +220,12 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
         parts = cut_at(seen[:, 0] & ~unusable[:, 0], parts.val_row, parts.test_row)
     # Source rows by where they are: positions ascend.
     edges = np.searchsorted(positions, [start, start + parts.val_row, start + parts.test_row, stop])
-    rows.update(dict(zip(SPLITS, np.diff(edges).tolist(), strict=True)))
+    made_of = np.ones(len(positions), np.int64) if observed.counts is None else observed.counts[source_rows]
+    below = np.append(0, np.cumsum(made_of))
+    rows.update(dict(zip(SPLITS, np.diff(below[edges]).tolist(), strict=True)))
     inside = (found.start < stop) & (found.start + found.length > start)
     kept_rows = int(edges[-1] - edges[0])
-    rows["trimmed"] = len(positions) - kept_rows
+    rows["trimmed"] = int(below[-1] - below[edges[-1]] + below[edges[0]])
 
     def count(places: Bools) -> I64:
         return found.take(inside & places).per_column(len(columns))[0]
@@ -279,7 +281,7 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
                 f"correct it, or give duplicate_times='first'"
             )
         stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)
-        dropped["duplicate_time"] = int((~stays).sum())
+        dropped["duplicate_time"] += int((~stays).sum())
         rows, positions = rows[stays], positions[stays]
     if placed.axis.rows * observed.values.shape[1] > _MOST_CELLS:
         steps = f"{placed.axis.rows:,} steps of {settings.step.word}"

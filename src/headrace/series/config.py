@@ -8,16 +8,25 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from headrace.checks import instant_us
+from headrace.checks import duration_us, instant_us
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
 from headrace.formats.dates import date_word
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.settings import Duplicates, Names, never_groups
+from headrace.series.time_settings import Rule, known_zone, rules, time_faults
+from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
@@ -67,7 +76,8 @@ class Series(RecipeSettings):
     recipe_name: ClassVar[str] = "series"
     later: ClassVar[Sequence[tuple[str, ...]]] = (
         *(("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",)),
-        *(("comment",), ("decimal",), ("encoding",)),
+        *(("comment",), ("decimal",), ("encoding",), ("snap",), ("resample",)),
+        ("time_zone", "ambiguous_times", "nonexistent_times"),
     )
 
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
@@ -105,8 +115,33 @@ class Series(RecipeSettings):
         description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
         "turn. Times without offset are UTC.",
     )
+    time_zone: Annotated[str | None, AfterValidator(known_zone)] = _column(
+        None,
+        description="Zone of the clocks that times without an offset were read from, e.g. Europe/Berlin; the output is "
+        "in UTC. None: they are in UTC.",
+    )
+    ambiguous_times: Literal["in_order", "earlier", "later", "error"] = _column(
+        "in_order",
+        description="Which instant a time is that the clocks of time_zone show twice; in_order: the first row the "
+        "earlier, the next the later; error: leave out its entity.",
+    )
+    nonexistent_times: Literal["error", "drop", "forward"] = _column(
+        "error",
+        description="What to do with rows at a time that the clocks of time_zone skip; forward: read it by the offset "
+        "before the change; error: leave out their entity.",
+    )
     frequency: str = _column(
-        "infer", description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have."
+        "infer",
+        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have; coarsest: "
+        "the longest that an entity has, for resample.",
+    )
+    snap: str | None = _column(
+        None, description="Move times that are at most this far from a step to it, e.g. 2m; needs frequency."
+    )
+    resample: Annotated[Mapping[str, Rule], BeforeValidator(rules)] = _column(
+        {},
+        description="Join the rows of each step into one, by a rule for each column: mean, sum, min, max, first or "
+        "last of the values that are there; * for all others, or one rule for all.",
     )
     target: str = _column(min_length=1, description="Column to be predicted.")
     features: Names = _column((), description="Forcing columns.")
@@ -155,8 +190,10 @@ class Series(RecipeSettings):
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
     )
-    duplicate_times: Literal["error", "first", "last"] = _rows(
-        "error", description="What to do with rows of one time: leave out their entity with an error, or keep one row."
+    duplicate_times: Literal["error", "first", "last", "nearest"] = _rows(
+        "error",
+        description="What to do with rows of one time: leave out their entity with an error, or keep one row; nearest: "
+        "the one that snap moved least.",
     )
     off_grid: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows between two steps; error: leave out their entity."
@@ -237,10 +274,15 @@ class Series(RecipeSettings):
             date_word(each, "time_format")
         return value
 
+    @field_validator("snap")
+    @classmethod
+    def _known_tolerance(cls, value: str | None) -> str | None:
+        return value if value is None else known_duration("snap", value)
+
     @field_validator("frequency")
     @classmethod
     def _known_frequency(cls, value: str) -> str:
-        return value if value == "infer" else Frequency.parse(value).word
+        return value if value in ("infer", "coarsest") else Frequency.parse(value).word
 
     @model_validator(mode="after")
     def _consistent(self) -> Series:
@@ -257,6 +299,7 @@ class Series(RecipeSettings):
         static = bool(self.static) + bool(self.region_static_attributes_base_dirs)
         for wrong, told in (
             (not self.time_format, "time_format is empty; give at least one"),
+            *time_faults(self),
             (
                 abs(ratios - 1) > _RATIOS_SUM,
                 f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
@@ -366,6 +409,15 @@ class Series(RecipeSettings):
     def may_lack(self) -> list[str]:
         """List the columns that a file may lack."""
         return [] if self.pipelines_from is None else [self.target]
+
+    @property
+    def snap_us(self) -> int | None:
+        """How far times are moved to a step, in microseconds; None: not at all."""
+        return None if self.snap is None else duration_us("snap", self.snap)
+
+    def rule(self, column: str) -> str:
+        """Return the rule by which `resample` joins the values of a column."""
+        return self.resample.get(column) or self.resample["*"]
 
     @cached_property
     def step(self) -> Frequency:

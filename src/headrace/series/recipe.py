@@ -47,6 +47,7 @@ from headrace.series.store import (
     stacked,
     train_rows,
 )
+from headrace.series.times import NONEXISTENT
 from headrace.storage import local
 
 _SHOWN = 3  # names in a message
@@ -97,7 +98,11 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     index, totals = tally(shards, SPLITS)
     stores = {each.path: each.checksum for each in records if each.path.startswith(STORE)}
     passed, failed = len(kept.names), len(source.names) - len(kept.names)
+    noted = sum((Counter(receipt.result["times"]) for receipt in cleaned), Counter[str]())
+    if noted:
+        facts = {**facts, "times": dict(sorted(noted.items()))}
     reasons = [*DROPPED, "null_entity", "not_listed", *([REASON] if settings.duplicates == "drop" else [])]
+    reasons += [NONEXISTENT] if settings.time_zone else []
     return Outcome(
         schema=readable_schema(settings),
         index=index,
@@ -230,8 +235,9 @@ def open_source(
 
 
 def _with_frequency(settings: Series, context: RunContext, source: EntitySource) -> Series:
-    """The settings with the frequency that was given, or that most of a few entities have."""
-    if settings.frequency != "infer":
+    """The settings with the frequency that was given, that most of a few entities have, or the coarsest of all."""
+    coarsest = settings.frequency == "coarsest"
+    if settings.frequency != "infer" and not coarsest:
         return settings
 
     def look(_: TaskFiles) -> dict[str, Any]:
@@ -250,7 +256,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
                 why[number] = observed.bad_time or distinct
                 continue
             words.append(found.word)
-            if len(words) == _FREQUENCY_ENTITIES:
+            if len(words) == _FREQUENCY_ENTITIES and not coarsest:
                 break
         if not words:
             return {"why": [f"{source.names[number]}: {why[number]}" for number in sorted(why)[:_SHOWN]]}
@@ -264,7 +270,8 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             f"no time axis in any of {len(source.names):,} entities: {told}. Correct the source or the settings time, "
             f"time_format and entity, or give frequency, e.g. '1d'"
         )
-    word = min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
+    steps_a_year = {each: Frequency.parse(each).steps_per_year for each in words}
+    word = min(words, key=lambda each: (0 if coarsest else -words[each], steps_a_year[each], each))
     if len(words) > 1:
         told = ", ".join(f"{each} ({count})" for each, count in sorted(words.items()))
         context.warn([f"entities differ in frequency: {told}; {word} is taken for all"])

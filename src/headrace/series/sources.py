@@ -21,7 +21,7 @@ from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats import grids, parquet
 from headrace.formats.date_words import advice
-from headrace.formats.dates import MISSING, parse_in_turn
+from headrace.formats.dates import MISSING, parse_dates, parse_in_turn
 from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
@@ -33,25 +33,14 @@ from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled, with_points
 from headrace.series.config import FILE_NAME, Series
+from headrace.series.observed import Observed
 from headrace.series.readers import camels, text
+from headrace.series.times import timed
 from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
 _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)  # the run stops and can go on
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
-
-
-@dataclass(frozen=True)
-class Observed:
-    """The rows of one entity in source order.
-
-    times: microseconds, `MISSING` where there is none or it cannot be read: int64 [N]; values: NaN where missing:
-    float64 [N, C], columns as `Series.columns()`. bad_time: the first row without a time, told.
-    """
-
-    times: I64
-    values: F64
-    bad_time: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +66,10 @@ class EntitySource:
     def paths(self, numbers: range) -> list[Path]:
         """List the files of some entities."""
         return [path for number in numbers for path, _ in self.files.get(self.names[number], ())]
+
+    def read_timed(self, number: int, settings: Series) -> Observed:
+        """Read the rows of an entity at instants in UTC, snapped or resampled as asked. Raises as `read`."""
+        return timed(settings, self.read(number, settings.columns()))
 
     def read(self, number: int, columns: Sequence[str]) -> Observed:
         """Read the rows of an entity. Raises `InputError` for what is in them, `OSError` for trouble of the machine."""
@@ -421,10 +414,18 @@ def times_of(settings: Series, table: pa.Table) -> I64:
     """Parse the times of some rows as in `Observed`. Raises `InputError` where the table has none."""
     if settings.time not in table.column_names:
         raise InputError(f"has no column {settings.time!r}; it has {', '.join(table.column_names[:12])}; correct time")
-    column = table[settings.time]
-    if pa.types.is_timestamp(column.type):  # says itself what it counts
-        return parse_in_turn(column, ["auto"])
-    return parse_in_turn(nulled(column, ("",)), settings.time_format)
+    column = nulled(table[settings.time], ("",))
+    forms = ["auto"] if pa.types.is_timestamp(column.type) else settings.time_format  # says itself what it counts
+    if settings.time_zone is not None:
+        for form in forms:
+            found = parse_dates(column, form)
+            instants = np.flatnonzero(found.instant & (found.micros != MISSING))
+            if len(instants):
+                raise InputError(
+                    f"{settings.time} is {column[int(instants[0])].as_py()!r}, which has a zone of its own; leave "
+                    f"time_zone out, which is for times without one"
+                )
+    return parse_in_turn(column, forms)
 
 
 def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:

@@ -33,7 +33,8 @@ from headrace.formats.text_columns import as_text
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.axis import occurrences
 from headrace.series.config import Series
-from headrace.series.sources import EntitySource, Observed, parse, parse_values, tables, tell_time, times_of
+from headrace.series.observed import Observed
+from headrace.series.sources import EntitySource, parse, parse_values, tables, tell_time, times_of
 from headrace.series.store import publishing
 
 _PIECE_ROWS = 1 << 19
