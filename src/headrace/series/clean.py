@@ -278,7 +278,7 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
         if settings.duplicate_times == "error":
             raise LeftOut(
                 f"{int(repeated.sum()):,} times come twice, first {_iso(times[rows[int(np.argmax(repeated))]])}; "
-                f"correct it, or give duplicate_times='first'"
+                f"correct it, or give duplicate_times='first'{_clocks(settings)}"
             )
         stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)
         dropped["duplicate_time"] += int((~stays).sum())
@@ -287,6 +287,13 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
         steps = f"{placed.axis.rows:,} steps of {settings.step.word}"
         raise LeftOut(f"its axis has {steps}; give the frequency of its rows")
     return placed.axis, known[rows], positions
+
+
+def _clocks(settings: Series) -> str:
+    """Advice for hours that come twice: on clocks that are put back they do."""
+    if settings.time_zone is not None or settings.step.months or settings.step.micros >= DAY_US:
+        return ""
+    return "; if they are of clocks that change, give time_zone, e.g. Europe/Berlin"
 
 
 def _local_days(times: I64, placed: Placed) -> str:

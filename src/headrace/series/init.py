@@ -25,7 +25,7 @@ from headrace.cli.init.times import time_format, time_forms
 from headrace.errors import InputError, SettingsError
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
-from headrace.formats.text_columns import as_text
+from headrace.formats.text_columns import as_text, with_points
 from headrace.series.arrays.axis import Frequency, infer
 from headrace.series.config import FILE_NAME, Series
 from headrace.series.readers.camels import FLOW, FORCING
@@ -40,6 +40,7 @@ _ENTITY_NAMES = (
 )
 _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
+_DAYS_A_YEAR = 366
 _FEW = 0.05  # of rows: times that come twice by mistake
 _MANY = 10_000  # files per split; more entities are packed
 
@@ -134,7 +135,8 @@ def _tables(asked: AskedSeries) -> _Draft:
             )
         time = likely[0]
     time = known(time, found.columns, "time")
-    numbers = [name for name in found.everywhere("number") if name != time]
+    commas = [name for name in found.everywhere("text") if name != time and _decimal_commas(parts(name))]
+    numbers = [name for name in found.columns if name in (*found.everywhere("number"), *commas) and name != time]
     if asked.target is None:
         raise SettingsError(
             f"target is not given; add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
@@ -151,10 +153,12 @@ def _tables(asked: AskedSeries) -> _Draft:
         entity = FILE_NAME if repeated < _FEW else named[0]
     entity = known(entity, (*found.columns, FILE_NAME), "entity")
     features = [known(name, found.columns, "feature") for name in asked.feature_names]
-    draft = _Draft({"source": asked.source, "entity": entity, "time": time})
+    draft = _Draft({"source": asked.source, **({"decimal": ","} if commas else {}), "entity": entity, "time": time})
     form = found.columns[time].time_format or time_format(parts(time))
     if form not in (None, "iso"):
         draft.settings["time_format"] = form
+    if asked.time_zone is not None:
+        draft.settings["time_zone"] = asked.time_zone
     notes = []
     if not features:
         notes.append("All columns of numbers; take out what is not known when predicting.")
@@ -167,6 +171,11 @@ def _tables(asked: AskedSeries) -> _Draft:
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
     _look_at_rows(draft, found)
     return draft
+
+
+def _decimal_commas(columns: list[pa.ChunkedArray]) -> bool:
+    """Tell whether a column of texts holds numbers once commas are their decimal marks."""
+    return all(number_share(with_points(each, ",")) is not None for each in columns)
 
 
 def _holds_times(columns: list[pa.ChunkedArray]) -> bool:
@@ -194,6 +203,9 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
     if len(steps) > 1:
         seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
+    twice = len(rows) - len(rows.unique(["entity", "time"]))
+    if twice and asked.time_zone is None and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR:
+        seen["time"] = f"{twice:,} times come twice: if they are of clocks that change, give time_zone."
     sentinels: dict[float, list[str]] = {}
     missing = []
     for at, name in enumerate(asked.columns()):

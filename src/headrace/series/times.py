@@ -1,10 +1,11 @@
 """Put the times of an entity as they come onto instants in UTC and, where asked, onto steps.
 
-First, with `time_zone`, wall-clock times become instants. An hour that the clocks repeat comes twice in a day of equal
-steps: of equal wall-clock times the first row, in the order of the source, is the earlier instant, the next the later
-one ("in_order"). Rows that descend in time are counted from their end. A time that comes once in such an hour is the
-earlier instant. Times that the clocks skip do not exist: they fail the entity, are dropped, or are read by the offset
-before the change ("forward"), so 02:30 becomes 03:30.
+First, with `time_zone`, wall-clock times become instants. The clocks repeat an hour in autumn. By "in_order" its rows
+are the earlier instants until the times in the order of the source step back once, and the later ones from there on;
+where they do not, as with hourly rows, the first of equal times is the earlier instant and the next the later. Where
+most rows descend in time they are read from their end. A time that comes once, without a step back, is the earlier
+instant. Times that the clocks skip in spring do not exist: they fail the entity, are dropped, or are read by the
+offset before the change ("forward"), so 02:30 becomes 03:30.
 
 Then `snap` moves times that are at most that far from a step to it; the others stay for `off_grid` to judge. Or
 `resample` joins the rows of a step [t, t + step) into one at t, each column by its rule. Missing values do not count;
@@ -16,13 +17,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from headrace.arrays import F64, I64
+from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import DAY_US, MISSING, moment
 from headrace.series.arrays.axis import Frequency, month_places, occurrences
 from headrace.series.config import Series
 from headrace.series.observed import Observed
 
+_NEXT_CHANGE_US = DAY_US  # clocks change less often
 NONEXISTENT = "nonexistent_time"  # why rows are in no split
 
 
@@ -51,9 +53,9 @@ def _localized(settings: Series, zone: str, observed: Observed) -> Observed:
     if rule == "later":
         instants = later
     elif rule == "in_order" and twice.any():
-        ascends = wall[-1] >= wall[0]
+        ascends = np.sign(np.diff(wall)).sum() >= 0  # most neighbours: days may descend while their hours ascend
         own = wall[twice] if ascends else wall[twice][::-1]
-        again = occurrences(own, np.zeros(len(own), np.int64)) > 0
+        again = _second_time(own)
         instants[twice] = np.where(again if ascends else again[::-1], later[twice], instants[twice])
     notes, dropped, keep = {"ambiguous_times": int(twice.sum())}, 0, np.ones(len(observed.times), np.bool_)
     if gone.any():
@@ -73,6 +75,20 @@ def _localized(settings: Series, zone: str, observed: Observed) -> Observed:
     times = observed.times.copy()
     times[known] = instants
     return observed.with_times(times).only(keep, {NONEXISTENT: dropped} if dropped else {}, notes)
+
+
+def _second_time(wall: I64) -> Bools:
+    """Tell which rows of repeated hours, in the order of time, are of the second time that the clocks show them."""
+    order = np.argsort(wall, kind="stable")
+    changes = np.split(order, np.flatnonzero(np.diff(wall[order]) > _NEXT_CHANGE_US) + 1)
+    found = np.zeros(len(wall), np.bool_)
+    for rows in map(np.sort, changes):
+        back = np.flatnonzero(np.diff(wall[rows]) < 0)
+        if len(back) == 1:
+            found[rows] = np.arange(len(rows)) > back[0]
+        else:
+            found[rows] = occurrences(wall[rows], np.zeros(len(rows), np.int64)) > 0
+    return found
 
 
 def instants_of(wall: I64, zone: str, ambiguous: str) -> I64:

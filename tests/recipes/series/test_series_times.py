@@ -80,6 +80,25 @@ def test_times_that_come_once_are_placed_by_rule(rule: str, dst: bool) -> None:
         assert np.array_equal(found.times, timed(settings(**asked), observed(wall)).times)
 
 
+@pytest.mark.parametrize(
+    ("stamps", "minutes"),
+    [
+        ("01:30 02:00 02:30 02:00 02:30 03:00", "30 60 90 120 150 180"),  # from 23:00 UTC on
+        ("01:30 02:00 02:00 02:30 02:00 02:30 03:00", "30 60 60 90 120 150 180"),  # a row twice, as a meter sent it
+        ("01:00 02:30 02:00 03:00", "0 90 120 180"),
+        ("01:00 02:00 02:00 03:00", "0 60 120 180"),
+        ("01:00 02:00 03:00", "0 60 180"),
+        ("03:00 02:30 02:00 02:30 02:00 01:30", "180 150 120 90 60 30"),
+    ],
+)
+def test_repeated_hours_are_told_by_their_order(stamps: str, minutes: str) -> None:
+    wall = [pandas.Timestamp(f"2021-10-31 {each}") for each in stamps.split()]
+    found = timed(settings(time_zone="Europe/Berlin"), observed(wall))
+    first = pandas.Timestamp("2021-10-30 23:00")
+
+    assert [first + pandas.Timedelta(int(each), "min") for each in minutes.split()] == list(instants(found))
+
+
 def test_times_that_never_were_fail_or_are_dropped_and_counted(tmp_path: Path) -> None:
     wall = [datetime(2021, 3, 1) + at * timedelta(hours=1) for at in range(2000)]  # 2021-03-28T02:00 is not in Berlin
     frame = pl.DataFrame({"id": "a", "date": wall, "load": RNG.random(2000), "rain": RNG.random(2000)})
