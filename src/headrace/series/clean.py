@@ -273,6 +273,8 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
             )
         dropped["off_grid"] = len(placed.off_grid)
     rows, positions = placed.rows, placed.positions
+    if not len(rows):
+        raise LeftOut(f"no time is on a step of {settings.step.word}")
     repeated = positions[1:] == positions[:-1]
     if repeated.any():
         if settings.duplicate_times == "error":

@@ -25,7 +25,7 @@ from headrace.formats.dates import date_word
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import Frequency
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.series.time_settings import Rule, known_zone, rules, time_faults
+from headrace.series.time_settings import Rule, days_of, known_zone, listed_days, rules, time_faults
 from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
@@ -76,7 +76,7 @@ class Series(RecipeSettings):
     recipe_name: ClassVar[str] = "series"
     later: ClassVar[Sequence[tuple[str, ...]]] = (
         *(("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",)),
-        *(("comment",), ("decimal",), ("encoding",), ("snap",), ("resample",)),
+        *(("comment",), ("decimal",), ("encoding",), ("business_days",), ("snap",), ("resample",)),
         ("time_zone", "ambiguous_times", "nonexistent_times"),
     )
 
@@ -132,8 +132,12 @@ class Series(RecipeSettings):
     )
     frequency: str = _column(
         "infer",
-        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have; coarsest: "
-        "the longest that an entity has, for resample.",
+        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the step that most "
+        "entities have; coarsest: the longest that an entity has, for resample.",
+    )
+    business_days: Annotated[Names, BeforeValidator(listed_days)] = _column(
+        (),
+        description="Days that steps of 1b are: YYYY-MM-DD, or @FILE with one a line; Monday to Friday unless given.",
     )
     snap: str | None = _column(
         None, description="Move times that are at most this far from a step to it, e.g. 2m; needs frequency."
@@ -422,7 +426,7 @@ class Series(RecipeSettings):
     @cached_property
     def step(self) -> Frequency:
         """The frequency. Raises `ValueError` while it is to be inferred."""
-        return Frequency.parse(self.frequency)
+        return Frequency.parse(self.frequency).on(days_of(self.business_days))
 
     @property
     def rewritten_text(self) -> bool:

@@ -17,10 +17,18 @@ from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share
-from headrace.series.arrays.axis import Frequency
+from headrace.series.arrays.axis import YEAR_US
 from headrace.series.config import SPLITS
 from headrace.series.reuse import REUSED
-from headrace.series.store import ENTITIES, REPORTS, REPORTS_TABLE, read_summary, read_table, shared_times
+from headrace.series.store import (
+    ENTITIES,
+    REPORTS,
+    REPORTS_TABLE,
+    read_summary,
+    read_table,
+    shared_times,
+    stored_settings,
+)
 
 _MOST_LINES = 40  # more entities are counted over time instead of drawn one by one
 _MOST_REPORTS = 4_000
@@ -48,8 +56,9 @@ def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
     """Return for each split a row per entity: its steps, observed targets, and microseconds from `begin` to `end`."""
     names = ["entity", "rows", "first_time", "val_row", "test_row", *(f"{split}_targets" for split in SPLITS)]
     entities = pl.DataFrame(read_table(facts.run.root / ENTITIES, names))
-    frequency = Frequency.parse(str(facts.manifest.facts["frequency"]))
-    step = frequency.micros or frequency.months * _MONTH_US  # months are drawn as if they were equally long
+    frequency = stored_settings(facts.run).step
+    # months and business days are drawn as if they were equally long
+    step = frequency.micros or frequency.months * _MONTH_US or YEAR_US / frequency.steps_per_year
     first = pl.col("first_time").dt.epoch("us").cast(pl.Float64)
     rows = (pl.lit(0), pl.col("val_row"), pl.col("test_row"), pl.col("rows"))
     return {
@@ -71,7 +80,7 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
     val, test = (f"between {moment(ends[each][0].min())} and {moment(ends[each][0].max())}" for each in SPLITS[1:])
     how = "at its own observed targets" if facts.config.get("train_end") is None else "at the same times"
     cuts = f"Every entity is cut {how}: val begins {val}, test {test}."
-    shared = shared_times(facts.run.root, Frequency.parse(str(facts.manifest.facts["frequency"])))
+    shared = shared_times(facts.run.root, stored_settings(facts.run).step)
     cuts += f" Entities overlap in calendar time: {'; '.join(shared)}." if shared else ""
     if REUSED in facts.manifest.facts:
         cuts = f"All rows are in test, scaled by the pipelines of run {facts.manifest.facts[REUSED]['run']}."

@@ -26,7 +26,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
-from headrace.series.arrays.axis import Frequency, infer
+from headrace.series.arrays.axis import DAY_US, Frequency, infer
 from headrace.series.config import FILE_NAME, Series
 from headrace.series.readers.camels import FLOW, FORCING
 from headrace.series.sources import STATIC, files_of, parse
@@ -40,7 +40,7 @@ _ENTITY_NAMES = (
 )
 _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
-_DAYS_A_YEAR = 366
+_DAYS_A_YEAR, _WEEK = 366, 7
 _FEW = 0.05  # of rows: times that come twice by mistake
 _MANY = 10_000  # files per split; more entities are packed
 
@@ -201,6 +201,12 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     if not steps:
         raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
     settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
+    if (
+        settings["frequency"] == "1d"
+        and len(times) >= _WEEK
+        and np.is_busday((times // DAY_US).astype("datetime64[D]")).all()
+    ):
+        settings["frequency"], seen["frequency"] = "1b", "No row looked at is on a weekend."
     if len(steps) > 1:
         seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
     twice = len(rows) - len(rows.unique(["entity", "time"]))

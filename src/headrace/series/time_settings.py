@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from headrace.series.arrays.axis import Frequency
@@ -10,12 +12,40 @@ from headrace.series.arrays.axis import Frequency
 if TYPE_CHECKING:
     from headrace.series.config import Series
 
+_EPOCH = date(1970, 1, 1).toordinal()
 Rule = Literal["mean", "sum", "min", "max", "first", "last"]
 
 
 def rules(value: object) -> object:
     """Read one rule as that of all columns."""
     return {"*": value} if isinstance(value, str) else value
+
+
+def listed_days(value: object) -> object:
+    """Read @FILE as the days in it, and return days of a calendar sorted. Raises `ValueError` for what is no day."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        return value
+    texts = []
+    for each in map(str, given):
+        if each.startswith("@"):
+            try:
+                texts += Path(each[1:]).expanduser().read_text("utf-8-sig").split()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"business_days: {each[1:]} cannot be read ({error}); check its path") from None
+        else:
+            texts.append(each)
+    for each in texts:
+        try:
+            date.fromisoformat(each)
+        except ValueError:
+            raise ValueError(f"business_days names {each!r}, which is not a day; write days as 2024-12-31") from None
+    return tuple(sorted({date.fromisoformat(each).isoformat() for each in texts}))
+
+
+def days_of(days: Sequence[str]) -> list[int]:
+    """Return days as their numbers since 1970-01-01."""
+    return [date.fromisoformat(each).toordinal() - _EPOCH for each in days]
 
 
 def known_zone(value: str | None) -> str | None:
@@ -43,6 +73,7 @@ def time_faults(settings: Series) -> Iterator[tuple[bool, str]]:
             f"snap is {settings.snap!r}; give at most half of the frequency {settings.frequency}",
         )
         yield bool(given), "give resample or snap, not both"
+    yield bool(settings.business_days) and settings.frequency != "1b", "business_days are of frequency 1b; give it too"
     yield bool(given) and settings.frequency == "infer", "resample needs a frequency, e.g. 1d or coarsest"
     yield (
         settings.frequency == "coarsest" and not given,

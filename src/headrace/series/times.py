@@ -20,7 +20,7 @@ import polars as pl
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import DAY_US, MISSING, moment
-from headrace.series.arrays.axis import Frequency, month_places, occurrences
+from headrace.series.arrays.axis import Frequency, business_days, business_places, month_places, occurrences
 from headrace.series.config import Series
 from headrace.series.observed import Observed
 
@@ -137,6 +137,8 @@ def _resampled(settings: Series, observed: Observed) -> Observed:
 
 def slots_of(times: I64, frequency: Frequency) -> I64:
     """Return the step that each time is in: the last step's time that is not after it."""
+    if frequency.days is not None:
+        return business_days(frequency.days, business_places(frequency.days, times)[0]) * DAY_US
     if not frequency.months:
         return times // frequency.micros * frequency.micros
     months = month_places(times)[0] // frequency.months * frequency.months

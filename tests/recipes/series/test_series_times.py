@@ -12,6 +12,7 @@ from basins import readable_rows
 import headrace
 from headrace.run.events import Event, Note
 from headrace.run.prepare import Prepared
+from headrace.series.arrays.axis import Frequency, place
 from headrace.series.config import Series
 from headrace.series.observed import Observed
 from headrace.series.times import timed
@@ -202,3 +203,72 @@ def test_several_frequencies_become_the_coarsest(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").problems == []
     named = run(source, tmp_path / "out", **{**asked, "frequency": "1d"})
     assert readable_rows(named) == readable_rows(prepared)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_business_days_are_those_of_pandas(listed: bool) -> None:
+    """Places and times of a calendar, before 1970 and behind the end of a list, which goes on from Monday to Friday."""
+    every = pandas.bdate_range("1960-01-01", "2030-12-31")
+    holidays = every[::37][every[::37] < "2020-01-01"] if listed else every[:0]
+    days = every.difference(holidays)
+    known = days[days < "2020-01-01"] if listed else days[:0]
+    step = Frequency.parse("1b").on((known.as_unit("s").asi8 // 86_400).tolist())
+    times = np.array((days + pandas.Timedelta(hours=17)).as_unit("us").asi8, np.int64)
+    placed = place(times[::-1], step)
+
+    assert np.array_equal(np.arange(len(days)), placed.positions)
+    assert np.array_equal(times, placed.axis.times())
+    assert np.array_equal(times[900:], placed.axis.tail(900, len(times)).times())
+    between = pandas.date_range("1960-01-01", "2019-12-31").difference(days) + pandas.Timedelta(hours=17)
+    off = place(np.append(times, between.as_unit("us").asi8), step).off_grid
+    assert np.array_equal(off, np.arange(len(times), len(times) + len(between)))
+    if not listed:
+        assert step.steps_per_year == pytest.approx(365.25 * 5 / 7)
+
+
+def test_trading_days_are_neighbours(tmp_path: Path) -> None:
+    """A market's own days: windows lead over weekends and holidays, and rows on other days are off the grid."""
+    days = pandas.bdate_range("2019-01-01", periods=500).delete([50, 51, 120, 300])
+    (tmp_path / "days.txt").write_text("\n".join(f"{day:%Y-%m-%d}" for day in days))
+    frame = pl.DataFrame({"id": "a", "date": days, "load": RNG.random(496), "rain": RNG.random(496)})
+    extra = frame[:1].with_columns(date=pl.lit(datetime(2019, 6, 1)).cast(frame["date"].dtype))  # a Saturday
+    asked = {"entity": "id", "frequency": "1b", "business_days": f"@{tmp_path / 'days.txt'}"}
+    prepared = run(frame, tmp_path / "out", **asked)
+
+    assert [0, list(days)] == [report(prepared, "a")["added_rows"], times_of(prepared, "a")]
+    assert "1b" == prepared.manifest.facts["frequency"]
+    assert headrace.verify(tmp_path / "out").problems == []
+    assert 4 == report(run(frame, tmp_path / "weekdays", entity="id", frequency="1b"), "a")["added_rows"]
+    with pytest.raises(headrace.InputError, match="1 times are between steps of 1b, first 2019-06-01"):
+        run(pl.concat([frame, extra]), tmp_path / "other", **asked)
+    windows = pytest.importorskip("headrace.windows").open(tmp_path / "out", "train", input_length=30, output_length=5)
+    assert 297 - 34 == len(windows)
+    assert days[29] == pandas.Timestamp(int(windows[0]["input_end_date"]), unit="us")
+    with pytest.raises(headrace.SettingsError, match="business_days names 'Monday', which is not a day"):
+        settings(frequency="1b", business_days="Monday")
+    with pytest.raises(headrace.SettingsError, match="business_days are of frequency 1b"):
+        settings(business_days="2020-01-01")
+
+
+def test_rows_of_weekends_join_the_day_before(tmp_path: Path) -> None:
+    times = pandas.to_datetime(RNG.integers(0, 400 * 86_400, 3000), unit="s") + pandas.Timedelta(days=9_000)
+    values = RNG.random((3000, 2))
+    made = timed(settings(frequency="1b", resample="sum"), observed(times, values))
+    theirs = pandas.DataFrame(values, times).resample("B").sum(min_count=1).dropna()
+
+    np.testing.assert_allclose(pandas.DataFrame(made.values, instants(made)).to_numpy(), theirs.to_numpy(), rtol=1e-9)
+    assert instants(made).equals(theirs.index.as_unit("us"))
+
+
+def test_an_integer_index_counts_seconds(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"id": "a", "date": np.arange(3, 303) * 10, "load": RNG.random(300), "rain": RNG.random(300)})
+    prepared = run(
+        frame.sample(fraction=1, shuffle=True, seed=1),
+        tmp_path / "out",
+        entity="id",
+        time_format="epoch_s",
+        frequency="infer",
+    )
+
+    assert "10s" == prepared.manifest.facts["frequency"]
+    assert [datetime(1970, 1, 1) + timedelta(seconds=10 * at) for at in range(3, 303)] == times_of(prepared, "a")

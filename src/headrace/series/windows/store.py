@@ -221,7 +221,7 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
         record = json.loads((schema.metadata or {})[METADATA])
         target, names, masks = record["target"], record["columns"], tuple(record.get("masks", ()))
         features = tuple(name for name in names[1:] if name not in masks)
-        columns = Columns(target, features, masks, Frequency.parse(record["frequency"]))
+        columns = Columns(target, features, masks, Frequency.parse(record["frequency"]).on(record.get("days", ())))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CorruptShard(f"{path}: its metadata does not say which columns there are ({error!r}); {_MEND}") from None
     if list(columns.names) != list(names):
