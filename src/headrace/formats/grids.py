@@ -31,18 +31,7 @@ def grid_tables(path: Path, columns: Sequence[str], optional: Sequence[str] = ()
 
     optional: columns that are left out where there are none. Raises `InputError` and `MissingExtra`.
     """
-    try:
-        import xarray
-    except ImportError as error:
-        raise MissingExtra("xarray", "xarray") from error
-    try:
-        opened = xarray.open_zarr(path) if path.name.lower().endswith(".zarr") else xarray.open_dataset(path)
-    except Exception as error:  # each engine has its own
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise InputError(
-            f"{path}: xarray cannot open it ({said}); check the file, and that netCDF4 or zarr is installed"
-        ) from error
-    with closing(opened):
+    with closing(_open(path)) as opened:
         for each in columns:
             if each not in opened.variables and each not in opened.dims and each not in optional:
                 raise InputError(f"{path}: has no variable {each!r}; it has {', '.join(map(str, opened.variables))}")
@@ -60,6 +49,26 @@ def grid_tables(path: Path, columns: Sequence[str], optional: Sequence[str] = ()
             )
         for table in tables_of_grid(chosen):
             yield table.select(own)
+
+
+def first_rows(path: Path, rows: int) -> pa.Table:
+    """Read the first rows of a file or store, with all dimensions and variables. Raises as `grid_tables`."""
+    with closing(_open(path)) as opened:
+        return next(tables_of_grid(opened)).slice(0, rows)
+
+
+def _open(path: Path) -> Any:
+    try:
+        import xarray
+    except ImportError as error:
+        raise MissingExtra("xarray", "xarray") from error
+    try:
+        return xarray.open_zarr(path) if path.name.lower().endswith(".zarr") else xarray.open_dataset(path)
+    except Exception as error:  # each engine has its own
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise InputError(
+            f"{path}: xarray cannot open it ({said}); check the file, and that netCDF4 or zarr is installed"
+        ) from error
 
 
 def tables_of_grid(grid: Any) -> Iterator[pa.Table]:

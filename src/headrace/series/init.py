@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -20,16 +20,18 @@ from headrace.arrays import F64
 from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import ROWS, Look, known, look, number_share
+from headrace.cli.init.look import FILES, ROWS, Look, evenly, known, look, look_of, number_share
 from headrace.cli.init.times import time_format, time_forms
 from headrace.errors import InputError, SettingsError
+from headrace.formats import grids
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.series.arrays.axis import DAY_US, Frequency, infer
 from headrace.series.config import FILE_NAME, Series
 from headrace.series.readers.camels import FLOW, FORCING
-from headrace.series.sources import STATIC, files_of, parse
+from headrace.series.readers.text import GRDC_NAME, grdc_table
+from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
@@ -118,7 +120,7 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
 
 
 def _tables(asked: AskedSeries) -> _Draft:
-    found = look(asked.source)
+    reader, found = _look(asked)
     lower = {name.lower(): name for name in found.columns}
     time, entity = asked.time, asked.entity
 
@@ -153,7 +155,9 @@ def _tables(asked: AskedSeries) -> _Draft:
         entity = FILE_NAME if repeated < _FEW else named[0]
     entity = known(entity, (*found.columns, FILE_NAME), "entity")
     features = [known(name, found.columns, "feature") for name in asked.feature_names]
-    draft = _Draft({"source": asked.source, **({"decimal": ","} if commas else {}), "entity": entity, "time": time})
+    draft = _Draft(
+        {"source": asked.source, **reader, **({"decimal": ","} if commas else {}), "entity": entity, "time": time}
+    )
     form = found.columns[time].time_format or time_format(parts(time))
     if form not in (None, "iso"):
         draft.settings["time_format"] = form
@@ -171,6 +175,29 @@ def _tables(asked: AskedSeries) -> _Draft:
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
     _look_at_rows(draft, found)
     return draft
+
+
+def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
+    """Look at the source; also return the setting of its reader, where it is not that of tables."""
+    places = [expanded(Path(each)) for each in asked.source]
+    inside = [file for each in places for file in ([each] if each.is_file() else [*each.glob("*")])]
+    if any(map(grids.is_grid, [*places, *inside])):
+        reader: Literal["xarray", "grdc"] = "xarray"
+    elif inside and all(GRDC_NAME.fullmatch(each.name) and ".txt" in each.name for each in inside):
+        reader = "grdc"
+    else:
+        return {}, look(asked.source)
+    shaped = Series(source=asked.source, reader=reader, target="?")
+    files = shards_of(shaped, shaped.source_files())
+    chosen = [files[at] for at in evenly(len(files), FILES)]
+    tables = [
+        (name, grids.first_rows(path, ROWS) if reader == "xarray" else grdc_table(path, "date").slice(0, ROWS))
+        for path, name in chosen
+    ]
+    size = sum(path.stat().st_size for path, _ in files)
+    names = [entity_of(shaped, name) for _, name in files]
+    named = [(entity_of(shaped, name), table) for name, table in tables]
+    return {"reader": reader}, look_of(tuple(asked.source), files[0][0].parent, names, size, named)
 
 
 def _decimal_commas(columns: list[pa.ChunkedArray]) -> bool:

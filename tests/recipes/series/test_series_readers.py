@@ -11,7 +11,10 @@ from basins import readable_rows
 from series_sources import frame_of
 
 import headrace
+from headrace.cli.init.asked import AskedSeries
+from headrace.cli.init.commented import settings_of
 from headrace.run.prepare import Prepared
+from headrace.series.init import series_sections
 
 NAMES = ["01", "b c", "é"]
 DAYS = 200
@@ -237,3 +240,31 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
         run(path, tmp_path / "third", reader="xarray", **{**asked, "target": "flo"})
     with pytest.raises(headrace.InputError, match="no column tells 'station'; name one as entity"):
         run(path, tmp_path / "third", reader="xarray", **{**asked, "entity": "file_name"})
+
+
+def first_settings(*source: Path, **asked: str) -> dict[str, object]:
+    return settings_of(series_sections(AskedSeries(source=list(map(str, source)), out="out", **asked))[0])
+
+
+def test_a_first_configuration_names_the_reader(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    data = grid()
+    data.to_zarr(tmp_path / "all.zarr", zarr_format=2)  # type: ignore[attr-defined]
+    store = first_settings(tmp_path / "all.zarr", target="q")
+    (tmp_path / "flows").mkdir()
+    header = GRDC.format(number=7, columns="Original; Calculated")
+    lines = [f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;{at}.400" for at in range(96)]
+    (tmp_path / "flows/7_Q_Month.txt").write_bytes((header + "\n".join(lines) + "\n").encode("latin-1"))
+    months = first_settings(tmp_path / "flows", target="Calculated")
+
+    assert ["xarray", "gauge", "date", "1d"] == [store[each] for each in ("reader", "entity", "time", "frequency")]
+    assert ["area", "rain", "warm", "year"] == sorted(store["features"])  # type: ignore[call-overload]
+    assert ["grdc", "file_name", "1mo"] == [months[each] for each in ("reader", "entity", "frequency")]
+
+
+def test_a_first_configuration_finds_decimal_commas_and_takes_a_zone(tmp_path: Path) -> None:
+    times = [f"{2 + at // 24:02}.01.2020 {at % 24:02}:00;{at},5" for at in range(24 * 20)]
+    (tmp_path / "meter.csv").write_text("\n".join(["Zeit;Last", *times]) + "\n")
+    found = first_settings(tmp_path / "meter.csv", target="Last", time_zone="Europe/Berlin")
+
+    assert [",", "Europe/Berlin", "1h"] == [found[each] for each in ("decimal", "time_zone", "frequency")]
