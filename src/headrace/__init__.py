@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.bins.online import OnlinePacker
+    from headrace.dataset.convert import Converted, convert
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.verify import Verdict, certify, verify
     from headrace.errors import (
@@ -66,6 +67,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "bins.online": "OnlinePacker",
+    "dataset.convert": "Converted convert",
     "dataset.manifest": "Manifest",
     "dataset.verify": "Verdict certify verify",
     "errors": "CorruptShard EngineError HeadraceError InputError MissingExtra RunBusy SettingsError"
@@ -109,6 +111,7 @@ __all__ = [
     "AuditReport",
     "Blend",
     "ColumnProcessor",
+    "Converted",
     "CorruptShard",
     "CostModel",
     "Dataset",
@@ -151,6 +154,7 @@ __all__ = [
     "blend",
     "certify",
     "collect",
+    "convert",
     "find_leaks",
     "forget",
     "load_pipelines",

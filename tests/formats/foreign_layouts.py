@@ -119,10 +119,10 @@ LAYOUTS: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     "iceberg": ("Iceberg table", "scan_iceberg", iceberg),
     "hudi": ("Hudi table", "hudi", hudi),
     "lance": ("Lance dataset", "lance.dataset", lance),
-    "mds": ("MosaicML", "StreamingDataset", mds),
+    "mds": ("MosaicML", "headrace convert", mds),
     "mosaic csv": ("MosaicML", "StreamingDataset", mosaic_csv),
     "litdata": ("litData", "StreamingDataset", litdata),
-    "webdataset": ("WebDataset", "load_dataset", webdataset),
+    "webdataset": ("WebDataset", "headrace convert", webdataset),
     "tfds": ("TensorFlow", "tensorflow_datasets", tfds),
     "zarr": ("Zarr", "open_zarr", zarr),
 }

@@ -53,10 +53,10 @@ class AskedEntities:
 
     def rows_in(self, dataset: Dataset, split: str) -> EntityRows:
         """Find the rows of the entities in a split; progress is shown while their index is made."""
-        from headrace.cli.progress import index_progress
+        from headrace.cli.progress import shard_progress
 
         names = names_of(self.entity or (), self.entities)
-        with index_progress() as on_progress:
+        with shard_progress("index the shards") as on_progress:
             index = dataset.entity_index(self.entity_column, on_progress=on_progress)
         return EntityRows(index.column, names, *index.rows_of(split, names))
 
@@ -88,9 +88,9 @@ def say_absent(absent: int, asked: int, where: str) -> None:
 
 def index_entities(dataset: Dataset, column: str | None, *, as_json: bool) -> None:
     """Make the index of entities, and print what it holds."""
-    from headrace.cli.progress import index_progress
+    from headrace.cli.progress import shard_progress
 
-    with index_progress() as on_progress:
+    with shard_progress("index the shards") as on_progress:
         index = dataset.entity_index(column, on_progress=on_progress)
     counts = {split: index.count(split) for split in dataset.splits}
     if as_json:

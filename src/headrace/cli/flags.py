@@ -199,11 +199,11 @@ class PlainShards:
 
     def open(self, path: str) -> Dataset:
         """Open a dataset; the index of many plain shards shows its progress on a terminal."""
-        from headrace.cli.progress import index_progress
+        from headrace.cli.progress import shard_progress
         from headrace.stream.loader.dataset import open_dataset
 
         options = self.options()
-        with index_progress() as on_progress:
+        with shard_progress("index the shards") as on_progress:
             dataset = open_dataset(path, **options, on_progress=on_progress)
         return dataset if self.fold is None else dataset.fold(self.fold)
 

@@ -72,8 +72,8 @@ def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> N
 
 
 @contextmanager
-def index_progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a listener that draws a bar of the shards that are indexed, from its first call on; off a terminal nothing.
+def shard_progress(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a listener that draws a bar of the shards that are done, from its first call on; off a terminal nothing.
 
     It takes how many are done and how many there are, from any thread.
     """
@@ -86,7 +86,7 @@ def index_progress() -> Iterator[Callable[[int, int], None]]:
         with lock:
             if not tasks:
                 bars.start()
-                tasks.append(bars.add_task("index the shards", total=total))
+                tasks.append(bars.add_task(doing, total=total))
             bars.update(tasks[0], completed=max(done, int(bars.tasks[0].completed)))
 
     try:

@@ -52,7 +52,7 @@ def index(
     Example:  headrace index raw --types price=float32 --place cache
     """
     from headrace.checks import check_word
-    from headrace.cli.progress import index_progress
+    from headrace.cli.progress import shard_progress
     from headrace.dataset.open import is_prepared
     from headrace.dataset.plain import Place, publish_index
     from headrace.storage.places import path_of
@@ -68,7 +68,7 @@ def index(
         raise InputError(f"{path}: is a prepared dataset, whose runs have an index; give a directory of plain shards")
     if shards.fold is not None:
         raise SettingsError("--fold: plain shards have no folds; leave it out")
-    with index_progress() as on_progress:
+    with shard_progress("index the shards") as on_progress:
         found = publish_index(path, place=place, **shards.options(), on_progress=on_progress)  # type: ignore[arg-type]  # checked
     splits = {name: found.dataset.split_index(name) for name in found.dataset.splits}
     if as_json:

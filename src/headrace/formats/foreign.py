@@ -20,7 +20,8 @@ from headrace.storage.places import place_of
 _LOOKED_INTO = 1 << 16  # bytes of index.json; what it begins with says who wrote it
 _NUMBERED_TAR = re.compile(r".*\d{2,}\.tar(\.gz)?", re.DOTALL)
 _WRITERS = (  # of index.json
-    (re.compile(rb'"format"\s*:\s*"(mds|json|csv|tsv|xsv)"'), b'"shards"', "mosaic"),
+    (re.compile(rb'"format"\s*:\s*"mds"'), b'"shards"', "mosaic"),
+    (re.compile(rb'"format"\s*:\s*"(json|csv|tsv|xsv)"'), b'"shards"', "mosaic text"),
     (re.compile(rb'"config"\s*:'), b'"chunks"', "litdata"),
     (re.compile(rb'"wids_version"'), b"", "webdataset"),
 )
@@ -67,6 +68,7 @@ _ICEBERG = Layout(
     + " (needs pyiceberg), or from its catalog",
 )
 _HUDI = Layout("a Hudi table", _python("spark.read.format('hudi').load(PATH).write.parquet(PATH + '-parquet')"))
+_CONVERT = "make Parquet of it once with `headrace convert PATH OUT`, or headrace.convert(PATH, OUT) in Python"
 _LAYOUTS = {
     "lance": Layout(
         "a Lance dataset",
@@ -78,6 +80,10 @@ _LAYOUTS = {
     ),
     "mosaic": Layout(
         "a dataset of MosaicML Streaming (MDS)",
+        _CONVERT,
+    ),
+    "mosaic text": Layout(
+        "a dataset of MosaicML Streaming, as JSON or separated text",
         _python(
             "import streaming, pyarrow as pa, pyarrow.parquet as pq;"
             " rows = streaming.StreamingDataset(local=PATH, shuffle=False, batch_size=1);"
@@ -91,13 +97,7 @@ _LAYOUTS = {
             f" {_ROWS_TO_PARQUET}"
         ),
     ),
-    "webdataset": Layout(
-        "a directory of WebDataset shards",
-        _python(
-            "import datasets; datasets.load_dataset('webdataset', data_files=PATH + '/*.tar',"
-            " split='train').to_parquet(PATH + '.parquet')"
-        ),
-    ),
+    "webdataset": Layout("a directory of WebDataset shards", _CONVERT),
     "zarr": Layout(
         "a Zarr store",
         _python("import xarray; xarray.open_zarr(PATH).to_dataframe().reset_index().to_parquet(PATH + '.parquet')"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headrace.cli.commands import execute
+from headrace.cli.convert_command import convert_shards
 from headrace.cli.derived import Given
 from headrace.cli.flags import Json, RunOptions, pairs_of
 from headrace.cli.output import emit, say
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
 
+_bins = partial(typer.Option, rich_help_panel="Packed bins of a .npy")
 _row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=False)
 
 
@@ -84,30 +86,43 @@ def _blend(paths: list[str], asked: OneDataset) -> Any:
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="The legacy .npy file. It need not be trusted.")],
-    target: Annotated[Path, typer.Argument(help="The Parquet file to write; one of that name is replaced.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="A directory of WebDataset tars or MDS shards, a tar, or a legacy .npy of packed bins."),
+    ],
+    target: Annotated[
+        Path, typer.Argument(help="The new directory to write; of a .npy, the Parquet file, which may replace another.")
+    ],
     *,
     row_group_size: Annotated[
-        int, typer.Option(min=1, help="Bins of a row group: 1000 to read in order, 32 to read at random.")
+        int, _bins(min=1, help="Bins of a row group: 1000 to read in order, 32 to read at random.")
     ] = 1000,
-    compression: Annotated[Literal["zstd", "snappy", "gzip", "lz4", "none"], typer.Option(help="Codec.")] = "zstd",
+    compression: Annotated[Literal["zstd", "snappy", "gzip", "lz4", "none"], _bins(help="Codec.")] = "zstd",
     compression_level: Annotated[
-        int | None, typer.Option(help="zstd: 1 to 22, gzip: 1 to 9; the codec's own unless given.", show_default=False)
+        int | None, _bins(help="zstd: 1 to 22, gzip: 1 to 9; the codec's own unless given.", show_default=False)
     ] = None,
     declared: Annotated[
         Literal["nullable", "required"],
-        typer.Option(help="required: the schema says there are no nulls, which decodes a quarter faster."),
+        _bins(help="required: the schema says there are no nulls, which decodes a quarter faster."),
     ] = "nullable",
     alignment: Annotated[
         Literal["unknown", "shift_left", "legacy_roll_right"],
-        typer.Option(help="How the file's loss masks stand, noted in the output; masks are kept as they are."),
+        _bins(help="How the file's loss masks stand, noted in the output; masks are kept as they are."),
     ] = "unknown",
     as_json: Json = False,
 ) -> None:
-    """Convert packed bins from a pickled .npy file to Parquet, without running anything the pickle names.
+    """Convert WebDataset tars, MDS shards, or a pickled .npy file of packed bins to Parquet.
+
+    Tars and MDS shards become a file each, with the samples in their order. The directory appears when it is whole; run
+    the same command again after a kill, and it goes on. Of a .npy, nothing that the pickle names is run.
+
+    Example:  headrace convert tars parquet
 
     Example:  headrace convert legacy.npy bins.parquet
     """
+    if not source.endswith(".npy"):
+        convert_shards(source, target, as_json=as_json)
+        return
     from headrace.bins.rows import ALIGNMENT_KEY
     from headrace.packing.storage.legacy import convert_legacy_to_parquet
     from headrace.packing.storage.packed_parquet import checked_codec
@@ -116,7 +131,7 @@ def convert(
         checked_codec(compression, compression_level)
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    if source.exists() and not source.is_file():  # a pipe would be waited for
+    if Path(source).exists() and not Path(source).is_file():  # a pipe would be waited for
         raise InputError(f"{source}: is not a file; give the .npy file itself")
     result = convert_legacy_to_parquet(
         source,

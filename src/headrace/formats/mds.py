@@ -1,0 +1,245 @@
+"""Read MDS shards, which MosaicML Streaming writes: columns of each sample one after the other, in a binary file.
+
+A shard is [samples: u32] [begin of each sample, and the end: u32] [header] [samples]. A sample is the sizes (u32) of
+its columns of no fixed size, then the bytes of all columns. Integers are little endian. Source:
+https://github.com/mosaicml/streaming, base/format/mds, version 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from headrace.errors import CorruptShard, InputError
+from headrace.storage.places import place_of
+
+INDEX = "index.json"
+_AS_BYTES = frozenset({"bytes", "jpeg", "png"})
+_AS_TEXT = frozenset({"str", "json", "str_decimal"})
+_PARSED = {"str_int": pa.int64(), "str_float": pa.float64()}
+_DTYPES = {8: "uint8", 16: "uint16", 32: "uint32", 64: "uint64", 9: "int8", 17: "int16", 33: "int32", 65: "int64"}
+_DTYPES |= {18: "float16", 34: "float32", 66: "float64"}  # what a varying type is written as
+_SCALARS = {"int": "int64"} | {name: name for name in _DTYPES.values()}
+
+
+@dataclass(frozen=True)
+class MdsShard:
+    """Describe one shard as index.json does. compression: the codec's name, None for a shard kept as it is."""
+
+    directory: Path
+    columns: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+    samples: int
+    raw: Mapping[str, Any]
+    packed: Mapping[str, Any] | None
+    compression: str | None
+
+    @property
+    def path(self) -> Path:
+        """The file that is there: the raw one, or else the compressed one."""
+        raw: Path = self.directory / self.raw["basename"]
+        return raw if self.packed is None or raw.exists() else self.directory / self.packed["basename"]
+
+
+def shards_of(directory: Path) -> list[MdsShard]:
+    """Read the index of a directory. Raises `InputError` for one that is not of MDS, version 2."""
+    index = directory / INDEX
+    try:
+        every = json.loads(index.read_bytes())["shards"]
+        return [_shard(directory, index, each) for each in every]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{index}: is no index of MDS shards ({error!r}); restore it") from None
+
+
+def _shard(directory: Path, index: Path, of: Mapping[str, Any]) -> MdsShard:
+    if of["format"] != "mds" or of["version"] != 2:
+        what = f"{of['format']}, version {of['version']}"
+        raise InputError(
+            f"{index}: lists shards of {what}, and only mds, version 2, is read; give the files themselves"
+        )
+    for name, encoding in zip(of["column_names"], of["column_encodings"], strict=True):
+        _check_encoding(encoding, f"{index}: column {name!r}")
+    return MdsShard(
+        directory=directory,
+        columns=tuple(of["column_names"]),
+        encodings=tuple(of["column_encodings"]),
+        sizes=tuple(of["column_sizes"]),
+        samples=of["samples"],
+        raw=of["raw_data"],
+        packed=of["zip_data"],
+        compression=None if of["compression"] is None else of["compression"].partition(":")[0],
+    )
+
+
+def _check_encoding(encoding: str, where: str) -> None:
+    name, _, given = encoding.partition(":")
+    if name in _AS_BYTES | _AS_TEXT or encoding in _PARSED or encoding in _SCALARS:
+        return
+    if name == "ndarray" and (not given or given.partition(":")[0] in _DTYPES.values()):
+        return
+    why = "may run any code when it is read" if name == "pkl" else "is not read"
+    raise InputError(
+        f"{where}: encoding {encoding!r} {why}; write the data again with another, such as bytes, png, ndarray or json"
+    )
+
+
+def table_of(shard: MdsShard) -> pa.Table:
+    """Decode a whole shard, in its order. Raises `CorruptShard` if size, digest or structure are wrong."""
+    data = _bytes_of(shard)
+    words = np.frombuffer(data, "<u4", len(data) // 4)
+    count = shard.samples
+    if not words.size or int(words[0]) != count or words.size < count + 2:
+        raise CorruptShard(f"{shard.path}: does not hold the {count:,} samples of {INDEX}; restore the file")
+    begins = words[1 : count + 2].astype(np.int64)
+    sized = [number for number, size in enumerate(shard.sizes) if not size]  # a size of 0 is none, as there
+    lengths = np.empty((count, len(shard.columns) + 1), np.int64)
+    lengths[:, 0] = 4 * len(sized)
+    for number, size in enumerate(shard.sizes):
+        lengths[:, number + 1] = size or 0
+    octets = np.frombuffer(data, np.uint8)
+    if count and (begins[0] < 4 * (count + 2) or begins[-1] > octets.size or (np.diff(begins) < 4 * len(sized)).any()):
+        raise CorruptShard(f"{shard.path}: samples lie outside of the file; restore it")
+    for place, number in enumerate(sized):
+        at = begins[:-1] + 4 * place
+        lengths[:, number + 1] = octets[at[:, None] + np.arange(4)].copy().view("<u4")[:, 0]
+    edges = begins[:-1, None] + np.cumsum(lengths, axis=1)
+    if count and (edges[:, -1] != begins[1:]).any():
+        bad = int(np.flatnonzero(edges[:, -1] != begins[1:])[0])
+        raise CorruptShard(f"{shard.path}: sample {bad:,} does not end where the next begins; restore the file")
+    bounds = np.append(np.column_stack([begins[:-1], edges[:, :-1]]).ravel(), begins[-1])
+    step = len(shard.columns) + 1
+    values = [_every(bounds, data, number, step) for number in range(1, step)]
+    columns = [
+        _decoded(value, encoding, f"{shard.path}: column {name!r}")
+        for value, encoding, name in zip(values, shard.encodings, shard.columns, strict=True)
+    ]
+    return pa.table(dict(zip(shard.columns, columns, strict=True)))
+
+
+def _bytes_of(shard: MdsShard) -> bytes:
+    path = shard.path
+    data: bytes = place_of(path).read()
+    raw = shard.packed is None or path.name == shard.raw["basename"]
+    facts: Mapping[str, Any] = shard.raw if raw or shard.packed is None else shard.packed
+    if len(data) != facts["bytes"]:
+        raise CorruptShard(f"{path}: has {len(data):,} bytes, and {INDEX} says {facts['bytes']:,}; restore the file")
+    for name, digest in facts["hashes"].items():
+        found = _digest(name, data)
+        if found is not None and found != digest:
+            raise CorruptShard(f"{path}: its {name} is {found}, and {INDEX} says {digest}; restore the file")
+    return data if raw else _unpacked(data, str(shard.compression), shard.raw["bytes"], path)
+
+
+def _digest(name: str, data: bytes) -> str | None:
+    """Compute a digest by the name that the writer gave it; None if it is not known here."""
+    for module in (hashlib, xxhash):
+        make = getattr(module, name, None)
+        if make is not None and name in (*hashlib.algorithms_guaranteed, *xxhash.algorithms_available):
+            return str(make(data).hexdigest())
+    return None
+
+
+def _unpacked(data: bytes, codec: str, size: int, path: Path) -> bytes:
+    names = {"br": "brotli", "bz2": "bz2", "gz": "gzip", "snappy": "snappy", "zstd": "zstd"}
+    if codec not in names:
+        raise InputError(f"{path}: is compressed by {codec!r}, which is not read; use {', '.join(sorted(names))}")
+    try:
+        if codec in ("br", "snappy"):
+            return pa.Codec(names[codec]).decompress(data, size, asbytes=True)  # type: ignore[no-any-return]
+        with pa.CompressedInputStream(pa.BufferReader(data), names[codec]) as stream:
+            unpacked: bytes = stream.read()
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptShard(f"{path}: cannot be decompressed ({error}); restore the file") from None
+    if len(unpacked) != size:
+        raise CorruptShard(f"{path}: decompresses to {len(unpacked):,} bytes, not {size:,}; restore the file")
+    return unpacked
+
+
+def _decoded(values: pa.LargeBinaryArray, encoding: str, where: str) -> pa.Array:
+    name, _, given = encoding.partition(":")
+    if name in _AS_BYTES:
+        return values
+    if name == "ndarray":
+        dtype, _, shape = given.partition(":")
+        return _arrays(values, dtype or None, tuple(map(int, shape.split(","))) if shape else None, where)
+    if name in _SCALARS:
+        return pa.array(np.frombuffer(_joined(values), _SCALARS[name]))
+    try:
+        text = values.cast(pa.large_string())
+        return text if name in _AS_TEXT else pc.cast(text, _PARSED[name])
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{where}: is not what its encoding {encoding!r} says ({error}); write the data again"
+        ) from None
+
+
+def _joined(values: pa.LargeBinaryArray) -> memoryview:
+    """Return the bytes of all values, one after the other."""
+    offsets, data = _laid_out(values)
+    return data[int(offsets[0]) : int(offsets[-1])]
+
+
+def _laid_out(values: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], memoryview]:
+    """Return where each value begins, and the last ends, in the bytes behind them."""
+    _, offsets, data = values.buffers()
+    return np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1], memoryview(data or b"")
+
+
+def _heads(values: pa.LargeBinaryArray) -> npt.NDArray[np.uint8]:
+    """Return the first byte of each value; none may be empty."""
+    offsets, data = _laid_out(values)
+    return np.frombuffer(data, np.uint8)[offsets[:-1]]
+
+
+def _arrays(values: pa.LargeBinaryArray, dtype: str | None, shape: tuple[int, ...] | None, where: str) -> pa.Array:
+    """Decode arrays: of a fixed shape as nested lists of fixed size, of one dimension as lists."""
+    if dtype is None:
+        codes = np.unique(_heads(values))
+        if codes.size > 1 or not {int(code) for code in codes} <= _DTYPES.keys():
+            found = ", ".join(_DTYPES.get(int(code), f"code {code}") for code in codes)
+            raise InputError(f"{where}: has arrays of several types ({found}); write the data again with one")
+        dtype = _DTYPES[int(codes[0])] if codes.size else "int64"
+        values = _tails(values, np.ones(len(values), np.int64))
+    if shape is None:
+        heads = _heads(values)
+        dimensions = heads >> 2
+        if (dimensions != 1).any():
+            many = int(dimensions[dimensions != 1][0])
+            raise InputError(
+                f"{where}: has arrays of {many} dimensions whose shape varies; write the data again with a fixed shape"
+            )
+        skipped = 1 + (1 << (heads & 3).astype(np.int64))  # of each array: its head and its length
+        lengths = pc.binary_length(values).to_numpy() - skipped
+        pieces = _tails(values, skipped)
+        offsets = np.concatenate([[0], np.cumsum(lengths // np.dtype(dtype).itemsize)])
+        return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.frombuffer(_joined(pieces), dtype)))
+    flat: pa.Array = pa.array(np.frombuffer(_joined(values), dtype))
+    for size in reversed(shape):
+        flat = pa.FixedSizeListArray.from_arrays(flat, size)
+    return flat
+
+
+def _tails(values: pa.LargeBinaryArray, skipped: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
+    """Return each value without its first bytes."""
+    offsets, data = _laid_out(values)
+    cut = np.append(np.stack([offsets[:-1], offsets[:-1] + skipped], axis=1).ravel(), offsets[-1:])
+    return _every(cut, data, 1, 2)
+
+
+def _every(bounds: npt.NDArray[np.int64], data: Any, first: int, step: int) -> pa.LargeBinaryArray:
+    """Cut bytes at bounds, and return every step-th piece from the first on."""
+    pieces = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), bounds.size - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    return pieces.take(pa.array(np.arange(first, bounds.size - 1, step)))
