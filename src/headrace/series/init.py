@@ -274,7 +274,7 @@ def _rows(settings: Series, found: Look) -> pl.DataFrame:
     names, parts = settings.columns(), []
     for name, table in found.tables:
         if len(table) and {settings.time, *names} <= set(table.column_names):
-            times, values, _ = parse(settings, names, table, 0)
+            times, values, _ = parse(settings, names, table, 0, name)
             entity: Any = pl.lit(_file_entity(name))
             if settings.entity != FILE_NAME:
                 texts = as_text(table[settings.entity], (), settings.entity)

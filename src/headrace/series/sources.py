@@ -99,7 +99,13 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
         found = [(path, path.name) for path in _tables(settings.source)]
     else:
         for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
-            listing = list_files(source)
+            try:
+                listing = list_files(source)
+            except InputError as error:
+                inside = [each for entry in source if entry.is_dir() for each in entry.iterdir()]
+                if any(map(grids.is_grid, [*source, *inside])):
+                    raise InputError(f"{source[0]}: is NetCDF or Zarr; give reader 'xarray'") from error
+                raise
             found += [(listing.path(at), f"{prefix}{name}") for at, name in enumerate(listing.names)]
     listed = settings.listed()
     if listed is not None and settings.entity == FILE_NAME and settings.reader != "wide":
@@ -272,7 +278,7 @@ def read_file(
     """
     times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
     for table in tables(settings, path, name, [settings.time, *columns], partitions):
-        own_times, own_values, bad = parse(settings, columns, table, first_row)
+        own_times, own_values, bad = parse(settings, columns, table, first_row, str(path))
         if bad:
             raise InputError(f"{path}: {bad[min(bad)]}")
         if bad_time is None and (own_times == MISSING).any():
@@ -359,10 +365,18 @@ def _all_there(settings: Series, path: Path, columns: Sequence[str], present: Se
             raise InputError(f"{path}: has no column {each!r}; it has {shown}{hint(known)}")
 
 
-def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> tuple[I64, F64, dict[int, str]]:
-    """Parse times and values of some rows, as in `Observed`; also say what is wrong where a value is not a number."""
-    values, bad = parse_values(settings, columns, table, first_row)
-    return times_of(settings, table), values, bad
+def parse(
+    settings: Series, columns: Sequence[str], table: pa.Table, first_row: int, where: str
+) -> tuple[I64, F64, dict[int, str]]:
+    """Parse times and values of some rows, as in `Observed`; also say what is wrong where a value is not a number.
+
+    where: names the file in what is raised.
+    """
+    try:
+        values, bad = parse_values(settings, columns, table, first_row)
+        return times_of(settings, table, first_row), values, bad
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def parse_values(
@@ -410,10 +424,8 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
     return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 
-def times_of(settings: Series, table: pa.Table) -> I64:
-    """Parse the times of some rows as in `Observed`. Raises `InputError` where the table has none."""
-    if settings.time not in table.column_names:
-        raise InputError(f"has no column {settings.time!r}; it has {', '.join(table.column_names[:12])}; correct time")
+def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
+    """Parse the times of some rows as in `Observed`. Raises `InputError` for instants where they are local times."""
     column = nulled(table[settings.time], ("",))
     forms = ["auto"] if pa.types.is_timestamp(column.type) else settings.time_format  # says itself what it counts
     if settings.time_zone is not None:
@@ -421,9 +433,10 @@ def times_of(settings: Series, table: pa.Table) -> I64:
             found = parse_dates(column, form)
             instants = np.flatnonzero(found.instant & (found.micros != MISSING))
             if len(instants):
+                row = int(instants[0])
                 raise InputError(
-                    f"{settings.time} is {column[int(instants[0])].as_py()!r}, which has a zone of its own; leave "
-                    f"time_zone out, which is for times without one"
+                    f"row {first_row + row + 1}: {settings.time} is {column[row].as_py()!r}, which has a zone of its "
+                    f"own; leave time_zone out, which is for times without one"
                 )
     return parse_in_turn(column, forms)
 

@@ -83,7 +83,7 @@ def _read_rows(
             known = np.asarray(pc.is_in(entities, value_set=wanted))
             dropped["not_listed"] = int((keep & ~known).sum())
             keep = keep & known
-        times, values, bad = parse(settings, settings.columns(), table, read)
+        times, values, bad = parse(settings, settings.columns(), table, read, str(path))
         unread: dict[str, str] = {}
         for row in sorted(bad):
             if keep[row]:
@@ -106,7 +106,10 @@ def _read_wide(
     for table in tables(settings, path, name, None, partitions):
         known = [each for each in table.column_names if each != settings.time]
         names = known if wanted is None else sorted({*known}.intersection(wanted.to_pylist()))
-        times, untimed, unread = times_of(settings, table), {}, dict[str, str]()
+        if settings.time not in table.column_names:
+            shown = ", ".join(table.column_names[:12])
+            raise InputError(f"{path}: has no column {settings.time!r}; it has {shown}; correct time")
+        times, untimed, unread = times_of(settings, table, read), {}, dict[str, str]()
         if (times == MISSING).any():
             told = f"{path}: {tell_time(settings, table, int(np.argmax(times == MISSING)), read)}"
             untimed = dict.fromkeys(names, told)

@@ -80,6 +80,8 @@ def test_one_entity_of_a_wide_table_fails_alone(tmp_path: Path) -> None:
 
     assert {"original": 4, "passed": 3, "failed": 1} == prepared.manifest.facts["entities"]
     assert "flows.csv: row 1: note is 'n/a'" in (prepared.run / "quality_summary.json").read_text()
+    with pytest.raises(headrace.InputError, match=r"flows\.csv: has no column 'day'; it has date, 01"):
+        run(tmp_path / "in", tmp_path / "other", reader="wide", features=[], time="day")
     with pytest.raises(headrace.InputError, match="named as the column that it holds, one of q, rain, warm"):
         run(tmp_path / "in", tmp_path / "other", reader="wide")
 
@@ -236,6 +238,8 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
     asked = {"entity": "code", "time": "time", "target": "flow", "features": []}
 
     assert rows(run(table, tmp_path / "other", **asked)) == rows(run(path, tmp_path / "out", reader="xarray", **asked))
+    with pytest.raises(headrace.InputError, match="is NetCDF or Zarr; give reader 'xarray'"):
+        run(tmp_path, tmp_path / "third", **asked)
     with pytest.raises(headrace.InputError, match="has no variable 'flo'; it has"):
         run(path, tmp_path / "third", reader="xarray", **{**asked, "target": "flo"})
     with pytest.raises(headrace.InputError, match="no column tells 'station'; name one as entity"):
