@@ -109,22 +109,25 @@ def _read_wide(
         if settings.time not in table.column_names:
             shown = ", ".join(table.column_names[:12])
             raise InputError(f"{path}: has no column {settings.time!r}; it has {shown}; correct time")
-        times, untimed, unread = times_of(settings, table, read), {}, dict[str, str]()
+        times, untimed = times_of(settings, table, read), ""
         if (times == MISSING).any():
-            told = f"{path}: {tell_time(settings, table, int(np.argmax(times == MISSING)), read)}"
-            untimed = dict.fromkeys(names, told)
-        values = np.full((len(names), len(times), len(columns)), np.nan)
-        for at, each in enumerate(names):
-            try:
-                own, bad = parse_values(settings, [each], table, read)
-            except InputError as error:
-                unread[each] = f"{path}: {error}"
-                continue
-            values[at, :, column] = own[:, 0]
-            unread |= {each: f"{path}: {bad[min(bad)]}"} if bad else {}
-        entities = pa.array(np.repeat(np.array(names, object), len(times)), pa.large_string())
-        flat = values.reshape(-1, len(columns))
-        yield _Rows(entities, np.tile(times, len(names)), flat, unread, untimed, len(times), {})
+            untimed = f"{path}: {tell_time(settings, table, int(np.argmax(times == MISSING)), read)}"
+        size = max(1, _PIECE_ROWS // max(1, len(times)))  # entities that make a piece
+        for begin in range(0, len(names), size):
+            own = names[begin : begin + size]
+            values, unread = np.full((len(own), len(times), len(columns)), np.nan), dict[str, str]()
+            for at, each in enumerate(own):
+                try:
+                    parsed, bad = parse_values(settings, [each], table, read)
+                except InputError as error:
+                    unread[each] = f"{path}: {error}"
+                    continue
+                values[at, :, column] = parsed[:, 0]
+                unread |= {each: f"{path}: {bad[min(bad)]}"} if bad else {}
+            entities = pa.array(own, pa.large_string()).take(np.repeat(np.arange(len(own)), len(times)))
+            told = dict.fromkeys(own, untimed) if untimed else {}
+            rows = values.reshape(-1, len(columns))
+            yield _Rows(entities, np.tile(times, len(own)), rows, unread, told, 0 if begin else len(times), {})
         read += len(times)
 
 
@@ -205,10 +208,13 @@ def joined(times: I64, values: F64, holds: I64) -> tuple[I64, F64]:
     holds: the column that each row has, int64 [N]. A time that comes twice in one column stays twice, so that nothing
     is lost; rows come in the order of time.
     """
-    keys, at = np.unique(np.stack([times, occurrences(times, holds)]), axis=1, return_inverse=True)
-    made = np.full((keys.shape[1], values.shape[1]), np.nan)
-    made[at.reshape(-1), holds] = values[np.arange(len(values)), holds]
-    return keys[0], made
+    occurrence = occurrences(times, holds)
+    order = np.lexsort((occurrence, times))
+    own, again = times[order], occurrence[order]
+    begins = np.append(True, (own[1:] != own[:-1]) | (again[1:] != again[:-1]))[: len(own)]
+    made = np.full((int(begins.sum()), values.shape[1]), np.nan)
+    made[np.cumsum(begins) - 1, holds[order]] = values[order, holds[order]]
+    return own[begins], made
 
 
 def spread_source(settings: Series, run: Path, parts: int, holds: Sequence[int] = ()) -> EntitySource:
