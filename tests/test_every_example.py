@@ -24,5 +24,5 @@ def test_it_has_a_page_and_a_test(folder: str) -> None:
 
     assert (ROOT / page).is_file()
     assert f": {page}" in (ROOT / "mkdocs.yml").read_text("utf-8")
-    assert f"({page})" in (ROOT / "README.md").read_text("utf-8")
+    assert f"(../{page})" in (ROOT / "docs/examples.md").read_text("utf-8")
     assert any(f'"{folder}"' in text for text in tests) or (folder == "flights" and "make demo" in ci)

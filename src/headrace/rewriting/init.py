@@ -53,7 +53,7 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
     sections = [
         Section(
             f"Written by `headrace init rewrite` after a look at the data: {about}.\n"
-            "Paths are relative to where the command is run. See docs/tutorial.md.",
+            "Paths are relative to where the command is run. See docs/commands.md.",
             {"recipe": "rewrite", "out": asked.out},
         ),
         Section(f"What is rewritten. {kept}", {"source": asked.source if len(asked.source) > 1 else asked.source[0]}),
