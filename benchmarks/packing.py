@@ -1,7 +1,7 @@
 """Packing sequences, gathering their tokens, writing and reading bins: headrace beside other ways, in one run.
 
-    python benchmarks/packing.py [--rounds 3] [--tables pack,blend,gather,write,read] [--bins 4000] [--most 1000000]
-                                 [--large] [--data ../shared/data] [--bridge algorithms.py]
+    python benchmarks/packing.py [--rounds 3] [--tables pack,blend,agents,gather,write,read] [--bins 4000]
+                                 [--most 1000000] [--large] [--data ../shared/data] [--bridge algorithms.py]
 
 Every contestant runs in a fresh process, round after round. Times are CPU seconds of the process (with threads), which
 say nearly the same on a busy machine; ratios are of the same round. Imports and making the input are before the clock.
@@ -36,7 +36,7 @@ from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.bins.rows import PackedRows
 from headrace.packing.storage.legacy import LegacyPickleWriter, read_legacy
-from headrace.packing.storage.packed_parquet import Declared, ParquetShardWriter, rows_of
+from headrace.packing.storage.packed_parquet import Declared, ParquetShardWriter, read_parquet, rows_of
 from headrace.packing.storage.spool import Spool, SpoolWriter, gather, materialise_bin_arrays
 from headrace.run.context import TaskFiles
 
@@ -407,6 +407,50 @@ def blend_table(found: tuple[Path, list[Path]], asked: argparse.Namespace) -> Ta
     return Table("blend", f"3,710 chats of GSM8K in bins of {CAPACITY:,}, as one source and as many", heads, rows)
 
 
+def agent_table(chats: Path, asked: argparse.Namespace) -> Table:
+    """What becomes of the labels of long chats, counted in the chats and again in the bins."""
+    rows: list[tuple[Cell, ...]] = []
+    for size in (4_096, 16_384):
+        for way in ("truncate", "drop", "split", "turns"):
+            recipe = headrace.PackedSequences(
+                blend=chats,
+                tokenizer=asked.data / "job5-tokenizer-qwen3",
+                pack_size=size,
+                too_long=way,
+                train_ratio=1,
+                val_ratio=0,
+                test_ratio=0,
+                duplicates="allow",
+                max_bad_share=1,
+            )
+            out = asked.root / "agents" / "out"
+            facts = headrace.prepare(recipe, out).manifest.facts
+            shards = sorted((out / "splits" / "train").iterdir())
+            trained = sum(int(np.sum(bins.mask, dtype=np.int64)) for path in shards for bins in read_parquet(path))
+            labels, cut = facts["encoded"]["encoded_labels"], facts["too_long"]
+            lost = f"{facts['lost'].get('too_long', {}).get('labels', 0):,}"
+            again = facts.get("repeated", {}).get("too_long", {}).get("tokens", 0)
+            tokens = facts["packed"]["tokens"]
+            (group,) = facts["groups"]
+            rows.append(
+                (
+                    f"{size:,}",
+                    way,
+                    f"{cut['truncated'] + cut['too_long_dropped'] + cut['divided']:,}",
+                    f"{labels:,}",
+                    f"{trained:,}",
+                    lost,
+                    f"{100 * again / tokens:.1f}",
+                    f"{100 * group['metrics']['fill']:.2f}",
+                )
+            )
+    labels_in = ("labels in the chats", "labels in the bins", "labels lost")
+    heads = ("bin", "too_long", "chats too long", *labels_in, "% of tokens repeated", "fill %")
+    return Table(
+        "agents", "200 chats of agents, joined from real tool calls, in bins that many of them do not fit", heads, rows
+    )
+
+
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """Those asked for."""
     arguments = ["--root", str(asked.root), "--data", str(asked.data)]
@@ -417,6 +461,8 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
         yield from pack_table(asked, arguments)
     if "blend" in names and (found := packing_data.sources(asked.root / "blend", asked.data)):
         yield blend_table(found, asked)
+    if "agents" in names and (chats := packing_data.agents(asked.root / "agents", asked.data)):
+        yield agent_table(chats, asked)
     if {"gather", "write", "read"} & names:
         made = Made(asked.root, asked.data, asked.bins)
         for size in (1000, 100, 32, 16):
@@ -439,7 +485,7 @@ def main() -> None:
     made.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--bins", type=int, default=4000)
-    made.add_argument("--tables", default="pack,blend,gather,write,read")
+    made.add_argument("--tables", default="pack,blend,agents,gather,write,read")
     made.add_argument("--most", type=int, default=COUNTS[-1], help="no packer is asked for more lengths than this")
     made.add_argument("--bridge", type=Path)
     made.add_argument("--large", action="store_true")

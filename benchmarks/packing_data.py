@@ -11,6 +11,8 @@ import numpy as np
 
 from headrace.packing.storage.spool import Spool
 
+_TURN = 6_000
+
 ROLES = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 
 
@@ -91,6 +93,34 @@ def sources(root: Path, data: Path, chats: int = 3710, parts: int = 24) -> tuple
             path.write_bytes(text)
     whole, *rest = found
     return whole, rest
+
+
+def agents(root: Path, data: Path, chats: int = 200, mean_characters: float = 16_000.0) -> Path | None:
+    """Write chats as long as agents': tool calls of several conversations joined; None if they are not there.
+
+    Every chat has a system prompt of a thousand tokens, the tools of its first conversation, and a length drawn as
+    those of traces are. Conversations with a turn of more than `_TURN` characters are left out: it fits no small bin.
+    """
+    path = data / "job5-llamafactory-demos" / "glaive_toolcall_en_demo.json.gz"
+    if not path.exists():
+        return None
+    talks = [row for row in _rows(path) if max(len(turn["value"]) for turn in row["conversations"]) <= _TURN]
+    drawn = np.random.default_rng(0)
+    policy = "\n".join(talk["conversations"][-1]["value"] for talk in talks[:8])
+    lines = []
+    for wanted in drawn.lognormal(np.log(mean_characters) - 0.6, 1.1, chats):
+        turns: list[Any] = []
+        first = at = int(drawn.integers(len(talks)))
+        while sum(len(turn["value"]) for turn in turns) < wanted:
+            turns += talks[at % len(talks)]["conversations"]
+            at += 1
+        lines.append(json.dumps({"system": policy, "conversations": turns, "tools": talks[first]["tools"]}))
+    root.mkdir(parents=True, exist_ok=True)
+    written = root / "agents.jsonl"
+    text = "\n".join(lines) + "\n"
+    if not written.exists() or written.read_text() != text:  # a run is found made if its files are the same
+        written.write_text(text)
+    return written
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

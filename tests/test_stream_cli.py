@@ -236,7 +236,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
     (tmp_path / "state.json").write_text(json.dumps(library.open(out).stream("val", batch_size=1).state_dict()))
     shard = library.open(out).split_index("train").shards[0]
     for arguments, text in [
-        (("plan", out, *SPLIT), "steps per rank"),
+        (("plan", out, *SPLIT, "--detail"), "steps per rank"),
         (("where", out, "--row", f"{shard}:0", *SPLIT), "of rank"),
         (("seen", tmp_path / "state.json", out), "val, epoch 0: 0 of"),
         (("stream", out, "--split", "train"), "first batch after"),

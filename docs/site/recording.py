@@ -8,7 +8,6 @@ What the picture shows was printed by `job.py` beside this file, at these times,
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -75,25 +74,7 @@ def record() -> list[Line]:
         if ranks == 2:
             shown.append((now, "killed", "kill -9"))
             now += 1.0
-    return [(at * LASTS / now, kind, text) for at, kind, text in thinned(shown)]
-
-
-def thinned(lines: list[Line]) -> list[Line]:
-    """Leave out steps, so that all fits on one screen: of each run the first two and the last two."""
-    steps = [place for place, (_, _, text) in enumerate(lines) if text.startswith("step ")]
-    runs: list[list[int]] = []
-    for place in steps:
-        if runs and runs[-1][-1] == place - 1:
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    left_out = {place for run in runs if len(run) > 4 for place in run[2:-2]}
-    dots = {run[2] for run in runs if len(run) > 4}
-    return [
-        (at, kind, "…" if place in dots else text)
-        for place, (at, kind, text) in enumerate(lines)
-        if place not in left_out or place in dots
-    ]
+    return [(at * LASTS / now, kind, text) for at, kind, text in shown]
 
 
 def drawn(lines: list[Line]) -> str:
@@ -120,7 +101,7 @@ def drawn(lines: list[Line]) -> str:
             spans = f'<tspan class="end">{escape(text)}</tspan>' if text.startswith("end of") else escape(text)
         rows.append(f'<text class="l{number}" x="{LEFT}" y="{y}">{spans}</text>')
     css.append("@media (prefers-reduced-motion: reduce) { text { animation: none !important } }")
-    told = "; ".join(text for _, _, text in lines if not re.match(r"step |…", text))
+    told = "; ".join(text for _, _, text in lines if not text.startswith("step "))
     colours = ("#ff6159", "#febc2e", "#28c840")
     dots = "".join(f'<circle cx="{22 + 18 * n}" cy="20" r="5.5" fill="{colour}"/>' for n, colour in enumerate(colours))
     return (

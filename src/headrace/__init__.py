@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
     from headrace.packing.on_the_fly.settings import PackRows
+    from headrace.packing.preferences.settings import Preferences
     from headrace.packing.read.batches import PackedBatches
     from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
+    from headrace.run.folds import GroupKFold, Rolling
     from headrace.run.forget import Forgotten, forget
     from headrace.run.prepare import Prepared, prepare
     from headrace.series.builder import SeriesBuilder
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
-    from headrace.split.fold_settings import GroupKFold, Rolling
     from headrace.split.joins.features import Features
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import LeakReport, find_leaks
@@ -75,10 +76,12 @@ _NAMES = {
     "histories.config": "Histories",
     "packing.config": "PackedSequences",
     "packing.on_the_fly.settings": "PackRows",
+    "packing.preferences.settings": "Preferences",
     "packing.read.batches": "PackedBatches",
     "packing.storage.packed_parquet": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
+    "run.folds": "GroupKFold Rolling",
     "run.forget": "Forgotten forget",
     "run.prepare": "Prepared prepare",
     "series.builder": "SeriesBuilder",
@@ -86,7 +89,6 @@ _NAMES = {
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",
-    "split.fold_settings": "GroupKFold Rolling",
     "split.joins.features": "Features",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "LeakReport find_leaks",
@@ -133,6 +135,7 @@ __all__ = [
     "PackedSequences",
     "ParquetShardWriter",
     "PipelineIterableDataset",
+    "Preferences",
     "Prepared",
     "Processor",
     "Rewrite",

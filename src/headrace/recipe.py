@@ -29,6 +29,7 @@ GROUP = "headrace.recipes"
 BUILT_IN = {
     "temporal_split": "headrace.split.registration:REGISTRATION",
     "packed_sequences": "headrace.packing.registration:REGISTRATION",
+    "preferences": "headrace.packing.preferences.registration:REGISTRATION",
     "histories": "headrace.histories.registration:REGISTRATION",
     "series": "headrace.series.registration:REGISTRATION",
     "rewrite": "headrace.rewriting.registration:REGISTRATION",
@@ -83,8 +84,9 @@ class Registration:
     row: what a row of a split is. shards: whether the rows of a source shard may go to several splits.
     roles: function from the settings of a run, as JSON, to the columns of its output that play a role (entity, time,
         until: the end of what a row holds) and are not called as the settings say; time_format: of such a time.
-    contents: function from a table of rows to a hash of what each holds but for its entity, uint64 [rows], where rows
-        hold more than their columns; and the column in which they do.
+    contents: function from a dataset, a split and a number of workers to what its units are compared by, where rows
+        hold more than their columns: names, the first row of each unit, int64 [units], and a digest, uint64 [units];
+        and what a unit is called.
     unproved: sentences of a certificate on what was not proved.
     forget: how shards are written again without some entities, a `run.erase.Erasure`; None: they cannot be.
     verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.

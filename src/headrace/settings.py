@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
@@ -75,6 +75,13 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(*_explain(type(self), error)) from None
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the settings with other values, without what was derived from the old ones."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
 
 def former_names(model: type[BaseModel]) -> dict[str, str]:

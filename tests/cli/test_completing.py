@@ -142,7 +142,7 @@ def test_where_nothing_is_known_the_shell_offers_files(out: Path, tab: Callable[
 def test_the_command_that_may_be_left_out_completes(tab: Callable[[str], list[str]]) -> None:
     assert ["--peer", "--peer-kind"] == tab("headrace histories --pe")
     assert ["--peer", "--peer-kind"] == tab("headrace histories pings --pe")
-    assert ["address", "number"] == tab("headrace histories pings --peer-kind ")
+    assert ["address", "number", "text"] == tab("headrace histories pings --peer-kind ")
 
 
 def test_a_setting_of_any_text_offers_its_words(tab: Callable[[str], list[str]]) -> None:
@@ -159,7 +159,7 @@ def words_in(annotation: Any) -> set[str]:
 
 
 def test_the_words_are_those_that_settings_take() -> None:
-    recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
+    recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("preferences",): "preferences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
     others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(remaining.Remainder), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "time_format": set(DATE_WORDS), "recipe": set(registrations()), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
     for words, command in COMMANDS.items():
         fields = load(registrations()[recipes[words]].settings).model_fields if words in recipes else {}

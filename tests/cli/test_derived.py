@@ -18,7 +18,7 @@ from headrace.recipe import load, registrations
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names, Settings
 
-FLAGS = {("split",): "temporal_split", ("pack",): "packed_sequences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
+FLAGS = {("split",): "temporal_split", ("pack",): "packed_sequences", ("preferences",): "preferences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", FLAGS)

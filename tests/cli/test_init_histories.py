@@ -134,8 +134,29 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     assert asked == {name: record[name] for name in asked}
     with pytest.raises(HeadraceError, match="did you mean 'src_addr'"):
         configured(raw, tmp_path / "out", entity="src_adr")
-    with pytest.raises(HeadraceError, match="neither addresses nor whole numbers"):
-        configured(raw, tmp_path / "out", entity="rtt")
+    assert configured(raw, tmp_path / "out", entity="rtt")[0]["entity_kind"] == "text"
+
+
+def test_events_of_texts_run_as_they_are(tmp_path: Path) -> None:
+    flights = pl.DataFrame(
+        {
+            "tailnum": [f"N{number % 30}" if number else "NA" for number in range(300)],
+            "dest": [["IAH", "SFO", "MIA"][number % 3] for number in range(300)],
+            "departure": [f"2013-01-{1 + number % 28:02d}T10:00:00Z" for number in range(300)],
+            "dep_delay": [str(number - 9) if number % 7 else "NA" for number in range(300)],
+            "hours": [number / 7 for number in range(300)],
+            "carrier": [["UA", "AA"][number % 2] for number in range(300)],
+        }
+    )
+    record, text = configured(write_parts(tmp_path / "raw", flights), tmp_path / "out")
+    run = prepare(record)
+
+    assert {"entity": "tailnum", "entity_kind": "text", "peer": "dest", "peer_kind": "text"}.items() <= record.items()
+    assert {"dep_delay": "int32", "hours": "float32", "carrier": "category"} == record["values"]
+    assert ["NA"] == record["null_values"]
+    assert "null entity: 1" in text
+    assert 299 == sum(run.manifest.facts["source_rows"].values())
+    assert headrace.verify(tmp_path / "out").problems == []
 
 
 def test_the_command_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

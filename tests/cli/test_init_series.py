@@ -275,3 +275,22 @@ def test_a_commented_configuration_is_read_as_what_it_sets(values: dict, words: 
 
     assert yaml.safe_load(text) == settings_of(sections)
     assert "# off: [1, {a: b}]" in text
+
+
+def test_features_that_go_on_behind_the_target_are_known_ahead(tmp_path: Path) -> None:
+    """Promotions of the next days are known, prices are -999 there, and rows without a target stay."""
+    days, ahead = 90, 14
+    lines = ["item,date,sold,price,promotion"]
+    for item in ("a", "b"):
+        for day in range(days + ahead):
+            known = f"{day % 7},{1 + day % 3}" if day < days else ",-999"
+            lines.append(f"{item},{np.datetime64('2024-01-01') + day},{known},{int(day % 5 == 0)}")
+    (tmp_path / "sales.csv").write_text("\n".join(lines) + "\n")
+    text, written = init(tmp_path / "sales.csv", tmp_path, "--target", "sold")
+
+    assert (written["future_features"], written["trim"]) == (["promotion"], "none")
+    assert "only these have values in the 28 rows behind the last target." in text.replace("\n# ", " ")
+    made = run(tmp_path)
+    assert made["source"]["rows"] == sum(each["rows"] for each in made["splits"].values()) == 2 * (days + ahead)
+    _, usual = init(write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite")
+    assert not {"future_features", "trim"} & usual.keys()

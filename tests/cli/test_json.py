@@ -43,6 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pl.DataFrame(pings).write_csv(root / "pings.csv")
     talks = [[{"role": "user", "content": f"what is {n}"}, {"role": "assistant", "content": "it is"}] for n in range(40)]  # fmt: skip
     (root / "chats.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in talks))
+    (root / "asked.jsonl").write_text("".join(json.dumps({"messages": each[:1]}) + "\n" for each in talks))
     days = pl.datetime_range(pl.datetime(2001, 1, 1), pl.datetime(2008, 12, 31), "1d", eager=True)
     for basin in ("a", "b"):
         path = root / f"gauges/{basin}.csv"
@@ -89,6 +90,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("histories", "decode"), ("{rows/splits/train/*.arrow}",)),
     (("histories", "plan"), ("rows",)),
     (("series",), ("series.yaml",)),
+    (("preferences",), ("asked.jsonl", "--out", "prompts", "--tokenizer", "tokenizer", "--kind", "prompts")),
     (("rewrite",), ("split", "--out", "fast")),
     (("schema",), ()),
     (("schema",), ("series",)),

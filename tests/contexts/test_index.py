@@ -9,11 +9,12 @@ from context_cases import Memory, measurement_of, row_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace import draws
 from headrace.errors import CorruptShard, SettingsError
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.contexts import build, index_rows
+from headrace.histories.contexts.contexts import build, chosen_kernels, index_rows
 from headrace.histories.contexts.options import ContextOptions
-from headrace.histories.contexts.sample import FULL, NONE, PARTIAL
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments
 from headrace.histories.contexts.tokens import batch_of, numbered
 from laws import examples
 
@@ -134,6 +135,33 @@ def test_modes_windows_and_offsets_of_large_rows_are_spread():
     assert spans.min() < 200
     assert spans.max() > 15_000
     assert 0.4 < (np.log(spans / 80) / np.log(20_000 / 80)).mean() < 0.6
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "numba"])
+@pytest.mark.parametrize(("start", "n", "fills"), [(0, 400, 20), (7, 60, 59), (3, 31, 31)])
+def test_the_offset_of_a_window_is_uniform_over_all_that_keep_it_in_the_row(kernel, start, n, fills):
+    keys = draws.context_keys(3, 0, np.arange(20_000))
+    window = draws.log_uniform(draws.draw(keys, draws.WINDOW), np.full(len(keys), fills), np.full(len(keys), n))
+    nothing = np.zeros(len(keys), np.int64)
+    columns = (nothing, nothing, nothing + start, nothing + n, nothing == 0, nothing.astype(np.uint8))
+    segments = Segments(*columns, nothing.astype(np.uint64), keys)
+    offsets = np.concatenate([[0], np.cumsum(window)])  # every place of every window
+    index = chosen_kernels(kernel).sampling.indices(segments, nothing + fills, offsets)
+    begin, end = np.minimum.reduceat(index, offsets[:-1]), np.maximum.reduceat(index, offsets[:-1])
+    slack = n - window
+
+    assert (end - begin + 1 == window).all()
+    assert begin.min() >= start
+    assert end.max() < start + n
+    at = (begin - start + 0.5) / (slack + 1)
+    free = slack >= 20
+    if free.any():
+        deciles = np.histogram(at[free], 10, (0, 1))[0] / free.sum()
+        assert np.abs(deciles - 0.1).max() < 0.015
+    for few in range(1, min(20, n - fills + 1)):
+        counts = np.bincount(begin[slack == few] - start, minlength=few + 1)
+        assert len(counts) == few + 1
+        assert np.abs(counts - counts.mean()).max() < 6 * np.sqrt(counts.mean()) + 1
 
 
 def test_a_row_that_changed_is_not_delivered_cut():

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.histories.codec.addresses import Addresses, Kind
-from headrace.histories.codec.rows import Measurements, encode_latencies
+from headrace.histories.codec.latencies import encode_latencies
+from headrace.histories.codec.rows import Measurements
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.histories.codec.addresses import Addresses, of_words
-from headrace.histories.codec.rows import LARGEST_US, encode_latencies
+from headrace.histories.codec.latencies import LARGEST_US, encode_latencies
 from headrace.histories.config import Histories
 from headrace.histories.parse import REASONS, Parsed, _codes
 from headrace.histories.piece import PieceWriter

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.codec.rows import FAILED, LARGEST_US, decode_latencies, encode_latencies, is_canonical
+from headrace.histories.codec.latencies import FAILED, LARGEST_US, decode_latencies, encode_latencies, is_canonical
 
 ALL = np.arange(1 << 16).astype(np.uint16)
 

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses
-from headrace.histories.codec.rows import (
-    HEADER_BYTES,
-    LARGEST_SPAN,
-    Measurements,
-    blob_bytes,
-    decode_row,
-    encode_rows,
-)
+from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Measurements, blob_bytes, decode_row, encode_rows
 
 SIZES = st.builds(
     Sizes,

@@ -76,6 +76,21 @@ def chat_pack() -> None:
     headrace.prepare(headrace.PackedSequences(blend="chats.jsonl", tokenizer="tokenizer", pack_size=16), "out")
 
 
+def fastokens_pack() -> None:
+    words = {"type": "BPE", "vocab": {"a": 0, "<e>": 1}, "merges": []}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    cut = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    special = [{"id": 1, "content": "<e>", "special": True, **flags}]
+    Path("bytes").mkdir()
+    Path("bytes/tokenizer.json").write_text(
+        json.dumps({"version": "1.0", "added_tokens": special, "pre_tokenizer": cut, "model": words})
+    )
+    Path("bytes/tokenizer_config.json").write_text(json.dumps({"eos_token": "<e>"}))
+    Path("texts.jsonl").write_text(json.dumps({"text": "aa"}) + "\n")
+    asked = {"tokenizer": "bytes", "pack_size": 16, "tokenizer_backend": "fastokens"}
+    headrace.prepare(headrace.PackedSequences(blend="texts.jsonl", **asked), "fast")
+
+
 def histories_write() -> None:
     Path("pings.csv").write_text("src_addr,event_time,rtt\n10.0.0.1,2024-01-01T00:00:00,1.5\n")
     headrace.prepare(headrace.Histories(source="pings.csv"), "out")
@@ -139,6 +154,10 @@ def duckdb_relation() -> None:
 
 def datasets_dataset() -> None:
     _table()["all"].to_datasets()
+
+
+def hub_open() -> None:
+    headrace.open("hf://datasets/mill/visits", cache_dir="cache")
 
 
 def delta_open() -> None:

@@ -3,14 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.series.clean import cut, share_of
+from headrace.series.clean import cut, cut_at, share_of
 
 SHARES = st.sampled_from([(0.6, 0.2), (0.5, 0.25), (0.7, 0.3), (1.0, 0.0), (0.0, 0.5), (0.1, 0.2), (1 / 3, 1 / 3)])
 
 
 @given(st.lists(st.booleans(), max_size=60), SHARES)
 def test_parts_are_runs_of_rows_with_their_share_of_targets(observed: list[bool], shares: tuple[float, float]) -> None:
-    found = cut(np.array(observed, bool), *shares)
+    rows = np.array(observed, bool)
+    found = cut_at(rows, cut(rows, *shares))
 
     assert 0 <= found.val_row <= found.test_row <= len(observed)
     assert found.train_targets == sum(observed[: found.val_row])
@@ -25,7 +26,7 @@ def test_no_row_is_removed_where_the_target_is_missing() -> None:
     """T1: dropping rows without a target would make rows before and after an outage neighbours."""
     observed = np.array([True, False, False, True, True, False, True])
 
-    found = cut(observed, 0.5, 0.25)
+    found = cut_at(observed, cut(observed, 0.5, 0.25))
 
     assert (4, 5) == (found.val_row, found.test_row)
     assert len(observed) == found.val_row + (found.test_row - found.val_row) + (len(observed) - found.test_row)

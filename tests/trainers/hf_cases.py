@@ -398,3 +398,75 @@ def register_attention_by_lengths() -> None:
         return torch.cat(parts, dim=1).transpose(0, 1).reshape(shape[0], shape[2], shape[1], shape[3]), None
 
     AttentionInterface.register("lengths", attention)
+
+
+def tokenised(data: str, folder: str, *, kind: str, tokenizer: str) -> dict[str, Any]:
+    """An epoch of TRL's trainer on rows that are tokens already: its batches, and what it made of the rows."""
+    import trl
+    from transformers import PreTrainedTokenizerFast
+
+    base, settings = getattr(trl, f"{kind}Trainer"), getattr(trl, f"{kind}Config")
+
+    class OnRows(HeadraceTrainerMixin, base):  # type: ignore[misc,valid-type]
+        def compute_loss(self, model, inputs, *arguments, **more):
+            batches.append({name: value.tolist() for name, value in inputs.items() if torch.is_tensor(value)})
+            return super().compute_loss(model, inputs, *arguments, **more)
+
+    batches: list[dict[str, Any]] = []
+    rows = headrace.open(data)
+    trainer = OnRows(
+        language_model(vocab_size=512, max_position_embeddings=512),
+        language_model(vocab_size=512, max_position_embeddings=512),
+        trl_arguments(settings, folder),
+        train_dataset=rows.stream("train", batch_size=2, batch_format="rows", shuffle=True, seed=3),
+        eval_dataset=rows.stream("val", batch_size=2, batch_format="rows"),
+        processing_class=PreTrainedTokenizerFast.from_pretrained(tokenizer),
+    )
+    trainer.train()
+    trained, steps = list(batches), trainer.state.global_step
+    return {"batches": trained, "steps": steps, "loss": trainer.evaluate()["eval_loss"]}
+
+
+def generated(data: str, folder: str, *, tokenizer: str) -> dict[str, Any]:
+    """Steps of GRPO on prompts, from the files of the split: what the reward function is told."""
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerFast
+    from trl import GRPOConfig, GRPOTrainer
+
+    told: list[list[Any]] = []
+
+    def reward(prompts, completions, reward_model, **_):
+        told.append([prompts, [each["ground_truth"] for each in reward_model]])
+        return [float(len(each[0]["content"])) for each in completions]
+
+    trainer = GRPOTrainer(
+        language_model(vocab_size=512, max_position_embeddings=512),
+        reward,
+        trl_arguments(GRPOConfig, folder, num_generations=2, max_completion_length=4, max_steps=2),
+        train_dataset=Dataset.from_parquet(f"{data}/splits/train/*.parquet", cache_dir=f"{folder}-cache"),
+        processing_class=PreTrainedTokenizerFast.from_pretrained(tokenizer, padding_side="left"),
+    )
+    trainer.train()
+    return {"told": told, "steps": trainer.state.global_step}
+
+
+def prepared_by_trl(data: str, folder: str, *, tokenizer: str) -> list[Any]:
+    """The rows that DPOTrainer makes of pairs by itself, and the tokens of a line break."""
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerFast
+    from trl import DPOConfig, DPOTrainer
+
+    own = PreTrainedTokenizerFast.from_pretrained(tokenizer)
+    rows = [json.loads(line) for line in Path(data).read_text().splitlines()]
+    for row in rows:
+        row |= {name: [{"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected")}
+    trainer = DPOTrainer(
+        language_model(vocab_size=512, max_position_embeddings=512),
+        language_model(vocab_size=512, max_position_embeddings=512),
+        args=trl_arguments(DPOConfig, folder),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=own,
+    )
+    kept = ("prompt_ids", "chosen_ids", "rejected_ids")
+    made = [{name: row[name] for name in kept} for row in trainer.train_dataset]
+    return [made, own("\n", add_special_tokens=False)["input_ids"]]

@@ -24,6 +24,9 @@ Alignment = Literal["shift_left", "legacy_roll_right"]
 ALIGNMENT_KEY = "headrace.loss_mask_alignment"
 """Key of the alignment in a Parquet file's metadata."""
 
+TRACES = ("source", "source_row")
+"""The columns of bins that name, for each of their sequences, a source and the row in it."""
+
 
 def shift_left(mask: U8, ends: I64) -> U8:
     """Move each sequence's mask one to the left, its last position 0; ends: where the sequences end. A new array."""

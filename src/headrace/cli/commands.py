@@ -90,6 +90,9 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     if about.workers is not None:  # tokenizers' own threads, of which it asks once
         os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
+    inferred = getattr(recipe, "inferred_types", None)  # another package's recipe may have none
+    if inferred is not None and not about.as_json:
+        print_types(inferred)
     with progress_on(printer("err"), recipe.recipe_name, "quiet" if about.as_json else "full") as on_event:
         prepared = prepare(recipe, out, on_event=on_event, **about.options())
     if about.as_json:
@@ -115,6 +118,12 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     if page is not None:
         console.print(f"report  {printable(str(page))}", highlight=False)
     return prepared.run
+
+
+def print_types(types: Mapping[str, str]) -> None:
+    """Print types that were inferred, as --types takes them, beside the output."""
+    told = ",".join(f"{name}={word}" for name, word in types.items()) or "none; all text columns stay text"
+    printer("err").print(f"types of all rows  {printable(told, 10_000)}", highlight=False, soft_wrap=True)
 
 
 def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
@@ -297,25 +306,43 @@ def verify(
 
 
 def gc(
-    out: Annotated[Path, typer.Argument(help="A dataset directory.")],
+    out: Annotated[Path | None, typer.Argument(help="A dataset directory.", show_default=False)] = None,
     *,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
     ] = False,
+    tables: Annotated[
+        str | None,
+        unless_given(metavar="TIME", help="Delete copies of tables that were not opened for so long, such as 30d."),
+    ] = None,
+    cache_dir: Annotated[
+        Path | None, unless_given(help="The cache, where --cache-dir of another command named one.")
+    ] = None,
     work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
 
+    With --tables instead of OUT it removes copies of tables from the cache.
+
     Example:  headrace gc out
     """
-    from headrace.run.collect import collect
+    from headrace.run.collect import Swept, collect
 
-    swept = collect(out, incomplete="remove" if incomplete else "keep", work_dir=work_dir)
+    if (out is None) == (tables is None):
+        raise SettingsError("gc: give a dataset directory, or --tables TIME for the cache, such as --tables 30d")
+    if out is None:
+        from headrace.checks import duration_us
+        from headrace.dataset.tables import remove_unused
+
+        swept = Swept(*remove_unused(cache_dir, duration_us("--tables", str(tables)) / 1e6), busy=())
+    else:
+        swept = collect(out, incomplete="remove" if incomplete else "keep", work_dir=work_dir)
     if as_json:
         removed, busy = ([str(path) for path in paths] for paths in (swept.removed, swept.busy))
         emit({"removed": removed, "bytes": swept.bytes, "busy": busy})
         return
     for path in swept.busy:
         say(f"left alone, in use: {path}")
-    say(f"removed {len(swept.removed):,} leftovers, {swept.bytes / 1e6:,.1f} MB")
+    what = "leftovers" if tables is None else "tables"
+    say(f"removed {len(swept.removed):,} {what}, {swept.bytes / 1e6:,.1f} MB")

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headrace.cli.output import emit, printer, say, table
-from headrace.cli.progress import shard_progress
 from headrace.printable import printable
 
 
 def convert_shards(source: str, out: Path, *, as_json: bool) -> None:
     """Convert tars or MDS shards with a bar on the terminal, and print the columns that came of it."""
+    from headrace.cli.progress import shard_progress  # with rich, which a TAB need not load
     from headrace.dataset.convert import convert as write
 
     with shard_progress("convert the shards") as on_shard:

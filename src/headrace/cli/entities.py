@@ -12,6 +12,7 @@ import typer
 from headrace.cli.flags import Json, WorkDir, unless_given
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
+from headrace.report.words import many
 
 if TYPE_CHECKING:
     from headrace.arrays import I64
@@ -156,7 +157,7 @@ def answer(
     if len(row):
         printer().print(made)
     if len(asked.names) > _SHOWN or len(row) > _SHOWN:
-        say(f"{len(asked.names):,} entities and {len(row):,} rows in all; --json has them")
+        say(f"{many(len(asked.names), 'entity', 'entities')} and {many(len(row), 'row')} in all; --json has them")
 
 
 def forget(

@@ -209,14 +209,22 @@ class PlainShards:
 
 
 def types_of(words: Sequence[str] | None) -> dict[str, str]:
-    """Read NAME=TYPE pairs. Raises `SettingsError` on a word that is none, and on a name given twice."""
+    """Read NAME=TYPE pairs, and the word infer as {"*": "infer"}.
+
+    Raises `SettingsError` on a word that is none, and on a name given twice.
+    """
     types: dict[str, str] = {}
     for word in (part.strip() for each in words or () for part in each.split(",")):
         name, equals, kind = word.rpartition("=")
         if not word:
             continue
+        if word == "infer":
+            types["*"] = word
+            continue
         if not equals or not name:
-            raise SettingsError(f"--types: expected NAME=TYPE, got {word!r}; write e.g. --types distance=int32")
+            raise SettingsError(
+                f"--types: expected NAME=TYPE or infer, got {word!r}; write e.g. --types distance=int32"
+            )
         if types.setdefault(name.strip(), kind.strip()) != kind.strip():
             raise SettingsError(f"--types: {name.strip()!r} is {types[name.strip()]} and {kind.strip()}; give one")
     return types

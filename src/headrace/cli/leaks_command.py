@@ -64,7 +64,7 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
     label away, calendar time; and for benchmark items in the data. Exit 1 if more than --max-share of a split or
     benchmark is found.
 
-    Of packed rows, sequences are compared.
+    Of packed rows, sequences are compared; of histories, all that an entity has.
 
     Example:  headrace leaks out --label-horizon 30d --html leaks.html
 
@@ -104,7 +104,7 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
 def _print(report: LeakReport) -> None:
     columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
     made = table(
-        f"same {report.unit}s: {columns}", ("split", "also in", f"{report.unit}s", "share", "first"), numbers_from=2
+        f"same {report.units}: {columns}", ("split", "also in", report.units, "share", "first"), numbers_from=2
     )
     for split, count in report.repeated.items():
         made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", "")
@@ -114,24 +114,25 @@ def _print(report: LeakReport) -> None:
     printer().print(made)
     blank = sum(report.blank.values())
     if blank:
-        say(f"{many(blank, report.unit)} without any value in these columns: not compared")
+        say(f"{many(blank, report.unit, report.units)} without any value in these columns: not compared")
     if report.near is not None:
         _print_near(report.near, report)
     ids = report.near_ids
     if ids is not None and ids.entities:
         examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
-        say(f"{ids.entities:,} entities have several names, {ids.apart:,} of them in different splits: {examples}")
+        have = f"{many(ids.entities, 'entity', 'entities')} {'has' if ids.entities == 1 else 'have'} several names"
+        say(f"{have}, {ids.apart:,} of them in different splits: {examples}")
     for each in report.telling:
         right = f"right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
         say(f"{printable(each.column)} alone gives the label: {right}")
     for period in report.periods:
         if period.unread:
-            say(f"{many(period.unread, report.unit)} of {period.split} have no time that can be read")
+            say(f"{many(period.unread, 'row')} of {period.split} have no time that can be read")
     same = [pair for pair in report.concurrent if pair.rows]
     if same:
         made = table(
             "other entities at the same time",
-            ("split", "as in", f"{report.unit}s", "share", "from", "to"),
+            ("split", "as in", "rows", "share", "from", "to"),
             numbers_from=2,
         )
         for one in same:
@@ -139,7 +140,7 @@ def _print(report: LeakReport) -> None:
             made.add_row(one.split, one.earlier, f"{one.rows:,}", f"{one.share:.2%}", *span)
         printer().print(made)
     for past in report.past_cut:
-        say(f"labels of {many(past.rows, report.unit)} of {past.split} look past the cutoff: {past.share:.2%}")
+        say(f"labels of {many(past.rows, 'row')} of {past.split} look past the cutoff: {past.share:.2%}")
     for source, count in report.items.items():
         found = [each for each in report.overlaps if each.source == source]
         items = len({each.item for each in found})
@@ -162,8 +163,8 @@ def _print(report: LeakReport) -> None:
 
 
 def _print_near(near: NearDuplicates, report: LeakReport) -> None:
-    head = ("split", "also in", f"{report.unit}s", "share", "example", "Jaccard")
-    made = table(f"near or same {report.unit}s, Jaccard {near.threshold:g} or more", head, numbers_from=2)
+    head = ("split", "also in", report.units, "share", "example", "Jaccard")
+    made = table(f"near or same {report.units}, Jaccard {near.threshold:g} or more", head, numbers_from=2)
     for split, count in near.repeated.items():
         made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", "", "")
     for pair in near.shared:
@@ -172,6 +173,6 @@ def _print_near(near: NearDuplicates, report: LeakReport) -> None:
         made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(example), shown)
     printer().print(made)
     if near.groups:
-        say(f"groups of near {report.unit}s: {near.groups:,}, the largest of {near.largest:,}")
+        say(f"groups of near {report.units}: {near.groups:,}, the largest of {near.largest:,}")
     if near.not_compared:
         say(f"at most {near.not_compared:,} pairs were not compared: they look like too many others")

@@ -143,10 +143,12 @@ def plan(
     shards: PlainShards,
     state: Annotated[Path | None, unless_given(help="Plan what this saved state leaves, not an epoch.")] = None,
     html: Annotated[Path | None, unless_given(help="Draw the plan as a page, into this file.")] = None,
+    detail: Annotated[bool, typer.Option("--detail", help="Print every figure of the plan.")] = False,
     as_json: Json = False,
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
 
+    Three lines say whether the plan holds, what it costs, and what would make it cheaper; --detail has all figures.
     Reads nothing beyond the index, but with --balance the lengths of packed sequences. Bytes are estimates from it.
     Read amplification is what all ranks decode over each block once; a stream decodes that much or less. Better lanes
     are other lanes that were computed to decode less. Mixing is computed for a column that is sorted in the order of
@@ -169,6 +171,8 @@ def plan(
     index = asked.index_of(shards.open(path), saved)
     found = asked.plan(index, saved)
     record = _record(asked, index, found, saved)
+    from headrace.stream.order.advice import advice_of
+
     if html is not None:
         from headrace.report.lanes import plan_page
         from headrace.report.write import publish
@@ -177,7 +181,10 @@ def plan(
     if as_json:
         emit({**record, "html": str(html)} if html is not None else record)
     else:
-        _print_record(f"plan of {index.split}", record)
+        for line in advice_of(record):
+            say(line)
+        if detail:
+            _print_record(f"plan of {index.split}", record)
         if html is not None:
             say(f"page  {html}")
     if not record["ok"]:
@@ -206,6 +213,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, A
         "batch_size": asked.batch_size,
         "remainder": found.remainder,
         "distribution": asked.distribution,
+        "shuffle": found.order.shuffle,
         "epoch_rows": found.order.rows,
         "left_rows": found.remaining.total,
         "lanes": found.order.lanes,

@@ -1,7 +1,17 @@
-"""From prepared histories to token contexts: which, of what, in which order; for Grain, JAX and torch."""
+"""From prepared histories to token contexts, for Grain, JAX and torch, and to measurements as Arrow batches."""
 
 from headrace.histories.contexts.contexts import ContextPlan, Contexts, open_contexts
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.vocabulary import Measurement, decode, decode_context
+from headrace.histories.measurements import read_measurements
 
-__all__ = ["ContextOptions", "ContextPlan", "Contexts", "Measurement", "decode", "decode_context", "open_contexts"]
+__all__ = [
+    "ContextOptions",
+    "ContextPlan",
+    "Contexts",
+    "Measurement",
+    "decode",
+    "decode_context",
+    "open_contexts",
+    "read_measurements",
+]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
-from headrace.formats.content import NOTHING, Repeated, among, count_repeats, row_digests, tagged
+from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
 from headrace.recipe import load, registration_of_run
 from headrace.settings import Duplicates
 
@@ -69,20 +72,57 @@ def split_digests(
     return np.concatenate([np.empty(0, np.uint64), *map_blocks(dataset, split, workers, compared, digest)])
 
 
-def repeats_in(content: Mapping[str, U64]) -> Repeated:
-    """Count the repeats in the digests of each split."""
-    words = [tagged(digests, number) for number, digests in enumerate(content.values())]
-    return count_repeats(np.concatenate([np.empty(0, np.uint64), *words]), list(content))
+class KeptDigests:
+    """Digests of the rows of splits, kept in a temporary file until their repeats are counted.
+
+    The file takes 8 bytes a row; memory does not grow with the rows. Threads may keep digests at the same time.
+    """
+
+    def __init__(self, splits: Sequence[str]) -> None:
+        self._splits, self._sizes, self._lock = list(splits), [0], Lock()
+
+    def __enter__(self) -> KeptDigests:
+        self._file = tempfile.TemporaryFile(prefix="headrace-digests-")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def keep(self, split: str, digests: U64) -> None:
+        """Take the digests of some rows of a split, in any order."""
+        words = tagged(digests, self._splits.index(split))
+        words.sort()
+        with self._lock:
+            self._file.write(words.data)
+            self._sizes.append(len(words))
+
+    def keep_split(self, run: IndexedDataset, split: str, workers: int, compared: Sequence[str], gone: I64) -> None:
+        """Digest the rows of a split but those whose numbers are given, ascending. compared: the columns to read."""
+        index, read = run.split_index(split), run.block_reader(split)
+
+        def digested(block: int) -> None:
+            digests = row_digests(read(block, list(compared)))
+            first = int(index.first_row[block])
+            here = slice(*np.searchsorted(gone, (first, first + len(digests))))
+            self.keep(split, np.delete(digests, gone[here] - first))
+
+        run_tasks([partial(digested, block) for block in range(len(index.rows))], workers)
+
+    def count(self) -> Repeated:
+        """Count the repeats among all that was kept."""
+        self._file.flush()
+        ends = np.cumsum(self._sizes)
+        words = np.memmap(self._file, np.uint64, "r") if ends[-1] else np.empty(0, np.uint64)
+        return count_sorted([words[first:stop] for first, stop in pairwise(ends.tolist())], self._splits)
 
 
 def repeats_without(run: FinishedRun, gone: Mapping[str, I64], workers: int) -> dict[str, dict[str, int]]:
-    """Count the repeats of a run, as its manifest does, without some rows of each split. 8 bytes a row."""
+    """Count the repeats of a run, as its manifest does, without some rows of each split, by their numbers."""
     said = run.manifest.facts["duplicates"]
-    content = {
-        split: np.delete(split_digests(run, split, workers, said["content"]), gone[split])
-        for split in in_usual_order(run.splits)
-    }
-    found = repeats_in(content)
+    with KeptDigests(in_usual_order(run.splits)) as kept:
+        for split in in_usual_order(run.splits):
+            kept.keep_split(run, split, workers, said["content"], np.unique(gone[split]))
+        found = kept.count()
     return {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}
 
 
@@ -104,14 +144,18 @@ def names_told(names: Sequence[str]) -> str:
 
 
 def content_check(
-    run: FinishedRun, asked: Duplicates, said: Mapping[str, Any], content: Mapping[str, U64], unit: str = "rows"
+    run: FinishedRun,
+    asked: Duplicates,
+    said: Mapping[str, Any],
+    found: Repeated,
+    content: Callable[[], Mapping[str, U64]],
+    unit: str = "rows",
 ) -> Check:
-    """Count again which rows repeat others; with "group" no content is in two splits, with "drop" none stands twice.
+    """Judge repeats that were counted again; with "group" no content is in two splits, with "drop" none stands twice.
 
-    said: what the manifest counts. content: digests of the rows of each split, in the order of the index; unit: what
-    has one.
+    said: what the manifest counts. content: reads the digests of the rows of each split, in the order of the index, to
+    name the first that is wrong; unit: what has one.
     """
-    found = repeats_in(content)
     earlier, own = sum(found.earlier.values()), sum(found.own.values())
     problem = None
     if asked == "count":
@@ -120,7 +164,7 @@ def content_check(
         name, detail = "content apart", "no content is in two splits"
         detail = "no content stands twice" if asked == "drop" else detail
         if earlier or (own and asked == "drop"):
-            problem = _first_repeat(run, content, once=asked == "drop")
+            problem = first_repeat(run, content(), once=asked == "drop")
     if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):
         problem = (
             f"{run.root}: {earlier:,} {unit} have the content of an earlier split and {own:,} of an earlier one of "
@@ -129,7 +173,7 @@ def content_check(
     return Check(name, detail, problem, "count" if asked == "count" else "law")
 
 
-def _first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
+def first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
     """Name the first row whose content an earlier split has, or with `once` any earlier row."""
     known = np.empty(0, np.uint64)
     for split, digests in content.items():

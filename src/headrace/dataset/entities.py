@@ -5,6 +5,8 @@
     ends    where the rows of each entity end
     rows    row numbers in the split, entity by entity, ascending
 
+Bins that name the source and row of each sequence are rows of several entities, each named SOURCE:ROW.
+
 It takes 4 bytes a row (8 in a split of 2^32 rows) and 24 an entity. An entity is known by all 128 bits of its hash, so
 an answer needs no look at the shards, and no text of an entity is in the file. A question costs a binary search for
 each entity. Making the index reads the column alone, in threads. Parts wait on the disk, so memory is that of a few
@@ -29,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
+from headrace.bins.rows import TRACES
 from headrace.dataset.index import text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.stored_index import list_values, mapped_file, sealed, stream_of
@@ -50,6 +53,7 @@ _COLUMNS = {"high": pa.uint64(), "low": pa.uint64(), "ends": pa.int64()}
 
 Records: TypeAlias = npt.NDArray[np.void]  # of `_RECORD`
 OnProgress = Callable[[int, int], None]
+TextsOf: TypeAlias = Callable[[int], tuple[pa.ChunkedArray, I64]]
 
 
 def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
@@ -80,6 +84,16 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
     if name not in names:
         raise SettingsError(f"{dataset.root}: has no column {name!r} to name entities; it has {', '.join(names)}")
     return name
+
+
+def indexed_column(dataset: IndexedDataset, asked: str | None = None) -> str:
+    """The column that an index is made of: that of bins that name the rows of their sequences, else `entity_column`."""
+    return TRACES[0] if asked is None and _are_traced(dataset) else entity_column(dataset, asked)
+
+
+def _are_traced(dataset: IndexedDataset) -> bool:
+    kinds = {field.name: field.type for field in dataset.schema}
+    return all(pa.types.is_list(kinds.get(name, pa.null())) for name in TRACES)
 
 
 def hash_names(entities: Sequence[str]) -> tuple[U64, U64]:
@@ -184,11 +198,11 @@ def find_entities(
         return {split: index.rows_of(split, entities) for split in dataset.splits}
     names = pa.array(entities, pa.large_string())
 
-    def look(split: str, texts_of: Callable[[int], pa.ChunkedArray], number: int) -> tuple[I64, I64]:
-        which = pc.index_in(texts_of(number), value_set=names)
-        rows = np.flatnonzero(np.asarray(which.is_valid()))
+    def look(split: str, texts_of: TextsOf, number: int) -> tuple[I64, I64]:
+        texts, rows = texts_of(number)
+        which = pc.index_in(texts, value_set=names)
         own = np.asarray(which.drop_null().combine_chunks(), np.int64)
-        return own, rows + dataset.split_index(split).first_row[number]
+        return own, rows[np.asarray(which.is_valid())] + dataset.split_index(split).first_row[number]
 
     found = {}
     for split in dataset.splits:
@@ -266,19 +280,26 @@ def _build(
             temporary.unlink()
 
 
-def _texts_of(dataset: IndexedDataset, split: str, column: str) -> Callable[[int], pa.ChunkedArray]:
-    """A function from the number of a block to the entities of its rows, as text."""
+def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
+    """A function from the number of a block to entities, as text, and the row of the block that each is of."""
     index, read, nulls = dataset.split_index(split), dataset.block_reader(split), dataset.index.null_values
+    traced = column == TRACES[0] and _are_traced(dataset)
 
-    def texts_of(number: int) -> pa.ChunkedArray:
-        table = read(number, [column])
+    def texts_of(number: int) -> tuple[pa.ChunkedArray, I64]:
+        table = read(number, list(TRACES) if traced else [column])
         if table.num_rows != index.rows[number]:
             raise CorruptShard(
                 f"{index.shards[index.shard_of_block[number]]} block {index.block[number]}: has {table.num_rows} rows,"
                 f" the index says {index.rows[number]}; restore the shard or index the dataset again"
             )
+        if traced:
+            sources, rows = (table[name].combine_chunks() for name in TRACES)
+            sizes = np.asarray(sources.value_lengths().fill_null(0))
+            texts = (each.flatten().cast(pa.large_string()) for each in (sources, rows))
+            joined = pc.binary_join_element_wise(*texts, pa.scalar(":", pa.large_string()))
+            return pa.chunked_array([joined]), np.repeat(np.arange(len(sizes)), sizes)
         try:
-            return as_text(table[column], nulls, f"column {column!r}")
+            return as_text(table[column], nulls, f"column {column!r}"), np.arange(table.num_rows)
         except InputError as error:
             raise InputError(f"{dataset.root}: {error}") from error
 
@@ -290,13 +311,16 @@ def _records(dataset: IndexedDataset, split: str, column: str, parts: int, worke
     index, texts_of = dataset.split_index(split), _texts_of(dataset, split, column)
 
     def look(number: int) -> list[Records]:
-        encoded = texts_of(number).combine_chunks().dictionary_encode()
-        known = np.flatnonzero(np.asarray(encoded.is_valid()))
+        texts, rows = texts_of(number)
+        encoded = texts.combine_chunks().dictionary_encode()
+        rows = rows[np.asarray(encoded.is_valid())]
         codes = np.asarray(encoded.indices.drop_null())
+        if (np.diff(rows) == 0).any():  # a bin may hold several pieces of a chat
+            rows, codes = np.unique(np.stack([rows, codes]), axis=1)
         high, low = hash_texts(_KEY, encoded.dictionary)
-        records = np.empty(len(known), _RECORD)
+        records = np.empty(len(rows), _RECORD)
         records["high"], records["low"] = high[codes], low[codes]
-        records["row"] = known + index.first_row[number]
+        records["row"] = rows + index.first_row[number]
         if parts == 1:
             return [records]
         part_of = _parts_of(records["high"], parts).astype(np.uint16)

@@ -102,6 +102,11 @@ class _Asked:
     ) -> None:
         if not entries:
             raise InputError("open: the list of files is empty; give at least one file, directory or pattern")
+        if "infer" in (types or {}).values():
+            raise SettingsError(
+                "types: infer reads all rows, which is too much for every opening; write the types out once, with"
+                " `headrace init rewrite … --types infer`, and give those"
+            )
         self.types = {name: type_named(word) for name, word in (types or {}).items()}
         self.null_values, self.workers, self.on_progress = tuple(null_values), workers, on_progress
         self.listing = listing = list_files(entries, splits="keep")

@@ -2,30 +2,51 @@
 
 `delta:PATH@VERSION`, `iceberg:PATH@SNAPSHOT` and `lance:PATH@VERSION` name one; without the last part it is the newest
 when it is read. The library says which rows there are, so deleted and replaced ones are absent. What it cannot read,
-such as the deletion vectors of Delta, is refused.
+such as the deletion vectors of Delta, is refused. Where the files of a version are its rows as they are, they are read
+where they lie.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.errors import InputError, MissingExtra
 
 _ADDRESS = re.compile(r"(delta|iceberg|lance):(?://(?=/))?(.+?)(?:@([0-9]+))?", re.DOTALL)
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg", "lance": "lance"}
 _EXTRAS = {"delta": "deltalake", "iceberg": "pyiceberg", "lance": "pylance"}
+LEAST_BYTES = 1 << 20  # of a file on average; smaller ones are copied, many into one
 _METADATA = re.compile(r"v?([0-9]+).*\.metadata\.json", re.DOTALL)
 
 
-def read_snapshot(address: object) -> tuple[str, Any] | None:
-    """Open the snapshot that an address names; None where it names none. Returns words for it, and a table.
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version of a table, of which no row has been read.
 
-    The words hold the kind, the identity that the table gives itself where it has one, and the version. Raises
-    `MissingExtra` where the library is missing, and `InputError` where the table or version is, or cannot be read.
+    name: its kind, the identity that the table gives itself where it has one, and the version. digest: of these, the
+    schema and what the table says of each file that counts; such files are never written again. address: as it was
+    given, with the version. rows: what the library reads. plain: returns the files, in the order of their names, where
+    each is Parquet of the version's very columns and none has deleted rows, so that they are the rows; else None.
+    """
+
+    name: str
+    digest: str
+    address: str
+    rows: Any
+    plain: Callable[[], list[str] | None]
+
+
+def read_snapshot(address: object) -> Snapshot | None:
+    """Open the snapshot that an address names; None where it names none.
+
+    Raises `MissingExtra` where the library is missing, and `InputError` where the table or version is, or cannot be
+    read.
     """
     match = _ADDRESS.fullmatch(str(address)) if isinstance(address, str | PurePath) else None
     path = "" if match is None else os.path.abspath(os.path.expanduser(match[2]))
@@ -39,7 +60,7 @@ def read_snapshot(address: object) -> tuple[str, Any] | None:
     except ImportError as error:
         raise MissingExtra(_LIBRARIES[kind], _EXTRAS[kind]) from error
     try:
-        identity, table = {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
+        found = {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
     except Exception as error:  # each library has families of its own
         if isinstance(error, InputError):
             raise
@@ -48,17 +69,42 @@ def read_snapshot(address: object) -> tuple[str, Any] | None:
             f"{address}: {_LIBRARIES[kind]} cannot read it ({lines[0][:300]}); check the path and the version, or"
             " export it to Parquet"
         ) from error
-    return f"{kind} {identity}", table
+    from headrace.digest import canonical_json, sha256_hex  # settings alone load no data libraries
+
+    name = " ".join([kind, *found.identity, str(found.version)])
+    digest = sha256_hex(canonical_json([name, *found.files]))
+    return Snapshot(name, digest, f"{kind}:{path}@{found.version}", found.rows, found.plain)
 
 
-def _delta(path: str, version: int | None) -> tuple[str, Any]:
+class _Found(NamedTuple):
+    """An opened version. identity: of the table, one word or none; files: what the digest is of, besides the name."""
+
+    identity: list[str]
+    version: int
+    files: list[Any]
+    rows: Any
+    plain: Callable[[], list[str] | None]
+
+
+def _delta(path: str, version: int | None) -> _Found:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
     table = DeltaTable(path, version=version)
-    return f"{table.metadata().id} {table.version()}", table
+    added = pa.table(table.get_add_actions()).select(["path", "size_bytes", "modification_time"])
+    told = sorted(added.to_pylist(), key=lambda each: str(each["path"]))
+
+    def plain_files() -> list[str] | None:
+        if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:  # files are not all of it
+            return None
+        columns = [(field.name, field.type, None) for field in pa.schema(table.schema())]
+        return _plain([(os.path.join(path, each["path"]), each["size_bytes"]) for each in told], columns)
+
+    return _Found([table.metadata().id], table.version(), [table.schema().to_json(), told], table, plain_files)
 
 
-def _iceberg(path: str, version: int | None) -> tuple[str, Any]:
+def _iceberg(path: str, version: int | None) -> _Found:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.table import StaticTable
 
     table = StaticTable.from_metadata(path if os.path.isfile(path) else _newest_metadata(path))
@@ -67,7 +113,24 @@ def _iceberg(path: str, version: int | None) -> tuple[str, Any]:
         known = ", ".join(str(each.snapshot_id) for each in table.snapshots()[-5:]) or "none"
         raise InputError(f"{path}: has no snapshot {'yet' if version is None else version}; the last are {known}")
     scan = table.scan(snapshot_id=snapshot.snapshot_id)
-    return f"{table.metadata.table_uuid} {snapshot.snapshot_id}", scan.to_arrow_batch_reader()
+    tasks = list(scan.plan_files())
+    parts = [
+        [each.file.file_path, each.file.file_size_in_bytes, sorted(one.file_path for one in each.delete_files)]
+        for each in tasks
+    ]
+
+    def plain_files() -> list[str] | None:
+        if any(each.delete_files or each.file.file_format.name != "PARQUET" for each in tasks):
+            return None
+        columns = [
+            (field.name, known.type, str(field.field_id).encode())
+            for field, known in zip(scan.projection().fields, schema_to_pyarrow(scan.projection()), strict=True)
+        ]
+        return _plain(sorted((each.removeprefix("file://"), size) for each, size, _ in parts), columns)
+
+    files = [str(scan.projection()), sorted(parts)]
+    identity = [str(table.metadata.table_uuid)]
+    return _Found(identity, snapshot.snapshot_id, files, scan.to_arrow_batch_reader(), plain_files)
 
 
 def _newest_metadata(path: str) -> str:
@@ -81,8 +144,38 @@ def _newest_metadata(path: str) -> str:
     return os.path.join(directory, numbered[-1][1])
 
 
-def _lance(path: str, version: int | None) -> tuple[str, Any]:
+def _lance(path: str, version: int | None) -> _Found:
     import lance
 
     table = lance.dataset(path, version=version)
-    return str(table.version), table.scanner(scan_in_order=True).to_reader()
+    files = [path, str(table.schema), [str(each.metadata.to_json()) for each in table.get_fragments()]]
+    return _Found([], table.version, files, table.scanner(scan_in_order=True).to_reader(), lambda: None)
+
+
+def _plain(files: Sequence[tuple[str, int]], columns: Sequence[tuple[str, Any, bytes | None]]) -> list[str] | None:
+    """Return the files if each is local Parquet of these columns, and they are worth reading where they lie.
+
+    columns: name and type of each, and the id that a file must give it, if ids decide, which nested columns hide.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from headrace.formats.schema import plain
+
+    if not files or sum(size for _, size in files) < LEAST_BYTES * len(files):
+        return None
+    expected = [(name, plain(kind), key) for name, kind, key in columns]
+    if any(key is not None and pa.types.is_nested(kind) for _, kind, key in expected):
+        return None
+    for path, _ in files:
+        try:
+            own = pq.read_schema(path)
+        except (OSError, pa.ArrowException):
+            return None
+        found = [
+            (field.name, plain(field.type), None if key is None else (field.metadata or {}).get(b"PARQUET:field_id"))
+            for field, (_, _, key) in zip(own, expected, strict=False)
+        ]
+        if len(own) != len(expected) or found != expected:
+            return None
+    return [path for path, _ in files]

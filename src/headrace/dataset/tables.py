@@ -14,14 +14,16 @@ deleted while nobody reads it.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from headrace.dataset.snapshots import read_snapshot
+from headrace.dataset.snapshots import Snapshot, read_snapshot
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _SHARD_ROWS, _GROUP_ROWS = 1 << 20, 1 << 16
 _BATCH_ROWS = 1 << 13  # asked of libraries that make batches on demand
+_LEFTOVER_S = 3600.0  # a temporary directory so old is of a process that was killed
 _WRITTEN_NS = 946_684_800_000_000_000  # the time of every file, as times are part of a source's identity
 _FRAMES = {
     "pandas": {"DataFrame"},
@@ -61,11 +64,15 @@ def _by_split(value: object) -> Mapping[Any, Any] | None:
 def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
     """Replace every table in a value by the directory of its copy; lists and mappings are looked into.
 
-    An address of a snapshot is a table too; see `dataset.snapshots`.
+    An address of a snapshot or of a dataset on the hub is a table too; see `dataset.snapshots` and `dataset.hub`.
     """
     if isinstance(value, str | PurePath):
+        if str(value).startswith("hf:/"):  # a `Path` of an address has one slash less
+            from headrace.dataset.hub import fetched
+
+            return fetched(value, cache_dir)
         snapshot = read_snapshot(value)
-        return value if snapshot is None else keep(snapshot[1], cache_dir, version=snapshot[0])
+        return value if snapshot is None else _opened(snapshot, cache_dir)
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
@@ -75,16 +82,43 @@ def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
     return value
 
 
-def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "") -> Path:
+def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
+    """Return a view of the files of a snapshot where they are its rows, else the copy of these."""
+    from headrace.dataset.local_shards import cache_directory
+    from headrace.dataset.views import is_whole, write_view
+
+    kind, _, path = snapshot.address.partition(":")
+    name = Path(path.rpartition("@")[0]).name or "table"
+    view = cache_directory(cache_dir) / "tables" / f"{kind}--{name}" / snapshot.digest[:40] / name
+    files = None if is_whole(view) else snapshot.plain()
+    if files is not None:
+        shards = {f"part-{number:05d}.parquet": Path(each) for number, each in enumerate(files)}
+        write_view(view, snapshot.address, {"": shards})
+    if files is not None or is_whole(view):
+        return view
+    try:
+        return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=snapshot.digest)
+    except OSError as error:  # what cannot be written is a `StoreError`
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f"{snapshot.address}: a file of it cannot be read ({lines[0][:300]}); it may have been removed, such as by"
+            " VACUUM: give a newer version, or restore the file"
+        ) from error
+
+
+def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "", known_by: str = "") -> Path:
     """Write a table, or tables by split, into the cache, and return the directory of its shards.
 
-    cache_dir: as of `headrace.open`. version: words that are part of what the copy is named by.
+    cache_dir: as of `headrace.open`. version: words that are part of what the copy is named by. known_by: a digest of
+    what the rows depend on; where a table was kept with it and its copy is whole, no row is read.
     Memory is O(row group). Raises `InputError` for tables without columns, splits of
     strange names, and types that Parquet cannot hold, and `StoreError`.
     """
     from headrace.dataset.local_shards import cache_directory
+    from headrace.digest import canonical_json
     from headrace.formats.named_splits import WORDS, is_split_name
     from headrace.storage import local
+    from headrace.storage.places import place_of
 
     named = _by_split(table)
     splits = {"": table} if named is None else dict(named)
@@ -95,6 +129,10 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
             " or give one table"
         )
     home = local.make_directory(cache_directory(cache_dir) / "tables")
+    record = home / f"known-{known_by}.json"
+    copy = _kept(record) if known_by else None
+    if copy is not None:
+        return copy
     made = local.make_directory(local.temporary_for(home / "table"))
     try:
         digest = hashlib.sha256(version.encode())
@@ -110,15 +148,72 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
                 file.rename(file.with_name(f"{word}-{file.name}"))
             for directory in {file.parent for file in files}:
                 local.sync_directory(directory)
+            sizes = _sizes(made)
+            if target.is_dir() and _sizes(target) != sizes:  # a part of it was deleted
+                target.rename(going := local.temporary_for(target))
+                shutil.rmtree(going, ignore_errors=True)
             if not target.is_dir():
                 try:
                     made.rename(target)
                 except OSError:
                     if not target.is_dir():  # else another process was faster
                         raise
+        if known_by:
+            place_of(record).replace(canonical_json({"table": target.name, "sizes": sizes}))
+        _use(target)
         return target
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _sizes(copy: Path) -> dict[str, int]:
+    """Return the size of each shard of a copy."""
+    return {path.relative_to(copy).as_posix(): path.stat().st_size for path in sorted(copy.rglob("*.parquet"))}
+
+
+def _kept(record: Path) -> Path | None:
+    """Return the copy that a record tells of, if every file is there with its size."""
+    try:
+        told = json.loads(record.read_bytes())
+        copy = record.parent / str(told["table"])
+        if told["sizes"] != _sizes(copy):
+            return None
+    except (OSError, ValueError, KeyError):
+        return None
+    _use(copy)
+    return copy
+
+
+def _use(copy: Path) -> None:
+    """Note the time at which a copy is used, as that of its directory."""
+    with suppress(OSError):  # of a cache that others own
+        os.utime(copy)
+
+
+def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:
+    """Remove copies that nobody opened for so long, and what killed writers left; return them, and their bytes."""
+    from headrace.dataset.local_shards import cache_directory
+    from headrace.storage import local
+    from headrace.storage.places import place_of
+
+    home = cache_directory(cache_dir) / "tables"
+    removed: list[Path] = []
+    before, held = time.time() - older_than_s, 0
+    for copy in sorted(home.iterdir()) if home.is_dir() else []:
+        leftover = copy.name.startswith(local.TEMP_PREFIX) and copy.stat().st_mtime < time.time() - _LEFTOVER_S
+        if not copy.is_dir() or not (leftover or (copy.name.startswith("table-") and copy.stat().st_mtime < before)):
+            continue
+        going = local.temporary_for(copy)
+        with local.storing(copy):
+            copy.rename(going)  # whole for readers, or gone
+        held += place_of(going).delete_below() or 0
+        removed.append(copy)
+    gone = {copy.name for copy in removed}
+    for record in sorted(home.glob("known-*.json")) if gone else []:
+        with suppress(OSError, ValueError, KeyError):
+            if json.loads(record.read_bytes())["table"] in gone:
+                record.unlink()
+    return tuple(removed), held
 
 
 def _write(table: object, directory: Path, digest: Any) -> list[Path]:

@@ -9,19 +9,20 @@ shard is 1 in an int64 shard, and 1.0 where another shard holds floats. 0.0 and 
 text, an empty list and a struct of nothing else are all "missing", and the same. A row whose compared columns are all
 missing has no content: its digest is `NOTHING`, and it repeats no other.
 
-Numbers cost six vector operations a value, text about ten for every eight bytes.
+Numbers cost six vector operations a value, and none takes new memory. Texts of up to 12 bytes cost two words of Arrow's
+views, longer ones about seven operations for every eight bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U64, Bools, Ints
+from headrace.arrays import I64, U8, U64, Bools, Ints
 from headrace.draws import GAMMA, MIX_A, mix
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
@@ -30,11 +31,20 @@ LINEAGE = ("source_shard", "source_row")
 NOTHING = 0
 
 _MISSING = np.uint64(0x6E6F7468696E6721)
-_BATCH_ROWS, _NESTED_ROWS = 1 << 15, 1 << 12  # digested together: a column stays in the processor's cache
+_BATCH_ROWS = 1 << 15  # digested together: what is worked in stays in the processor's cache
+_NESTED_ROWS = 1 << 12
 _BATCH_WORDS = 1 << 16  # of text
+_RANGE_ROWS = 15 << 10  # counted together: below 128 KiB an array takes memory that was used before, not new pages
+_PART_ROWS = 256  # of each part that are counted together, at least
+_INLINE = 12  # bytes of a text that stand in an Arrow view itself
+_VIEWED = 1 << 31  # bytes that views cannot reach
 _CHAINED_WORDS = 64  # of a text, up to which texts are digested side by side, word by word
-_FEW_WORDS = 3  # for which texts are not brought into the order of their sizes
+_HALF = np.uint64(32)
 _LOW = np.uint64(3)  # bits of a digest that give way to the number of a split
+
+# Gives the words of the rows from one to another of a column, and which of them are missing, None if none is. The words
+# may stand in the first row of the array, which has room for them twice.
+_Reader = Callable[[int, int, U64], tuple[U64, Bools | None]]
 
 
 def content_columns(names: Sequence[str], roles: Collection[str | None]) -> tuple[str, ...]:
@@ -50,128 +60,190 @@ def row_digests(table: pa.Table) -> U64:
 
     Raises `InputError` for a column whose type has no values to compare.
     """
+    found, begin = np.full(table.num_rows, NOTHING, np.uint64), 0
     if not table.num_columns:
-        return np.full(table.num_rows, NOTHING, np.uint64)
-    nested = any(pa.types.is_nested(kind) for kind in table.schema.types)
-    parts = [np.empty(0, np.uint64)]
-    for batch in table.combine_chunks().to_batches(_NESTED_ROWS if nested else _BATCH_ROWS):
-        digests, held = _chained(batch.columns, batch.schema.names)
-        digests = mix(digests)
-        digests[digests == NOTHING] = 1
-        digests[~held] = NOTHING
-        parts.append(digests)
-    return np.concatenate(parts)
+        return found
+    batch = _NESTED_ROWS if any(pa.types.is_nested(kind) for kind in table.schema.types) else _BATCH_ROWS
+    if max(column.num_chunks for column in table.columns) * (batch >> 2) > table.num_rows:  # many small ones
+        table = table.combine_chunks()
+    spare = np.empty((2, batch), np.uint64)
+    for part in table.to_batches():
+        readers = [_reader(column, name) for column, name in zip(part.columns, part.schema.names, strict=True)]
+        for first in range(0, len(part), batch):
+            stop = min(first + batch, len(part))
+            digests = found[begin + first : begin + stop]
+            held = _chain_all(digests, readers, first, stop, spare[:, : stop - first])
+            digests[digests == NOTHING] = 1
+            if held is not None:
+                digests[~held] = NOTHING
+        begin += len(part)
+    return found
 
 
-def chain(digests: U64, words: U64) -> None:
-    """Take the next word of every row into its digest, in place: a bijection of either, given the other."""
+def chain(digests: U64, words: U64, spare: U64 | None = None) -> None:
+    """Take the next word of every row into its digest, in place: a bijection of either, given the other.
+
+    spare: an array of the same shape to work in.
+    """
     digests += words
     digests *= np.uint64(MIX_A)
-    digests ^= digests >> np.uint64(32)
+    digests ^= np.right_shift(digests, _HALF, out=spare)
 
 
-def _chained(columns: Sequence[pa.Array], names: Sequence[str]) -> tuple[U64, Bools]:
-    """Digest parallel columns, and say which rows hold any value."""
-    count = len(columns[0])
-    digests, held = np.full(count, GAMMA, np.uint64), np.zeros(count, np.bool_)
-    for column, name in zip(columns, names, strict=True):
-        words, missing = _words(column, name)
+def _chain_all(digests: U64, readers: Sequence[_Reader], first: int, stop: int, spare: U64) -> Bools | None:
+    """Digest the rows first..stop-1 of parallel columns, in place; which of them hold any value, None if all do.
+
+    spare: [2, rows] to work in, which stays in the processor's cache.
+    """
+    digests[:] = GAMMA
+    held: Bools | None = np.zeros(stop - first, np.bool_)
+    for read in readers:
+        words, missing = read(first, stop, spare)
         if missing is None:
-            held[:] = True
+            held = None
         else:
             words = np.where(missing, _MISSING, words)
-            held |= ~missing
-        chain(digests, words)
-    return digests, held
+            if held is not None:
+                held |= ~missing
+        chain(digests, words, spare[1])
+    return held
 
 
-def _words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
-    """Give every value a word, equal for equal values; and which are missing, None if none is."""
+def _reader(column: pa.Array, name: str) -> _Reader:
+    """Look at a column once, so that its rows can be read part by part."""
     kind = column.type
-    missing = np.asarray(column.is_null()) if column.null_count else None
-    if pa.types.is_null(kind):
-        return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
     if pa.types.is_floating(kind):
         filled = column.fill_null(float("nan")) if column.null_count else column
-        values = np.asarray(filled.to_numpy(zero_copy_only=False), np.float64) + 0.0  # -0.0 + 0.0 is 0.0
-        return values.view(np.uint64), np.isnan(values) if np.isnan(values.min(initial=0.0)) else None
+        values = filled.to_numpy(zero_copy_only=False)
+
+        def floats(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
+            own = spare[0].view(np.float64)
+            np.add(values[first:stop], 0.0, out=own, dtype=np.float64)  # -0.0 + 0.0 is 0.0
+            return spare[0], np.isnan(own) if np.isnan(own.min(initial=0.0)) else None
+
+        return floats
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        absent = np.asarray(column.is_null()) if column.null_count else None
         if pa.types.is_boolean(kind):
             column = column.cast(pa.int8())
         elif pa.types.is_temporal(kind):
             column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
         numbers = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
-        return numbers.astype(np.uint64 if numbers.dtype.kind == "u" else np.int64, copy=False).view(np.uint64), missing
+        wide = np.uint64 if numbers.dtype.kind == "u" else np.int64
+
+        def integers(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
+            spare[0].view(wide)[:] = numbers[first:stop]
+            return spare[0], None if absent is None else absent[first:stop]
+
+        return integers
+    if pa.types.is_decimal(kind):
+        return _text_reader(column.cast(pa.string()))
+    if pa.types.is_fixed_size_binary(kind):
+        return _text_reader(column.cast(pa.binary()))
+    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _text_reader(column)
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        return lambda first, stop, _: _nested_words(column.slice(first, stop - first), name)
+    raise InputError(f"column {name} is {kind}, which cannot be compared; leave the column out")
+
+
+def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
+    """Give every value a word, equal for equal values; and which are missing, None if none is."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
     if pa.types.is_struct(kind):
         fields = column.flatten()
         if not fields:
             return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
-        words, held = _chained(fields, [f"{name}.{each.name}" for each in kind])
-        return mix(words), ~held
-    if pa.types.is_nested(kind):
-        if pa.types.is_map(kind):
-            offsets = np.asarray(column.offsets, np.int64)
-            part = slice(int(offsets[0]), int(offsets[-1]))
-            items = pa.StructArray.from_arrays([column.keys[part], column.items[part]], ["key", "value"])
-            counts = np.diff(offsets)
-        else:
-            items, counts = column.flatten(), np.asarray(pc.list_value_length(column).fill_null(0), np.int64)
-        words, absent = _words(items, name)
-        words = words if absent is None else np.where(absent, _MISSING, words)
-        return mix(_sums(words, counts) + counts.astype(np.uint64)), counts == 0
-    if pa.types.is_decimal(kind):
-        column = column.cast(pa.string())
-    elif pa.types.is_fixed_size_binary(kind):
-        column = column.cast(pa.binary())
-    elif not (is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise InputError(f"column {name} is {kind}, which cannot be compared; leave the column out")
-    return _text_words(column)
+        readers = [_reader(own, f"{name}.{field.name}") for own, field in zip(fields, kind, strict=True)]
+        words = np.empty(len(column), np.uint64)
+        held = _chain_all(words, readers, 0, len(column), np.empty((2, len(column)), np.uint64))
+        return mix(words), None if held is None else ~held
+    if pa.types.is_map(kind):
+        offsets = np.asarray(column.offsets, np.int64)
+        part = slice(int(offsets[0]), int(offsets[-1]))
+        items = pa.StructArray.from_arrays([column.keys[part], column.items[part]], ["key", "value"])
+        counts = np.diff(offsets)
+    else:
+        items, counts = column.flatten(), np.asarray(pc.list_value_length(column).fill_null(0), np.int64)
+    words, absent = _reader(items, name)(0, len(items), np.empty((2, len(items)), np.uint64))
+    words = words if absent is None else np.where(absent, _MISSING, words)
+    return mix(_sums(words, counts) + counts.astype(np.uint64)), counts == 0
 
 
-def _text_words(texts: pa.Array) -> tuple[U64, Bools]:
-    """Give every text a word, from its bytes taken eight at a time, and its size."""
-    count = len(texts)
-    if not count:
-        return np.empty(0, np.uint64), np.empty(0, np.bool_)
-    absent = np.asarray(texts.is_null()) if texts.null_count else None
+def _text_reader(texts: pa.Array) -> _Reader:
+    """Read a word of each text from its size and its bytes. A text of up to 12 bytes is the two words of its view."""
+    if pa.types.is_string_view(texts.type):
+        texts = texts.cast(pa.large_string())  # rows of views cannot be chosen
+    if texts.null_count:
+        texts = texts.fill_null("" if is_text(texts.type) else b"")
+    if texts.nbytes >= _VIEWED:
+        return lambda first, stop, _: _words_of_many_bytes(texts.slice(first, stop - first))
+    views = texts.cast(pa.binary_view())
+    pairs = np.frombuffer(views.buffers()[1], np.uint64, 2 * len(views), 16 * views.offset).reshape(-1, 2)
+    sizes = pairs.view(np.int32)[:, 0]
+
+    def read(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
+        rows, words = slice(first, stop), spare[0]
+        np.multiply(pairs[rows, 0], np.uint64(MIX_A), out=words)
+        words ^= np.right_shift(words, _HALF, out=spare[1])
+        words += pairs[rows, 1]
+        if sizes[rows].max(initial=0) > _INLINE:
+            long = np.flatnonzero(sizes[rows] > _INLINE)
+            own = texts.slice(first, stop - first)
+            words[long] = _chained_words(own if len(long) == len(own) else own.take(pa.array(long)))
+        return words, sizes[rows] == 0 if sizes[rows].min(initial=1) == 0 else None
+
+    return read
+
+
+def _words_of_many_bytes(texts: pa.Array) -> tuple[U64, Bools | None]:
+    """Give texts the same words where they are more than views can reach."""
+    sizes, words = np.asarray(pc.binary_length(texts), np.int64), np.empty(len(texts), np.uint64)
+    short, long = np.flatnonzero(sizes <= _INLINE), np.flatnonzero(sizes > _INLINE)
+    words[short] = _text_reader(texts.take(pa.array(short)))(0, len(short), np.empty((2, len(short)), np.uint64))[0]
+    words[long] = _chained_words(texts.take(pa.array(long)))
+    return words, sizes == 0
+
+
+def _chained_words(texts: pa.Array) -> U64:
+    """Give every text a word from its size and its bytes, eight at a time."""
     texts = texts.cast(pa.large_binary())
-    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + count + 1]
-    sizes = np.diff(offsets)
-    if absent is not None:
-        sizes[absent] = 0
+    offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, 8 * texts.offset)
     first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(last - first + 8, np.uint8)  # eight bytes more: every word can be read whole
-    if last > first:
-        data[:-8] = np.frombuffer(texts.buffers()[2], np.uint8)[first:last]
-    word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
-    starts, counts = offsets[:-1] - first, (sizes + 7) >> 3
-    most, order = int(counts.max()), None
-    if most > _FEW_WORDS and int(counts.min()) < most:  # those of many words first
-        kinds = _CHAINED_WORDS + 1 - np.minimum(counts, _CHAINED_WORDS + 1).astype(np.uint8)
-        order = np.argsort(kinds, kind="stable")
-        starts, sizes, counts = starts[order], sizes[order], counts[order]
+    data = np.zeros((last - first + 23) // 8, np.uint64)  # a word more: every word can be read whole
+    data.view(np.uint8)[: last - first] = np.frombuffer(texts.buffers()[2], np.uint8)[first:last]
+    starts, sizes = offsets[:-1] - first, np.diff(offsets)
+    kinds = np.minimum((sizes + 7) >> 3, _CHAINED_WORDS + 1).astype(np.uint8)
+    order = np.argsort(np.uint8(_CHAINED_WORDS + 1) - kinds, kind="stable")  # those of many words first
+    starts, sizes = starts[order], sizes[order]
+    longer = np.cumsum(np.bincount(kinds, minlength=_CHAINED_WORDS + 2)[::-1])[::-1]  # texts of so many words or more
     found = sizes.astype(np.uint64)
     found *= np.uint64(GAMMA)
-    for place in range(min(most, _CHAINED_WORDS)):
-        longer = counts > place
-        stop = int(np.count_nonzero(longer))
-        rows = slice(stop) if order is not None or stop == count else np.flatnonzero(longer)
-        own, left = found[rows], sizes[rows] - 8 * place
-        words = word_at[starts[rows] + 8 * place]
-        words <<= (np.maximum(8 - left, 0) << 3).astype(np.uint64)  # what is behind the text
-        chain(own, words)
-        found[rows] = own
-    long = np.flatnonzero(counts > _CHAINED_WORDS)
-    if len(long):
-        found[long] = _long_text_words(word_at, starts[long], sizes[long])
-    found = mix(found)
-    if order is not None:
-        found[order], sizes[order] = found.copy(), sizes.copy()
-    return found, sizes == 0
+    place, right = starts >> 3, ((starts & 7) << 3).astype(np.uint64)
+    left, behind = np.uint64(64) - right, ((-sizes & 7) << 3).astype(np.uint64)
+    words, spare = data.take(place), np.empty_like(found)
+    for number in range(1, min(int(kinds.max()), _CHAINED_WORDS) + 1):
+        rows, ending = slice(int(longer[number])), slice(int(longer[number + 1]), int(longer[number]))
+        place[rows] += 1
+        after = data.take(place[rows])
+        own = words[rows]
+        own >>= right[rows]
+        own |= np.left_shift(after, left[rows], out=spare[rows])
+        own[ending] <<= behind[ending]  # what is behind the text
+        chain(found[rows], own, spare[rows])
+        words = after
+    if longer[_CHAINED_WORDS + 1]:
+        rows = slice(int(longer[_CHAINED_WORDS + 1]))
+        found[rows] = _long_text_words(data.view(np.uint8), starts[rows], sizes[rows])
+    spare[order] = found
+    return mix(spare)
 
 
-def _long_text_words(word_at: U64, starts: I64, sizes: I64) -> U64:
+def _long_text_words(data: U8, starts: I64, sizes: I64) -> U64:
     """Sum the words of texts that differ too much in size to be chained side by side."""
+    word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     found, counts = np.empty(len(starts), np.uint64), (sizes + 7) >> 3
     for part in _parts(counts):
         start, held, size = starts[part], counts[part], sizes[part]
@@ -204,10 +276,17 @@ def _sums(words: U64, counts: I64) -> U64:
     return sums
 
 
-def tagged(digests: U64, split: int | Ints) -> U64:
-    """Put the number of a split, 0 to 3, into the low bits of digests; rows without content are left out."""
-    words: U64 = (digests & ~_LOW | np.asarray(split, np.uint64))[digests != NOTHING]
-    return words
+def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
+    """Put the number of a split, 0 to 3, into the low bits of digests. Rows without content are left out.
+
+    split: of all rows, or of each one; kept: of which rows, None for all.
+    """
+    words: U64 = digests & ~_LOW
+    words |= np.asarray(split, np.uint64)
+    blank = digests == NOTHING
+    if kept is not None:
+        blank |= ~kept
+    return words[~blank] if blank.any() else words
 
 
 @dataclass(frozen=True)
@@ -224,26 +303,30 @@ def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
     words.sort()
     again = np.zeros(len(words), np.bool_)
     again[1:] = words[1:] ^ words[:-1] <= _LOW
-    together = again.copy()
-    together[:-1] |= again[1:]  # of content that stands more than once, the first as well
-    words, begins = words[together], np.flatnonzero(~again[together])
-    lengths = np.diff(np.append(begins, len(words)))
-    code = (words & _LOW).astype(np.int64)
-    first = np.repeat(code[begins], lengths)
-    twice = np.zeros(len(words), np.bool_)
-    twice[1:] = words[1:] == words[:-1]
-    earlier, own = (np.bincount(code[mask], minlength=len(splits)) for mask in (first < code, twice))
+    earlier = own = np.zeros(len(splits), np.int64)
+    if again.any():
+        together = again.copy()
+        together[:-1] |= again[1:]  # of content that stands more than once, the first as well
+        words, begins = words[together], np.flatnonzero(~again[together])
+        lengths = np.diff(np.append(begins, len(words)))
+        code = (words & _LOW).astype(np.int64)
+        first = np.repeat(code[begins], lengths)
+        twice = np.zeros(len(words), np.bool_)
+        twice[1:] = words[1:] == words[:-1]
+        earlier, own = (np.bincount(code[mask], minlength=len(splits)) for mask in (first < code, twice))
     return Repeated(
         {name: int(earlier[place]) for place, name in enumerate(splits) if place},
         {name: int(own[place]) for place, name in enumerate(splits)},
     )
 
 
-def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int = 1 << 23) -> Repeated:
+def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int | None = None) -> Repeated:
     """Count repeats among tagged digests in parts, each ascending, such as mapped files.
 
     A range of digests after the other is counted, of about `most` rows each, so memory does not grow with the rows.
+    Unless it is given, ranges fit into the processor's cache and take a few hundred rows of every part.
     """
+    most = max(_RANGE_ROWS, _PART_ROWS * len(parts)) if most is None else most
     ranges = max(1, -(-sum(map(len, parts)) // most))
     borders = np.array([((number << 62) // ranges) << 2 for number in range(1, ranges)], np.uint64)
     cuts = [[0, *np.searchsorted(part, borders).tolist(), len(part)] for part in parts]

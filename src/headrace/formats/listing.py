@@ -23,7 +23,7 @@ from headrace.formats.detect import DATA_NAMES
 from headrace.formats.foreign import layout_of, refuse_foreign, table_of_file
 from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
 from headrace.formats.partitions import is_partition, partition_of
-from headrace.formats.saved import is_saved, saved_files
+from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
 from headrace.storage.place import Fact, Place
@@ -98,7 +98,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
         keep = splits if len(source) == 1 else "refuse"
         if os.path.isdir(path):
             names, stats, links, told = _directory_files(path)
-            told = _splits(path, names, keep, told)
+            told = _splits(address_of(path) or path, names, keep, told)
             if len(source) == 1 and not links:  # every file once: nothing to compare, whatever their number
                 return _listing(os.path.abspath(path), names, stats, told)
             files = list(_below(path, names, stats, links))
@@ -226,6 +226,7 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[
         found = _looked_at(os.path.join(path, name) for name in names)
         real, files = os.path.realpath(path), list(found)
         links = {name for name, each in zip(names, files, strict=True) if each[1] != os.path.join(real, name)}
+        links = set() if VIEW in top else links  # the hub's cache keeps files of equal bytes once, and both are data
         return names, [stat for _, _, stat in files], links, _told(saved)
     refuse_foreign(Path(path), top)
     inside, inside_stats, inside_links = _in_partitions(path, others)

@@ -4,11 +4,15 @@ A `Dataset` is a folder whose state.json lists Arrow files. Others that lie besi
 shards of an earlier save, are not rows. A `DatasetDict` is a folder whose dataset_dict.json names the splits, and each
 split is a `Dataset` in a folder of that name. The features in dataset_info.json say how to show values, such as the
 names of classes; the types of the columns are those of the Arrow files, so they are not needed to read rows.
+
+A view of a commit on the hub or of a version of a table (see `dataset.views`) is read in the same way: its record lists
+the files of each split.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -18,25 +22,31 @@ from headrace.errors import InputError
 from headrace.formats.detect import Kind, kind_of_name, reading
 from headrace.formats.foreign import layout_of
 
+VIEW = ".view.json"  # the record of a view
+_IN_VIEW = re.compile(r"(.*/(?:hub|tables)/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
 _DICT, _STATE = "dataset_dict.json", "state.json"
 _ONE_NAME = re.compile(r"[^/\\\0.][^/\\\0]*")
 _INDICES = ("_indices_data_files", "_indices_files")
 
 
 def is_saved(directory: Path, names: Collection[str]) -> bool:
-    """Check whether `save_to_disk` wrote a directory. names: of its entries."""
+    """Check whether `save_to_disk` wrote a directory, or it is a view. names: of its entries."""
+    if VIEW in names:
+        return True
     layout = layout_of(directory, names)
     return layout is not None and layout.files == "saved"
 
 
 def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]] | None:
-    """List the files of each split of a folder that `save_to_disk` wrote; None for any other directory.
+    """List the files of each split of a folder that `save_to_disk` wrote, or of a view; None for any other directory.
 
     The files are relative to the directory, with forward slashes. A `Dataset` is one split, called "". Raises
     `InputError` where the folder is damaged, or says something of its rows that is not read.
     """
     if not is_saved(directory, names):
         return None
+    if VIEW in names:
+        return dict(_object(directory / VIEW)["splits"])
     if _STATE in names:
         return {"": _listed(directory)}
     path = directory / _DICT
@@ -46,6 +56,22 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
     if not splits or len(set(splits)) < len(splits):
         raise InputError(f"{path}: splits is {splits!r}; each split must stand there once, save the dataset again")
     return {split: [f"{split}/{name}" for name in _listed(directory / split)] for split in splits}
+
+
+def view_of(path: str | Path) -> Path | None:
+    """Return the view that a path is or lies in, a directory whose parent is called like the version."""
+    match = _IN_VIEW.fullmatch(str(path))
+    return Path(match[1]) if match is not None and os.path.isfile(os.path.join(match[1], VIEW)) else None
+
+
+def address_of(path: str | Path) -> str | None:
+    """Return the address, with its version, of a view or of a file on the hub in one; None for other paths."""
+    view = view_of(path)
+    if view is None:
+        return None
+    address = str(_object(view / VIEW)["address"])
+    name = Path(path).relative_to(view).as_posix()
+    return address if name == "." else f"{address.partition('@')[0]}@{name}"
 
 
 def _listed(directory: Path) -> list[str]:

@@ -7,10 +7,20 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+INFER = "infer"
+ALL_COLUMNS = "*"  # types={"*": "infer", "zip": "text"}
+
+
+def asks_to_infer(types: object) -> bool:
+    """Tell whether types are to be inferred from the source: the word itself, or a mapping with it for all others."""
+    return types == INFER or (isinstance(types, Mapping) and types.get(ALL_COLUMNS) == INFER)
+
 
 def _known(types: Mapping[str, str]) -> Mapping[str, str]:
     from headrace.formats.schema import type_named  # settings alone load no data libraries
 
+    if asks_to_infer(types):
+        raise ValueError("types of joined features are not inferred; name them, e.g. balance=float64")
     for word in types.values():
         type_named(word)
     return dict(sorted(types.items()))

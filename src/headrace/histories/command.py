@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,16 +113,21 @@ def decode(
 ) -> None:
     """Print the measurements of a shard: src_addr, dst_addr, event_time (epoch seconds), rtt (ms or null), part.
 
+    Histories of texts, or with value columns, have the columns that their settings name.
+
     Example:  headrace histories decode out/splits/train/part-00000.array_record --json
     """
+    from headrace.histories.measurements import columns_of_run, read_shard
     from headrace.histories.shard_file import decode_shard
 
     if not shard.is_file():
         raise InputError(f"{shard}: no such file; give a shard, e.g. out/splits/train/part-00000.array_record")
-    for number, measurement in enumerate(decode_shard(shard)):
-        if limit is not None and number >= limit:
-            return
-        record = asdict(measurement)
+    columns = columns_of_run(shard.resolve().parents[2])
+    records: Iterable[dict[str, Any]] = map(asdict, decode_shard(shard))
+    if columns is not None and (columns.dictionaries or columns.config.get("values")):
+        records = chain.from_iterable(batch.to_pylist() for batch in read_shard(shard, columns, str(shard)))
+    for record in islice(records, limit):
+        record = {name: each.isoformat() if isinstance(each, datetime) else each for name, each in record.items()}
         if as_json:
             emit(record)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
 
-Kind = Literal["address", "number"]
+Kind = Literal["address", "number", "text"]
+VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
 BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]
 
 # What a measurement costs in memory while its partition is sorted and encoded.
 WORKING_BYTES = 256
+MOST_VALUES = 16  # columns whose tokens are still one field of a measurement
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 
 
@@ -31,6 +33,13 @@ def _as_bytes(value: object) -> object:
     if match is None:
         return value
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def _known_types(types: Mapping[str, str]) -> Mapping[str, str]:
+    for name, word in types.items():
+        if word not in VALUE_TYPES:
+            raise ValueError(f"values has {name}={word}, which is not a type; choose one of {', '.join(VALUE_TYPES)}")
+    return dict(sorted(types.items()))
 
 
 Bytes = Annotated[int, BeforeValidator(_as_bytes)]
@@ -43,7 +52,7 @@ class Histories(RecipeSettings):
     """
 
     recipe_name: ClassVar[str] = "histories"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"),)
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("duplicates", "content"), ("values",), ("null_values",))
 
     source: Places = Field(
         min_length=1, description="Files, directories or glob patterns; shards and rows in any order."
@@ -53,7 +62,9 @@ class Histories(RecipeSettings):
         "column", description="Where the entity is; file_name: the name of its file, without extension."
     )
     entity_kind: Kind = Field(
-        "address", description="What an entity is: an IPv4 or IPv6 address, or a number below 2³²."
+        "address",
+        description="What an entity is: an IPv4 or IPv6 address, a number below 2³², or any text or number as text, "
+        "through a dictionary in the run.",
     )
     time: str = Field("event_time", min_length=1, description="Column of the time.")
     time_format: Names = Field(
@@ -64,11 +75,19 @@ class Histories(RecipeSettings):
     )
     peer: str | None = Field(None, description="Column of the other end; none unless given.")
     peer_kind: Kind = Field("address", description="What a peer is.")
-    value: str = Field("rtt", min_length=1, description="Column of the latency.")
+    value: str | None = Field(
+        "rtt", min_length=1, description="Column of the latency; none unless given beside values."
+    )
+    values: Annotated[Mapping[str, str], AfterValidator(_known_types)] = Field(
+        default_factory=dict,
+        description="More columns of a measurement and their types: int8 to int64, float32, float64 or category, e.g. "
+        "price=float32.",
+    )
     value_unit: Literal["us", "ms", "s"] = Field("ms", description="Unit of the latency.")
     missing: ValueRule = Field("failed", description="What nulls and NaN are; drop: dropped and counted.")
     negative: ValueRule = Field("failed", description="What values below 0 are.")
     zero: Literal["value", "failed", "drop", "error"] = Field("value", description="What 0 is; value: a latency.")
+    null_values: Names = Field((), description="Texts that mean null, as an empty text does; e.g. NA.")
     bad_rows: BadRows = Field(
         "error", description="Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
     )
@@ -118,11 +137,24 @@ class Histories(RecipeSettings):
             raise ValueError("time_format is empty; give at least one")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_latency_beside_values(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("values") and "value" not in given:
+            return {**given, "value": None}
+        return given
+
     @model_validator(mode="after")
     def _consistent(self) -> Histories:
         names = self.columns()
         if len(set(names)) < len(names):
-            raise ValueError(f"columns are {', '.join(names)}; entity, time, peer and value must differ")
+            raise ValueError(f"columns are {', '.join(names)}; entity, time, peer, value and values must differ")
+        if self.value is None and not self.values:
+            raise ValueError(
+                "there is neither value nor values; give a latency, or other columns such as price=float32"
+            )
+        if len(self.values) > MOST_VALUES:
+            raise ValueError(f"values has {len(self.values)} columns; give at most {MOST_VALUES}")
         if self.peer is None and self.peer_kind != "address":
             raise ValueError(f"peer_kind is {self.peer_kind!r} and there is no peer; give peer, or leave it out")
         known = self.columns()[self.entity_from == "column" :]
@@ -139,12 +171,27 @@ class Histories(RecipeSettings):
     def columns(self) -> list[str]:
         """Name the columns that are read."""
         entity = [self.entity] if self.entity_from == "column" else []
-        return [*entity, self.time, *([] if self.peer is None else [self.peer]), self.value]
+        optional = [name for name in (self.peer, self.value) if name is not None]
+        return [*entity, self.time, *optional, *self.values]
+
+    def dictionaries(self) -> dict[str, str]:
+        """Name the dictionaries of texts, and the column whose texts each has."""
+        kinds = (("entity", self.entity_kind, self.entity), ("peer", self.peer_kind, self.peer or ""))
+        found = {role: column for role, kind, column in kinds if kind == "text"}
+        for number, (name, kind) in enumerate(self.values.items()):
+            if kind == "category":
+                found[f"value-{number:02d}"] = name
+        return found
 
     @property
     def slab_rows(self) -> int:
         """Give the measurements of an average partition; one of up to twice as many is sorted in memory."""
-        return max(1, self.memory_limit // (16 * WORKING_BYTES))
+        return max(1, self.memory_limit // (16 * self.working_bytes))
+
+    @property
+    def working_bytes(self) -> int:
+        """Give what a measurement costs in memory while its partition is sorted and encoded."""
+        return WORKING_BYTES + 32 * len(self.values)
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work in the run directory; see `headrace.prepare`."""

@@ -21,6 +21,7 @@ from headrace.dataset.contents import names_told, repeats_told
 from headrace.draws import GAMMA, mix
 from headrace.formats.content import NOTHING, Repeated, tagged
 from headrace.histories.codec.rows import Measurements
+from headrace.histories.codec.values import mixed_values
 from headrace.histories.config import Histories
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.run.repeats import keep_words
@@ -29,12 +30,16 @@ REASON = "duplicate"
 _AT_ONCE = 1 << 15  # measurements that are hashed at a time, so that they stay in the processor's memory
 
 
-def content_sums(settings: Histories, seconds: I64, peer: U64 | None, codes: U16, starts: I64) -> U64:
+def content_sums(
+    settings: Histories, seconds: I64, peer: U64 | None, codes: U16, starts: I64, values: U64 | None = None
+) -> U64:
     """Sum a hash of what is compared of each measurement, row by row: uint64 [R].
 
-    seconds, peer, codes [N]: of the measurements, peer from `mixed_peers`; starts [R]: where the rows begin.
+    seconds, peer, codes [N]: of the measurements, peer from `mixed_peers`; starts [R]: where the rows begin; values
+    [N, K]: words of the value columns.
     """
     names = settings.compared()
+    held = [] if values is None else [number for number, name in enumerate(settings.values) if name in names]
     hashes = np.empty(len(codes), np.uint64)
     for first in range(0, len(codes), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
@@ -44,6 +49,8 @@ def content_sums(settings: Histories, seconds: I64, peer: U64 | None, codes: U16
             words |= codes[part]
         if peer is not None and settings.peer in names:
             words += peer[part]
+        if values is not None and held:
+            words += mixed_values(values[part][:, held])
         words += np.uint64(GAMMA)  # all zeros must not count for nothing
         hashes[part] = mix(words)
     return np.add.reduceat(hashes, starts) if len(starts) else np.zeros(0, np.uint64)
@@ -71,9 +78,9 @@ class Contents:
         self._sums, self.counts = np.zeros(entities, np.uint64), np.zeros(entities, np.int64)
         self.first = np.full(entities, np.iinfo(np.int64).max)
 
-    def add(self, rows: Measurements, entity: I64, peer: U64 | None) -> None:
-        """Take rows. entity [R]: of each row; peer [N]: of each measurement, from `mixed_peers`."""
-        sums = content_sums(self._settings, rows.times, peer, rows.codes, rows.starts)
+    def add(self, rows: Measurements, entity: I64, peer: U64 | None, values: U64 | None = None) -> None:
+        """Take rows. entity [R]: of each row; peer [N]: of each measurement, from `mixed_peers`; values [N, K]."""
+        sums = content_sums(self._settings, rows.times, peer, rows.codes, rows.starts, values)
         np.add.at(self._sums, entity, sums)
         np.add.at(self.counts, entity, np.diff(rows.starts, append=len(rows.times)))
         np.minimum.at(self.first, entity, rows.times[rows.starts])

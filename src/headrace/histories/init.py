@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import Look, known, look, named, number_share
+from headrace.cli.init.look import NULLS, Look, known, look, named, number_share
 from headrace.cli.init.times import time_forms
 from headrace.errors import SettingsError
 from headrace.formats.detect import stem_of_name
 from headrace.formats.source import survey
 from headrace.formats.text_columns import as_text
-from headrace.histories.codec.addresses import KINDS, Kind, parse
-from headrace.histories.config import Histories
+from headrace.histories.codec.addresses import Kind, parse
+from headrace.histories.config import MOST_VALUES, Histories
 from headrace.histories.parse import Dropped, Place, parse_chunk
 
 _FILES, _ROWS = 64, 1 << 14
@@ -32,7 +32,27 @@ _ENTITIES = ("src_addr", "source", "src", "probe", "prb", "sensor", "device", "f
 _PEERS = ("dst_addr", "destination", "dest", "dst", "peer", "target", "remote", "server", "anchor", "to_")
 _VALUES = ("rtt", "latency", "delay", "ping", "response", "elapsed", "duration", "value")
 _UNITS = {"us": ("_us", "_usec", "_micros"), "ms": ("_ms", "_msec", "_millis"), "s": ("_s", "_sec", "_seconds")}
+_ENTITY_TEXTS = (
+    *("customer", "user", "visitor", "session", "account", "member", "patient", "tail", "aircraft", "vehicle", "card"),
+    *("sensor", "device", "client", "operator", "opid", "entity"),
+)
+_PEER_TEXTS = (
+    "item",
+    "product",
+    "stock",
+    "sku",
+    "page",
+    "url",
+    "merchant",
+    "article",
+    "dest",
+    "destination",
+    "airport",
+)
+_FEW = 0.5  # of the rows: with more distinct texts a column is no category
 _MOST = 0.9  # of the distinct values: more that cannot be read, and it is no column of addresses
+
+_PARSED: tuple[Kind, ...] = ("address", "number")
 
 Found = tuple[dict[str, Any], str]  # settings, and words about them
 
@@ -53,12 +73,20 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
     entity, entity_words = _find_entity(seen, asked.entity, free)
     free = [each for each in free if each != entity.get("entity")]
     peer, peer_words = _find_peer(seen, asked.peer, free)
-    value, value_words = _find_value(seen, asked.value, [each for each in free if each != peer.get("peer")])
+    free = [each for each in free if each != peer.get("peer")]
+    value, value_words = (
+        _find_value(seen, asked.value, free) if asked.value or entity.get("entity_kind") != "text" else ({}, "")
+    )
+    types, values_words = _find_values(seen, [each for each in free if each != value.get("value")])
+    if not value and not types:
+        raise SettingsError(f"{seen.names[0]}: no column holds values; give --value, {_one_of(free)}")
+    values: dict[str, Any] = {"values": Aside(types) if value else types} if types else {}
     source = {"source": asked.source if len(asked.source) > 1 else asked.source[0]}
 
     about = (
         f"{len(seen.names):,} files, {seen.bytes / 1e6:,.1f} MB; looked at {rows:,} rows of {len(seen.tables):,}; "
-        f"entity {entity.get('entity', 'the name of the file')}, time {time['time']}, value {value['value']}"
+        f"entity {entity.get('entity', 'the name of the file')}, time {time['time']}, "
+        + (f"value {value['value']}" if value else f"values {_some(list(types), 8)}")
     )
     sections = [
         Section(
@@ -70,9 +98,19 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
         Section(entity_words, entity),
         Section(time_words, time),
         Section(peer_words, peer),
-        Section(value_words, {**value, "missing": "failed", "negative": "failed", "zero": "value"}),
+        *(
+            [Section(value_words, {**value, "missing": "failed", "negative": "failed", "zero": "value"})]
+            if value
+            else []
+        ),
+        *([Section(values_words, values)] if values else []),
     ]
-    dropped = _try(seen, Histories(**source, **time, **entity, **peer, **value, bad_rows="drop"))
+    settings = {**source, **time, **entity, **peer, **value, **({} if value else values)}
+    read = [each for each in settings.values() if isinstance(each, str) and each in seen.columns]
+    if any(seen.holds(name, NULLS) for name in (*read, *({} if value else types))):
+        settings["null_values"] = list(NULLS)
+        sections.append(Section("Texts that mean missing.", {"null_values": list(NULLS)}))
+    dropped = _try(seen, Histories(**settings, bad_rows="drop"))
     if dropped.rows:
         told = "; ".join(
             f"{word.replace('_', ' ')}: {dropped.rows[word]:,}, first {where}" for word, where in dropped.first.items()
@@ -147,25 +185,49 @@ def _find_entity(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
     if asked is None:
         best = _address_columns(seen, free, _ENTITIES)
         best = [each for each in best if not named(each, _PEERS) or named(each, _ENTITIES[:-2])] or best
+        best = best or sorted(
+            (each for each in free if named(each, _ENTITY_TEXTS)), key=lambda each: -named(each, _ENTITY_TEXTS)
+        )
         name = best[0] if best else None
     if name is not None:
         return _address_column(seen, name, "entity", "number the entities"), f"Whose history it is: {name}."
-    for kind in KINDS:
+    words = f"Every file is one entity, named as the file: {len(stems):,}, e.g. {stems[0]}."
+    for kind in _PARSED:
         if parse(pa.array(stems), kind).readable.all() and (len(stems) > 1 or asked is not None):
-            words = f"Every file is one entity, named as the file: {len(stems):,}, e.g. {stems[0]}."
             return {"entity_from": "file_name"} | ({} if kind == "address" else {"entity_kind": kind}), words
+    if asked is not None:
+        return {"entity_from": "file_name", "entity_kind": "text"}, words
     raise SettingsError(
-        f"{seen.names[0]}: no column holds addresses or numbers of entities, and names of files are none "
-        f"({stems[0]!r}); give --entity, {_one_of(free)}"
+        f"{seen.names[0]}: no column is the entity for certain, and names of files are none ({stems[0]!r}); give "
+        f"--entity, {_one_of(free)}"
     )
 
 
 def _find_peer(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
-    name = asked or next(iter(_address_columns(seen, free, _PEERS)), None)
+    name = asked or next(iter([*_address_columns(seen, free, _PEERS), *_called(free, _PEER_TEXTS)]), None)
     if name is None:
         return {}, "No column of the other end: rows take 6 bytes a measurement."
     found = _address_column(seen, name, "peer", "leave it out")
     return found, f"The other end: {name}. Without it rows take 6 bytes a measurement."
+
+
+def _find_values(seen: Look, free: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Suggest types for the other columns that all files have; texts that hardly repeat are left out."""
+    types: dict[str, str] = {}
+    for name in free:
+        kind, values = seen.columns[name].kind, _numbers(seen, name)
+        there = values[np.isfinite(values)]
+        if kind == "number" and len(there):
+            whole = bool((there == np.floor(there)).all())
+            small = whole and bool((np.abs(there) < 1 << 31).all())
+            types[name] = "int32" if small else "int64" if whole else "float32"
+        elif kind == "text" and 0 < len(_texts(seen, name)) <= _FEW * sum(len(table) for _, table in seen.tables):
+            types[name] = "category"
+    types = dict(list(types.items())[:MOST_VALUES])
+    return types, (
+        "Other columns of a measurement. Integers are kept whole, float32 has 7 digits (float64 15), and categories "
+        "have a dictionary in the run. Leave out what is not needed."
+    )
 
 
 def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
@@ -193,6 +255,11 @@ def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
     return {"value": name, "value_unit": unit or "ms"}, words
 
 
+def _called(names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Columns that are called by one of these words, best first."""
+    return sorted((each for each in names if named(each, words)), key=lambda each: -named(each, words))
+
+
 def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Columns that may be entities or peers, best first. Numbers count only where the name says so."""
     kinds = {name: _kind_of(seen, name) for name in names}
@@ -201,14 +268,10 @@ def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> 
 
 
 def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[str, Any]:
-    """Suggest the settings of a column of entities or peers."""
-    kind = _kind_of(seen, name)
-    if kind is None:
-        example = next(iter(_texts(seen, name).to_pylist()), "")
-        raise SettingsError(
-            f"{seen.names[0]}: column {name!r} holds neither addresses nor whole numbers below 2^32, e.g. {example!r}; "
-            f"give another --{role}, or {otherwise}"
-        )
+    """Suggest the settings of a column of entities or peers: what is neither an address nor a number is a text."""
+    kind = _kind_of(seen, name) or "text"
+    if pa.types.is_nested(_parts(seen, name)[0].type):
+        raise SettingsError(f"{seen.names[0]}: column {name!r} is nested; give another --{role}, or {otherwise}")
     return {role: name} | ({} if kind == "address" else {f"{role}_kind": kind})
 
 
@@ -218,7 +281,7 @@ def _kind_of(seen: Look, name: str) -> Kind | None:
         texts = _texts(seen, name)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, SettingsError):
         return None
-    return next((kind for kind in KINDS if len(texts) and parse(texts, kind).readable.mean() >= _MOST), None)
+    return next((kind for kind in _PARSED if len(texts) and parse(texts, kind).readable.mean() >= _MOST), None)
 
 
 def _texts(seen: Look, name: str) -> pa.Array:

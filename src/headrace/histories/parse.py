@@ -8,16 +8,17 @@ and counted, as the settings say. Text is parsed once per distinct value of a ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I8, I64, Bools
+from headrace.arrays import F64, I8, I64, U64, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_in_turn
@@ -25,12 +26,15 @@ from headrace.formats.detect import stem_of_name
 from headrace.formats.schema import few, hint, is_text
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.formats.write import Written
 from headrace.histories.codec import addresses
 from headrace.histories.codec.addresses import Addresses, Kind
-from headrace.histories.codec.rows import Codes, encode_latencies
+from headrace.histories.codec.latencies import Codes, encode_latencies
+from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
+from headrace.histories.dictionary import ShardTexts, hash_ids, hashed_addresses
+from headrace.histories.failures import Failed, count_failed
 from headrace.histories.piece import Parsed, PieceWriter, hash_entities, sampled
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import created, storing
@@ -65,18 +69,26 @@ class Place:
 
 @dataclass(frozen=True)
 class Coded:
-    """A column of addresses: distinct ones, and of each row its place among them, −1 null, −2 unreadable: int64 [N]."""
+    """A column of addresses: distinct ones, and of each row its place among them, −1 null, −2 unreadable: int64 [N].
+
+    texts: what they are hashes of, None where they are addresses or numbers.
+    """
 
     distinct: Addresses
     place: I64
+    texts: pa.Array | None = None
 
 
 @dataclass
 class Dropped:
-    """Rows that are no measurements: reason → rows, and reason → where the first of them is and what it holds."""
+    """Rows that are no measurements: reason → rows, and reason → where the first of them is and what it holds.
+
+    failed: of measurements that failed, reason → rows, where the first of them is, and the first values.
+    """
 
     rows: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Failed] = field(default_factory=dict)
 
 
 def parse_chunk(
@@ -86,28 +98,43 @@ def parse_chunk(
 
     Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
     """
-    n = len(rows)
+    n, given = len(rows), table
+    if settings.null_values:
+        table = pa.table({name: nulled(table[name], settings.null_values) for name in table.column_names})
     reason = np.zeros(n, np.int8)  # 0: a measurement, k: REASONS[k - 1]
-    blame = partial(_blame, reason)
+    of_column = np.zeros(n, np.int8)  # 0: of the latency, k: of the k-th of the value columns
+
+    def blame(mask: Bools, word: str, column: int = 0) -> None:
+        of_column[mask & (reason == 0)] = column
+        _blame(reason, mask, word)
+
     micros = _times(table[settings.time], settings, blame)
+    coded = partial(code_addresses, seed=settings.seed, null_values=settings.null_values, compiled=compiled)
     if settings.entity_from == "file_name":
-        own = addresses.parse(pa.array([place.stem]), settings.entity_kind)
-        entity = Coded(own, np.full(n, 0 if own.readable[0] else -2))
+        own = coded(pa.chunked_array([[place.stem]]), settings.entity_kind, "file name")
+        entity = Coded(own.distinct, np.full(n, own.place[0]), own.texts)
     else:
-        entity = code_addresses(table[settings.entity], settings.entity_kind, settings.entity, compiled=compiled)
+        entity = coded(table[settings.entity], settings.entity_kind, settings.entity)
     blame(entity.place == -1, "null_entity")
     blame(entity.place == -2, "unreadable_entity")
     peer = None
     if settings.peer is not None:
-        peer = code_addresses(
-            table[settings.peer], settings.peer_kind, settings.peer, compiled=compiled, repeats="stay"
-        )
+        peer = coded(table[settings.peer], settings.peer_kind, settings.peer, repeats="stay")
         blame(peer.place == -1, "null_peer")
         blame(peer.place == -2, "unreadable_peer")
-    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason, compiled=compiled)
+    if settings.value is None:
+        codes = Codes(np.zeros(n, np.uint16), 0)
+    else:
+        numbers = _numbers(table[settings.value], settings.value, blame)
+        codes = _codes(numbers, settings, reason, compiled=compiled)
+    more, categories = _values(table, settings, blame, coded)
+    if settings.value is not None:
+        count_failed(numbers, codes.codes, reason, (rows, place.name), dropped.failed)
     if reason.any():
-        _settle(table, rows, place, settings, reason, dropped)
+        _settle(given, rows, place, settings, (reason, of_column), dropped)
     keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
+    of_texts = {"entity": entity, **({} if peer is None else {"peer": peer}), **categories}
+    texts = {role: _used(each, keep) for role, each in of_texts.items() if each.texts is not None}
     return Parsed(
         micros[keep],
         codes.codes[keep],
@@ -116,7 +143,70 @@ def parse_chunk(
         None if peer is None else peer.distinct,
         None if peer is None else peer.place[keep],
         codes.clamped,
+        None if more is None else more[keep],
+        texts,
     )
+
+
+def _used(coded: Coded, keep: slice | I64) -> pa.Array:
+    """Give the texts that the rows that are kept have."""
+    assert coded.texts is not None
+    place = coded.place[keep]
+    return coded.texts.take(pa.array(np.flatnonzero(np.bincount(place[place >= 0], minlength=len(coded.texts)))))
+
+
+def _values(
+    table: pa.Table, settings: Histories, blame: Any, coded: Callable[..., Coded]
+) -> tuple[U64 | None, dict[str, Coded]]:
+    """Read the value columns as words, uint64 [N, K]; and those of categories by their dictionaries."""
+    if not settings.values:
+        return None, {}
+    roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
+    words, categories = np.zeros((table.num_rows, len(settings.values)), np.uint64), {}
+    for number, (name, kind) in enumerate(settings.values.items()):
+        if kind == "category":
+            found = categories[roles[name]] = coded(table[name], "text", name)
+            hashes = np.append(found.distinct.words()[:, 0], np.uint64(0))
+            words[:, number] = hashes[found.place]  # the last is that of a missing one
+            continue
+        stored, own = stored_type(kind), partial(blame, column=number + 1)
+        if stored.kind == "f":
+            values = _numbers(table[name], name, own)
+            own(np.isinf(values), "unreadable_value")
+            with np.errstate(over="ignore"):
+                values = values.astype(stored)
+            own(np.isinf(values), "unreadable_value")
+        else:
+            values = _integers(table[name], name, stored, own)
+        words[:, number] = as_words(values)
+    return words, categories
+
+
+def _integers(column: pa.ChunkedArray, name: str, stored: np.dtype[Any], blame: Any) -> npt.NDArray[Any]:
+    """Read whole numbers, the least of the type where there is none: [N] of this type."""
+    import polars as pl
+
+    column = nulled(column, ("",))
+    missing = np.asarray(pc.is_null(column, nan_is_null=True), np.bool_)
+    values = pl.Series(name, column)
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+        whole = values.cast(pl.Int64, strict=False)
+        floats = values.cast(pl.Float64, strict=False)
+    elif values.dtype.is_numeric() or values.dtype == pl.Boolean:
+        floats, whole = values, values.cast(pl.Int64, strict=False)
+    else:
+        raise _no_numbers(column, name)
+    if floats.dtype.is_decimal():
+        floats = floats.cast(pl.Float64)
+    if floats.dtype.is_float():  # whole numbers may be written as 3.0
+        whole = whole.fill_null(floats.cast(pl.Int64, strict=False))
+        whole = pl.select(pl.when(floats.fill_nan(None) == whole.cast(pl.Float64)).then(whole)).to_series()
+    limits = np.iinfo(stored)
+    found = whole.fill_null(limits.min).to_numpy()
+    outside = (found <= limits.min) | (found > limits.max)
+    blame(outside & ~missing, "unreadable_value")
+    return np.where(outside, limits.min, found).astype(stored)
 
 
 def code_addresses(
@@ -124,26 +214,31 @@ def code_addresses(
     kind: Kind,
     name: str,
     *,
+    seed: int = 0,
+    null_values: Sequence[str] = (),
     compiled: bool = False,
     repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
     """Code a column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
 
-    compiled: addresses by numba. Plain texts are then parsed row by row, which is faster than finding out which are
-    distinct; with repeats="stay", or where hardly any repeat, it is not found out, and addresses may come more than
-    once.
+    seed: of the hashes of texts; null_values: texts that are null. compiled: addresses by numba. Plain texts are then
+    parsed row by row, which is faster than finding out which are distinct; with repeats="stay", or where hardly any
+    repeat, it is not found out, and addresses may come more than once.
     """
     if compiled and kind == "address" and is_text(column.type):
         return _code_texts(column, name, repeats)
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
-    texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
+    texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, f"column {name!r}").combine_chunks()
     filled = pc.fill_null(texts, "") if texts.null_count else texts
     if compiled and kind == "address":
         from headrace.histories.codec.text_kernels import parse_texts
 
         read = Addresses(*parse_texts(filled))
+    elif kind == "text":
+        read = hashed_addresses(hash_ids(filled, seed))
+        read.family[np.asarray(texts.is_null(), np.bool_)] = 0
     else:
         read = addresses.parse(filled, kind)
     readable = np.flatnonzero(read.readable)
@@ -153,7 +248,8 @@ def code_addresses(
     places[-1] = -1  # rows that are null themselves
     at = encoded.indices
     at = np.asarray((pc.fill_null(at, len(texts)) if at.null_count else at).to_numpy(), np.int64)
-    return Coded(read if len(readable) == len(read) else read.take(readable), places[at])
+    own = texts.take(pa.array(readable)) if kind == "text" else None
+    return Coded(read if len(readable) == len(read) else read.take(readable), places[at], own)
 
 
 def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay"]) -> Coded:
@@ -204,7 +300,7 @@ def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
     return micros
 
 
-def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
+def _numbers(column: pa.ChunkedArray, name: str, blame: Any) -> F64:
     """Read the values as they are written, NaN where there is none: float64 [N]."""
     if is_text(column.type):
         import polars as pl
@@ -217,10 +313,12 @@ def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
         try:
             values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise InputError(
-                f"column {settings.value!r} is {column.type}, which is not a number; name a column of numbers"
-            ) from None
+            raise _no_numbers(column, name) from None
     return np.asarray(values, np.float64)
+
+
+def _no_numbers(column: pa.ChunkedArray, name: str) -> InputError:
+    return InputError(f"column {name!r} is {column.type}, which is not a number; name a column of numbers")
 
 
 def _blame(reason: I8, mask: Bools, word: str) -> None:
@@ -252,8 +350,15 @@ def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = Fal
     return encode_latencies(np.rint(usable), failed)
 
 
-def _settle(table: pa.Table, rows: I64, place: Place, settings: Histories, reason: I8, dropped: Dropped) -> None:
-    """Count the rows that go, or raise for the first row that is an error."""
+def _settle(
+    table: pa.Table, rows: I64, place: Place, settings: Histories, blamed: tuple[I8, I8], dropped: Dropped
+) -> None:
+    """Count the rows that go, or raise for the first row that is an error. blamed: reasons, and value columns, [N]."""
+    reason, of_column = blamed
+
+    def tell(row: int, word: str) -> str:
+        return _tell(table, (row, int(rows[row]) + 1, int(of_column[row])), place, settings, word)
+
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
     refused = np.array([False, *(rules.get(word, settings.bad_rows) == "error" for word in REASONS)])
     errors = np.flatnonzero(refused[reason])
@@ -261,17 +366,21 @@ def _settle(table: pa.Table, rows: I64, place: Place, settings: Histories, reaso
         row = int(errors[0])
         word = REASONS[int(reason[row]) - 1]
         end = "" if word in rules else "; or drop and count such rows with bad_rows='drop'"
-        raise InputError(f"{place.path}: {_tell(table, row, rows, place, settings, word)}{end}")
+        raise InputError(f"{place.path}: {tell(row, word)}{end}")
     for number in np.unique(reason[reason > 0]).tolist():
         word = REASONS[number - 1]
         mine = np.flatnonzero(reason == number)
         dropped.rows[word] = dropped.rows.get(word, 0) + len(mine)
-        dropped.first.setdefault(word, f"{place.name}: " + _tell(table, int(mine[0]), rows, place, settings, word))
+        dropped.first.setdefault(word, f"{place.name}: {tell(int(mine[0]), word)}")
 
 
-def _tell(table: pa.Table, row: int, rows: I64, place: Place, settings: Histories, word: str) -> str:
+def _tell(table: pa.Table, at: tuple[int, int, int], place: Place, settings: Histories, word: str) -> str:
+    """Say what is wrong. at: the row in the table, its number in the file, and the value column."""
+    row, number, column = at
     part = word.rsplit("_", 1)[1] if not word.startswith("time_") else "time"
     name = {"time": settings.time, "entity": settings.entity, "peer": settings.peer, "value": settings.value}[part]
+    if part == "value" and column:
+        name = list(settings.values)[column - 1]
     if part == "entity" and settings.entity_from == "file_name":
         name, value = "the file's name", place.stem
     else:
@@ -281,8 +390,10 @@ def _tell(table: pa.Table, row: int, rows: I64, place: Place, settings: Historie
         peer_kind=settings.peer_kind,
         time=advice(value, " or ".join(settings.time_format), "time_format") if part == "time" else "",
     )
+    if word.startswith("unreadable") and value in MEANS_MISSING:
+        told += f"; if {value!r} means missing, give null_values={value!r}"
     shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
-    return f"row {int(rows[row]) + 1}: {name} is {shown}, which {told}"
+    return f"row {number}: {name} is {shown}, which {told}"
 
 
 _BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others
@@ -299,7 +410,7 @@ def check_columns(settings: Histories, shard: Shard) -> None:
         if name not in shard.schema.names:
             raise InputError(
                 f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
-                f"entity=, time=, peer= and value={hint(shard.schema.names)}"
+                f"entity=, time=, peer=, value= and values={hint(shard.schema.names)}"
             )
 
 
@@ -312,7 +423,7 @@ def gather_shard(
     counts, dropped = dict.fromkeys(names, 0), Dropped()
     latest: int | None = None
     temporary = files.temporary(piece_file(number))
-    with created(temporary) as file:
+    with ShardTexts(files, list(settings.dictionaries()), number) as texts, created(temporary) as file:
         writer = PieceWriter(file, partitions)
         for first_row, table in _batches(shard, settings):
             counts["rows_read"] += table.num_rows
@@ -332,11 +443,12 @@ def gather_shard(
             if not len(parsed.micros):
                 continue
             hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=compiled, half="high")
+            texts.add(parsed.texts)
             with storing(temporary):  # the writes alone: what reading raises is about the source
                 total = writer.append(parsed, hashes.order, compiled=compiled)
             micros = parsed.micros
             counts["measurements"] += len(micros)
-            counts["failed"] += int(np.count_nonzero(parsed.codes == 0))
+            counts["failed"] += 0 if settings.value is None else int(np.count_nonzero(parsed.codes == 0))
             counts["clamped"] += parsed.clamped
             counts["backwards"] += int(np.count_nonzero(micros[1:] < micros[:-1]))
             counts["backwards"] += latest is not None and int(micros[0]) < latest
@@ -352,6 +464,7 @@ def gather_shard(
         **counts,
         "dropped": dropped.rows | ({"not_sampled": not_sampled} if not_sampled else {}),
         "first_dropped": dropped.first,
+        "failed_by": dropped.failed,
     }
 
 
@@ -359,6 +472,7 @@ def _batches(shard: Shard, settings: Histories) -> Iterator[tuple[int, pa.Table]
     """Yield the columns in pieces of about 131,072 rows or one row group, with the number of their first row."""
     columns = settings.columns()
     addresses = {settings.peer, settings.entity if settings.entity_from == "column" else None}
+    addresses |= {name for name, kind in settings.values.items() if kind == "category"}
     held: list[pa.Table] = []
     first_row = rows = 0
     for chunk in read_chunks(shard, columns, coded=[name for name in columns if name in addresses]):

@@ -9,20 +9,22 @@ Keyed hashes choose partitions, splits and samples, and prove that no measuremen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from headrace.arrays import I64, U16, U64, Bools
 from headrace.digest import derive_key, hash_words
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
+from headrace.histories.codec.values import mixed_values
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 15  # measurements that are hashed at a time, so that they stay in the processor's memory
@@ -75,11 +77,19 @@ def mixed_peers(peers: Addresses) -> U64:
     return _mix(_mix(word0 + peers.family) ^ word1)
 
 
+def mixed_with(peer: U64 | None, words: U64 | None) -> U64 | None:
+    """Mix the words of values into peers from `mixed_peers`; either may be missing."""
+    if words is None:
+        return peer
+    return mixed_values(words) if peer is None else peer ^ mixed_values(words)
+
+
 def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray[np.uint16]) -> int:
     """Sum one hash a measurement modulo 2**64: the same for the same measurements in any order.
 
-    entity: order hash of each measurement's entity; peer: from `mixed_peers`. It finds lost, doubled and changed
-    measurements; the hash is keyed by the entity's, which does not protect against an attacker. About 15 ns each.
+    entity: order hash of each measurement's entity; peer: from `mixed_peers`, or `mixed_with` of values. It finds
+    lost, doubled and changed measurements; the hash is keyed by the entity's, which does not protect against an
+    attacker. About 15 ns each.
     """
     total = 0
     for first in range(0, len(codes), _AT_ONCE):
@@ -116,6 +126,13 @@ WITH_PEER = np.dtype(
 )
 
 Records = npt.NDArray[np.void]
+
+
+def record_of(base: np.dtype[np.void], words: int) -> np.dtype[np.void]:
+    """Give the record that has so many words of value columns behind it, see `codec.values`."""
+    return np.dtype([*base.descr, ("more", "<u8", (words,))]) if words else base
+
+
 _LAYOUT = 0x32_4543454950  # "PIECE2"; a resumed run may have pieces of another version
 
 
@@ -123,7 +140,9 @@ _LAYOUT = 0x32_4543454950  # "PIECE2"; a resumed run may have pieces of another 
 class Parsed:
     """The measurements of a chunk, in source order, [M].
 
-    micros int64: since 1970, UTC; codes uint16; entity, peer int64: places in entities and peers (None without peers).
+    micros int64: since 1970, UTC; codes uint16; entity, peer int64: places in entities and peers (None without peers);
+    more uint64 [M, K]: words of the value columns, None without; texts: by dictionary, the distinct texts that these
+    measurements have.
     """
 
     micros: I64
@@ -133,6 +152,8 @@ class Parsed:
     peers: Addresses | None
     peer: I64 | None
     clamped: int
+    more: U64 | None = None
+    texts: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
 class PieceWriter:
@@ -160,6 +181,8 @@ class PieceWriter:
         else:
             entities, local, held = _placed(parsed.entities, partition, self._partitions)
             records, counts, total = _grouped(parsed, hashes, partition, local, self._partitions)
+        if parsed.more is not None:
+            records, total = _with_values(records, parsed, hashes, partition)
         begin = self._file.tell()
         self._write(entities.view(np.uint8).reshape(-1).data)
         self._write(records.view(np.uint8).reshape(-1).data)
@@ -178,6 +201,19 @@ class PieceWriter:
     def _write(self, data: bytes | memoryview) -> None:
         self._checksum.update(data)
         self._file.write(data)
+
+
+def _with_values(records: Records | U64, parsed: Parsed, hashes: U64, partition: U16) -> tuple[U64, int]:
+    """Put the words of values behind records that are grouped by partition; and the `multiset_sum` of them."""
+    assert parsed.more is not None
+    words = np.ascontiguousarray(records).view(np.uint64).reshape(len(records), -1)
+    order = np.argsort(partition[parsed.entity], kind="stable")
+    peer = None
+    if parsed.peers is not None and parsed.peer is not None:
+        peer = mixed_peers(parsed.peers)[parsed.peer]
+    seconds, mixed = parsed.micros // 1_000_000, mixed_with(peer, parsed.more)
+    total = multiset_sum(hashes[parsed.entity], seconds, mixed, parsed.codes)
+    return np.hstack([words, parsed.more[order]]), total
 
 
 def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Records, I64, I64]:

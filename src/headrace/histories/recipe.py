@@ -17,9 +17,12 @@ from headrace.formats.blocks import look
 from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
-from headrace.histories.config import WORKING_BYTES, Histories
+from headrace.histories.codec.values import stored_type
+from headrace.histories.config import Histories
+from headrace.histories.dictionary import dictionary_file, merge_texts
 from headrace.histories.duplicates import REASON, Decision, counted_file, decide, told
 from headrace.histories.duplicates import facts as duplicates_facts
+from headrace.histories.failures import Failed, add_failed
 from headrace.histories.parse import REASONS, check_columns, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import SPLITS, compare_partition, directory_of, shard_name, write_partition, write_rows
@@ -57,10 +60,22 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         ],
         durable=False,
     )
+    merge = partial(merge_texts, shards=len(shards), seed=settings.seed, memory_limit=settings.memory_limit)
+    named = (
+        context.stage(
+            "dictionary",
+            [
+                Task(dictionary_file(role), 0, partial(merge, role=role, column=column))
+                for role, column in settings.dictionaries().items()
+            ],
+        )
+        if settings.dictionaries()
+        else []
+    )
     pa.default_memory_pool().release_unused()  # texts of shards, which nothing reads from here on
     for split in SPLITS:
         local.make_directory(context.run / directory_of(split))
-    at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * WORKING_BYTES)
+    at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * settings.working_bytes)
     made: dict[str, Any] = {"settings": settings, "pieces": len(shards), "compiled": compiled}
     decisions: dict[int, Decision] = {}
     if settings.duplicates in ("group", "drop"):
@@ -82,7 +97,23 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         return {"rows_read": write_rows(files, written, settings.format)}
 
     (listed,) = context.stage("rows", [Task("rows.parquet", 0, list_rows)])
-    return _outcome(settings, context, files, gathered, ordered, partitions, listed)
+    outcome = _outcome(settings, context, files, gathered, ordered, partitions, listed)
+    return replace(outcome, facts={**outcome.facts, **_facts_of_values(settings, named)})
+
+
+def _facts_of_values(settings: Histories, named: Sequence[Receipt]) -> dict[str, Any]:
+    """Say which dictionaries there are, and how rows hold the value columns; nothing where there are none."""
+    dictionaries = settings.dictionaries()
+    facts: dict[str, Any] = {}
+    if dictionaries:
+        facts["dictionaries"] = {
+            role: {"column": column, "texts": receipt.result["rows_read"], "digest": receipt.result["digest"]}
+            for (role, column), receipt in zip(dictionaries.items(), named, strict=True)
+        }
+    if settings.values:
+        count = {each["column"]: each["texts"] for each in facts.get("dictionaries", {}).values()}
+        facts["values"] = {name: stored_type(kind, count.get(name, 0)).name for name, kind in settings.values.items()}
+    return facts
 
 
 def _survey(
@@ -163,6 +194,10 @@ def _outcome(
     first: dict[str, str] = {}
     for receipt in gathered:
         first = {**receipt.result["first_dropped"], **first}
+    failed: dict[str, Failed] = {}
+    for receipt in gathered:
+        for word, found in receipt.result["failed_by"].items():
+            add_failed(failed, word, found)
     lost = sum(count for word, count in dropped.items() if word != "not_sampled")
     if lost:
         why = "; ".join(f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items()))
@@ -183,6 +218,7 @@ def _outcome(
             "source_rows": {split: of_split(split, "measurements") for split in SPLITS},
             "entities": entities,
             "failed": total("failed"),
+            **({"failed_by": failed} if failed else {}),
             "clamped": total("clamped"),
             "backwards": total("backwards"),
             "first_dropped": first,

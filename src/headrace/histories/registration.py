@@ -20,6 +20,7 @@ REGISTRATION = Registration(
     ),
     stages={
         "gather": ("gather measurements", "shards"),
+        "dictionary": ("sort texts", "dictionaries"),
         "compare": ("compare entities", "partitions"),
         "order": ("order entities", "partitions"),
         "rows": ("list rows", "files"),
@@ -40,7 +41,7 @@ REGISTRATION = Registration(
         "duplicate": "its entity has the measurements of another one",
     },
     row="big row",
-    contents=("headrace.histories.verify:contents_of_rows", "measurements"),
+    contents=("headrace.histories.verify:contents_of_split", "entity"),
     roles="headrace.histories.config:output_roles",
     unproved=(
         "An entity may be in both splits under two names, where it has other measurements under each.",
@@ -48,6 +49,7 @@ REGISTRATION = Registration(
     ),
     verify="headrace.histories.verify:verify_histories",
     figures="headrace.histories.figures:figures",
+    summary="headrace.histories.summary:print_histories",
     readers={
         "array_record": "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace "
         "histories plan` counts them), or prepare them with format='arrow'"

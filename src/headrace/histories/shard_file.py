@@ -21,7 +21,8 @@ from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.rows import FAILED, Encoded, decode_latencies, decode_row
+from headrace.histories.codec.latencies import FAILED, decode_latencies
+from headrace.histories.codec.rows import Encoded, decode_row
 from headrace.storage.local import failed, storing
 
 EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}

@@ -1,6 +1,6 @@
-"""Sort a partition by content alone: entity, microsecond, peer, code.
+"""Sort a partition by content alone: entity, microsecond, peer, code, values.
 
-Entities are ordered by keyed hash, peers by family and bytes, and measurements that agree in all four are the same
+Entities are ordered by keyed hash, peers by family and bytes, and measurements that agree in all are the same
 bytes; so the order does not depend on how the source was sharded. A partition that fits in memory is one slab. A larger
 one is sorted in runs on disk, which are merged: every 256th key of each run is kept, and slabs are cut where those
 samples say that one is full. A slab is read as one range of every run and sorted again. Slabs hold whole seconds of an
@@ -9,9 +9,8 @@ entity, so only an entity with more measurements in one second than a slab has r
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,20 +19,32 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64, U16, U64, Ints
-from headrace.histories.codec.addresses import Addresses, of_words
-from headrace.histories.piece import ALONE, ENTITY, WITH_PEER, EntityHashes, Records, Segment, read_entities, read_into
+from headrace.histories.codec.addresses import Addresses, as_numbers, of_words
+from headrace.histories.piece import (
+    ENTITY,
+    EntityHashes,
+    Records,
+    Segment,
+    mixed_peers,
+    read_entities,
+    read_into,
+    record_of,
+)
 from headrace.storage.local import storing
 
 RUN = np.dtype(
     [("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2), ("peer", "<u4"), ("more_zero", "u1", 4)]
 )
-_TAIL = {ALONE: 1, WITH_PEER: 3, RUN: 1}  # which word of a record has entity and code
-# Which word of a record an address begins in, and which has its family, so far above the lowest bit.
-_ADDRESS = {
-    ENTITY: {"column": 0, "family_column": 2, "shift": 0},
-    WITH_PEER: {"column": 1, "family_column": 3, "shift": 48},
-}
 _EVERY = 256
+
+
+def _byte_of(records: Records, name: str) -> int:
+    """Say at which byte of a record a field begins."""
+    assert records.dtype.fields is not None
+    return int(records.dtype.fields[name][1])
+
+
+Coded = Callable[[Addresses], Addresses] | None
 
 
 @dataclass(frozen=True)
@@ -45,20 +56,27 @@ class Entities:
 
 
 class Slab(NamedTuple):
-    """Consecutive measurements of a partition in order, [N]: entity, peer are places in the partition's."""
+    """Consecutive measurements of a partition in order, [N]: entity, peer are places in the partition's; more are the
+    words of value columns, [N, K]."""
 
     entity: Ints
     micros: I64
     peer: Ints | None
     codes: npt.NDArray[np.uint16]
+    more: U64 | None = None
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition, ready to be read in order. peers: ascending by family and bytes, empty without peers."""
+    """A partition, ready to be read in order.
+
+    peers: ascending by family and bytes, empty without peers. Entities and peers that are texts are their codes; mixed:
+    of each peer as it was gathered, see `mixed_peers`.
+    """
 
     entities: Entities
     peers: Addresses
+    mixed: U64
     rows: int
     slabs: Callable[[], Iterator[Slab]]
 
@@ -67,42 +85,65 @@ def open_partition(
     segments: list[Segment],
     *,
     hashed: Callable[[Addresses], EntityHashes],
-    has_peers: bool,
+    record: np.dtype[np.void],
     slab_rows: int,
     temporary: Callable[[], Path],
+    coded: tuple[Coded, Coded] = (None, None),
     compiled: bool = False,
 ) -> Partition:
     """Read a partition: at once if it has at most 2 × slab_rows measurements, else through runs in temporary files.
 
-    hashed: gives the hashes of entities. compiled: sorted by numba, the same order.
+    hashed: gives the hashes of entities; record: of the segments; coded: of entities and of peers that are texts, what
+    gives their codes. compiled: sorted by numba, the same order.
     """
-    dtype = WITH_PEER if has_peers else ALONE
+    has_peers = "family" in (record.names or ())
     entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
     of_segment = [place[before[k] : before[k + 1]] for k in range(len(segments))]
     rows, count = sum(each.records for each in segments), len(entities.addresses)
-    peers, peer = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)), None
+    if coded[0] is not None:
+        entities = replace(entities, addresses=coded[0](entities.addresses))
+    peers, mixed, peer = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)), np.zeros(0, np.uint64), None
     if rows <= 2 * slab_rows:
-        (records,) = _blocks(segments, of_segment, dtype, rows)
+        (records,) = _blocks(segments, of_segment, record, rows)
         if has_peers:
             peers, peer = distinct_peers(records, compiled=compiled)
+            peers, mixed, peer = _in_code_order(peers, peer, coded[1])
         held = [(records, peer)]
         del records, peer
         slab = _sorted(held, count, compiled=compiled)
-        return Partition(entities, peers, rows, lambda: iter([slab]))
+        return Partition(entities, peers, mixed, rows, lambda: iter([slab]))
 
     # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
     number = np.zeros(0, np.int64)
-    runs: list[Path] = []
-    for block in _blocks(segments, of_segment, dtype, slab_rows):
+    runs: list[_Run] = []
+    for block in _blocks(segments, of_segment, record, slab_rows):
         if has_peers:
             found, peer = distinct_peers(block, compiled=compiled)
             peers, number, of_found = _numbered(peers, number, found)
             peer = Peers(peer.place, of_found[peer.rank])
-        runs.append(temporary())
-        _write_run(runs[-1], _sorted([(block, peer)], count, compiled=compiled))
-    rank = np.argsort(number) if has_peers else None
-    return Partition(entities, peers, rows, lambda: _merged(runs, rank, slab_rows, count, compiled=compiled))
+        runs.append(_write_run(temporary(), _sorted([(block, peer)], count, compiled=compiled)))
+    rank = None
+    if has_peers:
+        peers, mixed, numbered = _in_code_order(peers, Peers(np.zeros(0, np.int64), np.argsort(number)), coded[1])
+        rank = numbered.rank
+    dtype = record_of(RUN, _words_of_values(record))
+    merged = partial(_merged, runs, dtype, rank, slab_rows, count, compiled=compiled)
+    return Partition(entities, peers, mixed, rows, merged)
+
+
+def _words_of_values(record: np.dtype[np.void]) -> int:
+    return record["more"].shape[0] if "more" in (record.names or ()) else 0
+
+
+def _in_code_order(peers: Addresses, peer: Peers, coded: Coded) -> tuple[Addresses, U64, Peers]:
+    """Order peers by their codes where they are texts; and what `mixed_peers` gives of each of them."""
+    mixed = mixed_peers(peers)
+    if coded is None:
+        return peers, mixed, peer
+    codes = coded(peers)
+    order = np.argsort(as_numbers(codes))
+    return codes.take(order), mixed[order], Peers(peer.place, _ranks(order)[peer.rank])
 
 
 def _blocks(
@@ -139,62 +180,115 @@ def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled
     """Sort the measurements of some records. held: those alone; they are taken out, which frees most of the memory
     before it is sorted."""
     records, peer = held.pop()
+    has_values = "more" in (records.dtype.names or ())
     if compiled:
         from headrace.histories.codec.partition_kernels import in_order
 
         peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
-        tail, words = _TAIL[records.dtype], [_words(records)]
-        del records
-        return Slab(*in_order(words, tail, peers, entities))
+        tail, words = _byte_of(records, "entity") // 8, [_words(records)]
+        if not has_values:
+            del records
+            return Slab(*in_order(words, tail, peers, entities))
+        place = np.arange(len(records), dtype=np.uint32)
+        entity, micros, found, codes = in_order(words, tail, (place, place), entities)
+        assert found is not None
+        of_record = None if peer is None else peer.rank[peer.place]
+        order = _ties_in_order(found.astype(np.int64), entity, micros, of_record, codes, records["more"])
+        return Slab(entity, micros, None if of_record is None else of_record[order], codes, records["more"][order])
     of_record = None if peer is None else peer.rank[peer.place]
-    order = measurement_order(records["entity"], records["micros"], of_record, records["code"])
+    more = records["more"] if has_values else None
+    order = measurement_order(records["entity"], records["micros"], of_record, records["code"], more)
     return Slab(
         records["entity"][order].astype(np.int64),
         records["micros"][order],
         None if of_record is None else of_record[order],
         records["code"][order],
+        None if more is None else more[order],
     )
 
 
-def _write_run(path: Path, slab: Slab) -> None:
-    run = np.zeros(len(slab.micros), RUN)
+def _ties_in_order(order: I64, entity: Ints, micros: I64, peer: Ints | None, codes: U16, more: U64) -> I64:
+    """Order measurements of one entity and time by peer, code and values; `codes` as well, in place.
+
+    order [N]: records by entity and time; entity, micros, codes [N]: in that order; peer [N], more [N, K]: of records.
+    """
+    new = _differs(entity) | _differs(micros)
+    tied = ~new
+    tied[:-1] |= ~new[1:]
+    at = np.flatnonzero(tied)
+    if not len(at):
+        return order
+    rows, group = order[at], np.cumsum(new)[at]
+    values = [more[rows, column] for column in reversed(range(more.shape[1]))]
+    behind = np.lexsort((*values, codes[at], *([] if peer is None else [peer[rows]]), group))
+    order[at], codes[at] = rows[behind], codes[at][behind]
+    return order
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A file of sorted records. entity, micros: of every 256th; begin, end: its first and last second."""
+
+    path: Path
+    rows: int
+    entity: Ints
+    micros: I64
+    begin: int
+    end: int
+
+    def read(self, dtype: np.dtype[np.void], start: int, stop: int) -> Records:
+        """Read some records. Not mapped, so that memory holds no more of a run than is asked for."""
+        records = np.empty(stop - start, dtype)
+        read_into(records, self.path, start * dtype.itemsize)
+        return records
+
+
+def _write_run(path: Path, slab: Slab) -> _Run:
+    run = np.zeros(len(slab.micros), record_of(RUN, 0 if slab.more is None else slab.more.shape[1]))
+    if slab.more is not None:
+        run["more"] = slab.more
     run["micros"], run["entity"], run["code"] = slab.micros, slab.entity, slab.codes
     run["peer"] = 0 if slab.peer is None else slab.peer
     with storing(path), path.open("xb") as file:
-        file.write(run.tobytes())
+        file.write(run.view(np.uint8).data)
+    seconds = int(slab.micros.min()) // 1_000_000, int(slab.micros.max()) // 1_000_000
+    return _Run(path, len(run), slab.entity[::_EVERY].copy(), slab.micros[::_EVERY].copy(), *seconds)
 
 
-def _merged(runs: list[Path], rank: I64 | None, slab_rows: int, entities: int, *, compiled: bool) -> Iterator[Slab]:
+def _merged(
+    runs: list[_Run], dtype: np.dtype[np.void], rank: I64 | None, slab_rows: int, entities: int, *, compiled: bool
+) -> Iterator[Slab]:
     """Slabs in order. Keys are (entity, second) as one word: seconds since the earliest of the partition.
 
-    rank [P]: of the peers by their number in runs; None without peers.
+    dtype: of a record of a run; rank [P]: of the peers by their number in runs; None without peers.
     """
-    mapped = [np.memmap(path, RUN, "r") for path in runs]
-    begin = min(int(run["micros"].min()) for run in mapped) // 1_000_000
-    end = max(int(run["micros"].max()) for run in mapped) // 1_000_000
-    bits = np.uint64((end - begin).bit_length())
+    begin = min(run.begin for run in runs)
+    bits = np.uint64((max(run.end for run in runs) - begin).bit_length())
 
-    def keys(records: Records) -> npt.NDArray[np.uint64]:
-        seconds = (records["micros"] // 1_000_000 - begin).astype(np.uint64)
-        return records["entity"].astype(np.uint64) << bits | seconds
+    def keys(entity: Ints, micros: I64) -> U64:
+        seconds = (micros // 1_000_000 - begin).astype(np.uint64)
+        return entity.astype(np.uint64) << bits | seconds
 
-    samples = np.sort(np.concatenate([keys(run[::_EVERY]) for run in mapped]))
-    borders = np.unique(samples[:: max(1, slab_rows // _EVERY)])[1:]
+    of_runs = [keys(run.entity, run.micros) for run in runs]
+    borders = np.unique(np.sort(np.concatenate(of_runs))[:: max(1, slab_rows // _EVERY)])[1:]
     places = []
-    for run in mapped:  # borders are found by halving, so a few pages of a run are read
-        ends = (bisect_left(range(len(run)), border, key=partial(_key, run, keys)) for border in borders)
-        places.append([0, *ends, len(run)])
+    for run, samples in zip(runs, of_runs, strict=True):
+        ends = []
+        for border in borders:  # between two samples, where the records tell
+            above = int(np.searchsorted(samples, border))
+            start = max(above - 1, 0) * _EVERY
+            part = run.read(dtype, start, min(above * _EVERY, run.rows))
+            ends.append(start + int(np.searchsorted(keys(part["entity"], part["micros"]), border)))
+        places.append([0, *ends, run.rows])
     for number in range(len(borders) + 1):
-        parts = [np.array(run[at[number] : at[number + 1]]) for run, at in zip(mapped, places, strict=True)]
+        parts = [run.read(dtype, at[number], at[number + 1]) for run, at in zip(runs, places, strict=True)]
         records = np.concatenate(parts)
+        del parts
         if len(records):
             peer = None if rank is None else Peers(records["peer"], rank)
-            yield _sorted([(records, peer)], entities, compiled=compiled)
-
-
-def _key(run: Records, keys: Callable[[Records], U64], at: int) -> np.uint64:
-    key: np.uint64 = keys(run[at : at + 1])[0]
-    return key
+            held = [(records, peer)]
+            del records, peer
+            yield _sorted(held, entities, compiled=compiled)
 
 
 def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresses, I64, I64]:
@@ -245,7 +339,10 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
     if compiled:
         from headrace.histories.codec.kernels import distinct
 
-        return distinct(_words(records), _words(records), **_ADDRESS[records.dtype])
+        # Which word of a record an address begins in, and which has its family, so far above the lowest bit.
+        family = _byte_of(records, "family")
+        where = {"column": _byte_of(records, "word0") // 8, "family_column": family // 8, "shift": family % 8 * 8}
+        return distinct(_words(records), _words(records), **where)
     words = np.column_stack([records["word0"], records["word1"], records["family"]])
     order = np.lexsort((words[:, 1], words[:, 0], records["family"]))
     ascending = words[order]
@@ -256,13 +353,16 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
     return place, ascending[new]
 
 
-def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16) -> I64:
-    """Sort measurements: their places in order of entity, time, peer and code: int64 [N]."""
+def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16, more: U64 | None = None) -> I64:
+    """Sort measurements: their places in order of entity, time, peer, code and values: int64 [N]."""
     import polars as pl
 
     columns = {"entity": entity, "micros": micros, "code": codes} | ({} if peer is None else {"peer": peer})
     frame = pl.DataFrame({name: np.ascontiguousarray(column) for name, column in columns.items()})
     by = ["entity", "micros", *([] if peer is None else ["peer"]), "code"]
+    if more is not None:
+        values = {f"value {number}": np.ascontiguousarray(more[:, number]) for number in range(more.shape[1])}
+        frame, by = frame.with_columns(**{name: pl.Series(each) for name, each in values.items()}), [*by, *values]
     return frame.select(pl.arg_sort_by(by)).to_series().to_numpy().astype(np.int64)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,24 +16,27 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, U8, U64, Bools
-from headrace.dataset.contents import content_check, repeats_in
+from headrace.arrays import I64, U64, Bools
+from headrace.dataset.contents import KeptDigests, content_check, map_blocks
+from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
-from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.rows import HEADER, Decoded, damaged, decode_together, first_broken, is_canonical
+from headrace.histories.codec.addresses import KINDS, Addresses, as_numbers, render
+from headrace.histories.codec.latencies import is_canonical
+from headrace.histories.codec.rows import Decoded, Law, damaged, decode_together, first_broken
+from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
+from headrace.histories.dictionary import Dictionary, dictionary_file, hashed_addresses
 from headrace.histories.duplicates import content_sums, digests
-from headrace.histories.piece import hash_entities, mixed_peers, multiset_sum, partition_of
+from headrace.histories.piece import hash_entities, mixed_peers, mixed_with, multiset_sum, partition_of
 from headrace.histories.recipe import is_worth_compiling
 from headrace.histories.shard_file import MOST, Blobs, Most, read_pieces
 from headrace.histories.write import ROWS, SPLITS
@@ -43,17 +46,22 @@ from headrace.storage.places import place_of
 FACTS = ("src_id", "part", "n_measurements", "first_time", "last_time", "split")
 
 
+_TEXT = KINDS.index("text")
+Texts = dict[str, tuple[Dictionary, U64]]
+
+
 @dataclass(frozen=True)
 class Partition:
     """The partition that a shard holds: the settings of the run, and its number among all partitions.
 
-    compiled: hashes and texts by numba.
+    compiled: hashes and texts by numba; texts: the dictionaries of the run, and the hashes of their texts.
     """
 
     settings: Histories
     number: int
     partitions: int
     compiled: bool = False
+    texts: Texts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,13 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     path = run.root / ROWS
     if not path.is_file() or sha256_file(path) != told["rows_digest"]:
         return [Check("rows", ROWS, f"{path}: is not the file the manifest names")]
+    texts: Texts = {}
+    for role, known in told.get("dictionaries", {}).items():
+        try:
+            dictionary = _dictionary(run.root / dictionary_file(role), known)
+        except CorruptShard as error:
+            return [Check("dictionaries", dictionary_file(role), str(error))]
+        texts[role] = (dictionary, dictionary.hashes(settings.seed))
     with place_of(path).local_copy() as here, _opened(here) as file:
         metadata = file.metadata
         compiled = is_worth_compiling(metadata.num_rows)
@@ -92,7 +107,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
                 facts = file.read_row_group(group, [*FACTS, "bytes", "shard"], use_threads=False)
             shard = facts["shard"][0].as_py()
             number = int(re.findall(r"\d+", shard)[-1])
-            partition = Partition(settings, number, int(told["partitions"]), compiled)
+            partition = Partition(settings, number, int(told["partitions"]), compiled, texts)
             return check_shard(run.root / shard, partition, facts)
 
         tasks = [partial(checked, group) for group in range(metadata.num_row_groups)]
@@ -117,6 +132,17 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     ]
 
 
+def _dictionary(path: Path, known: Mapping[str, Any]) -> Dictionary:
+    """Open a dictionary. Raises `CorruptShard` if it is not as the manifest says, `known`, or not in order."""
+    with place_of(path).local_copy() as here:
+        if not here.is_file() or sha256_file(here) != known["digest"]:
+            raise CorruptShard(f"{path}: is not the file the manifest names")
+        dictionary = Dictionary(here)
+    if len(dictionary) != known["texts"] or not dictionary.is_sorted():
+        raise CorruptShard(f"{path}: its texts are not {known['texts']:,}, ascending and each once")
+    return dictionary
+
+
 def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], splits: Sequence[str]) -> Check:
     """Compare the contents of all entities. splits: of each shard. Where nobody looked before, it is counted here."""
     nothing = Found(0, 0, None)
@@ -124,11 +150,16 @@ def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], 
         split: [nothing, *(each for each, own in zip(found, splits, strict=True) if own == split)] for split in SPLITS
     }
     content = {split: np.concatenate([each.content for each in parts]) for split, parts in of_split.items()}
+    with KeptDigests(SPLITS) as kept:
+        for split, own in content.items():
+            kept.keep(split, own)
+        found_again = kept.count()
     said = run.manifest.facts.get("duplicates")
     if said is None:  # they were counted and there are none, or nobody looked
-        known = repeats_in(content) if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
+        known = found_again if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
         said = {"in_earlier_split": dict(known.earlier), "repeated": dict(known.own)}
-    check = content_check(run, "count" if asked == "allow" else asked, said, content, unit="entities")
+    word = "count" if asked == "allow" else asked
+    check = content_check(run, word, said, found_again, lambda: content, unit="entities")
     if asked == "group" and check.problem is None:
         astray = _astray(content, of_split)
         told = f"{run.root}: {astray:,} entities are not where the first one of their content belongs"
@@ -212,8 +243,14 @@ class _ShardCheck:
         last_time = first_time + head["time_span"]
         entities = Addresses(head["entity_family"].copy(), np.ascontiguousarray(head["entity"]))
         kind, compiled = settings.entity_kind, self._partition.compiled
-        hashes = hash_entities(entities, kind, settings.seed, compiled=compiled)
-        names = render(entities, kind)
+        self._check_kinds(found)
+        if kind == "text":
+            dictionary, known = self._partition.texts["entity"]
+            names = dictionary.names(entities)
+            hashed = hashed_addresses(known[as_numbers(entities)])
+            hashes = hash_entities(hashed, kind, settings.seed, compiled=compiled)
+        else:
+            hashes, names = hash_entities(entities, kind, settings.seed, compiled=compiled), render(entities, kind)
         order, trains = hashes.order, hashes.train(settings.train_ratio)
 
         holds = {"part": part, "n_measurements": n, "first_time": first_time, "last_time": last_time}
@@ -273,45 +310,122 @@ class _ShardCheck:
             raise CorruptShard(f"{self._path}: row {self.rows + broken[0] + 1}: {broken[1]}")
         self.rows += len(n)
         self.measurements += int(n.sum())
-        seconds, peer = _measured(found, first_time)
-        self.sum += multiset_sum(_spread(order, n), seconds, peer, found.codes)
+        mixed = mixed_peers(found.peers)
+        if settings.peer_kind == "text":
+            mixed = mixed_peers(hashed_addresses(self._partition.texts["peer"][1][as_numbers(found.peers)]))
+        seconds, peer = _measured(found, first_time, mixed)
+        words = self._words(found)
+        self.sum += multiset_sum(_spread(order, n), seconds, mixed_with(peer, words), found.codes)
         self.orders.append(order)
         self.trains.append(trains)
-        self._sums.append(content_sums(settings, seconds, peer, found.codes, found.starts))
+        self._sums.append(content_sums(settings, seconds, peer, found.codes, found.starts, words))
         self._name, self._order = names[-1].as_py(), int(order[-1])
         self._part, self._last_time = int(part[-1]), int(last_time[-1])
 
+    def _check_kinds(self, found: Decoded) -> None:
+        """Raise `CorruptShard` for rows with other columns than the settings say, or with unknown codes."""
+        settings, texts, head = self._partition.settings, self._partition.texts, found.head
+        types = [each.name for each in self._types()]
 
-def contents_of_rows(table: pa.Table) -> U64:
-    """Hash the measurements of each row of a shard that was read as a table. uint64 [R]"""
-    blobs = table["measurements"].combine_chunks()
-    _, offsets, data = blobs.buffers()
-    ends = np.frombuffer(offsets, "<i8")[blobs.offset : blobs.offset + len(blobs) + 1]
-    return hash_contents(np.frombuffer(data, np.uint8)[ends[0] :], np.diff(ends))
+        def unknown(role: str, codes: I64, rows: I64) -> Bools:
+            strange = np.zeros(len(found.n), np.bool_)
+            strange[rows[codes >= len(texts[role][0])]] = True
+            return strange
+
+        every = np.arange(len(found.n))
+        laws: list[Law] = [
+            (
+                np.full(len(every), [each.dtype.name for each in found.values] != types)
+                | (head["no_latency"].astype(np.bool_) == (settings.value is not None))
+                | ((head["entity_kind"] == _TEXT) != (settings.entity_kind == "text"))
+                | ((head["peer_kind"] == _TEXT) != (settings.peer_kind == "text")),
+                lambda _row: "has other columns than the settings of the run say",
+            )
+        ]
+        told = "has a code of {} that is not in its dictionary"
+        if settings.entity_kind == "text":
+            codes = as_numbers(Addresses(head["entity_family"], head["entity"]))
+            laws.append((unknown("entity", codes, every), lambda _row: told.format(settings.entity)))
+        if settings.peer_kind == "text":
+            rows = np.repeat(every, found.peers4 + found.peers6)
+            laws.append((unknown("peer", as_numbers(found.peers), rows), lambda _row: told.format(settings.peer)))
+        for (role, column), values in self._categories(found):
+            strange = unknown(role, values.astype(np.int64) - 1, np.repeat(every, found.n))
+            laws.append((strange, lambda _row, column=column: told.format(column)))  # type: ignore[misc]
+        broken = first_broken(laws)
+        if broken is not None:
+            raise CorruptShard(f"{self._path}: row {self.rows + broken[0] + 1}: {broken[1]}")
+
+    def _types(self) -> list[np.dtype[Any]]:
+        """Give the types of the value columns."""
+        settings, texts = self._partition.settings, self._partition.texts
+        roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
+        count = {name: len(texts[role][0]) for name, role in roles.items()}
+        return [stored_type(kind, count.get(name, 0)) for name, kind in settings.values.items()]
+
+    def _categories(self, found: Decoded) -> Iterator[tuple[tuple[str, str], npt.NDArray[Any]]]:
+        """Yield the columns of categories: (dictionary, column), and the codes."""
+        settings = self._partition.settings
+        for each in settings.dictionaries().items():
+            if each[0].startswith("value") and found.values:
+                yield each, found.values[list(settings.values).index(each[1])]
+
+    def _words(self, found: Decoded) -> U64 | None:
+        """Give the words of the values as they were gathered."""
+        if not found.values:
+            return None
+        columns = [as_words(each) for each in found.values]
+        for (role, column), codes in self._categories(found):
+            hashes = np.append(np.uint64(0), self._partition.texts[role][1])
+            columns[list(self._partition.settings.values).index(column)] = hashes[codes]
+        return np.column_stack(columns)
 
 
-def hash_contents(data: U8, sizes: I64) -> U64:
-    """Hash each row but for the bytes of its entity. uint64 [R]"""
-    ends = np.cumsum(sizes)
-    plain = data[: int(sizes.sum())].copy()
-    for name in ("entity_family", "entity"):
-        kind, offset = HEADER.fields[name][:2]  # type: ignore[index]  # the dtype has these fields
-        plain[(ends - sizes)[:, None] + np.arange(offset, offset + kind.itemsize)] = 0
-    offsets = pa.py_buffer(np.append(0, ends).astype("<i8"))
-    blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), [None, offsets, pa.py_buffer(plain)])
-    return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
+def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
+    """Digest the history of each entity of a split, as `duplicates` compares them, and say where it begins.
+
+    Raises `CorruptShard` for a damaged row.
+    """
+    config = json.loads((dataset.root / "config.json").read_bytes())
+    config.pop("recipe", None)
+    settings = Histories(**config)
+
+    def sums(table: pa.Table) -> U64:
+        blobs, found = table["measurements"].combine_chunks(), [np.empty(0, np.uint64)]
+        for first, stop in MOST.cut(np.asarray(pc.binary_length(blobs), np.int64)):
+            part = blobs.slice(first, stop - first)
+            offsets = np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, 8 * part.offset)
+            data = np.frombuffer(part.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+            rows = decode_together(data, np.diff(offsets))
+            if rows.damage is not None:
+                raise CorruptShard(damaged(f"{dataset.root}: split {split}", rows.damage))
+            # Codes of texts stand for them: a run has one dictionary.
+            seconds, peer = _measured(rows, rows.head["first_time"].astype(np.int64), mixed_peers(rows.peers))
+            words = np.column_stack([as_words(each) for each in rows.values]) if rows.values else None
+            found.append(content_sums(settings, seconds, peer, rows.codes, rows.starts, words))
+        return np.concatenate(found)
+
+    def looked_at(table: pa.Table) -> tuple[U64, I64, I64]:
+        return sums(table), table["n_measurements"].to_numpy(), table["part"].to_numpy().astype(np.int64)
+
+    parts = map_blocks(dataset, split, workers, ["part", "n_measurements", "measurements"], looked_at)
+    if not parts:
+        return settings.compared(), np.empty(0, np.int64), np.empty(0, np.uint64)
+    total, counts, part = (np.concatenate(each) for each in zip(*parts, strict=True))
+    first = np.flatnonzero(part == 0)
+    return settings.compared(), first, digests(np.add.reduceat(total, first), np.add.reduceat(counts, first))
 
 
 def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:
     return np.asarray(words, np.bool_)
 
 
-def _measured(found: Decoded, first_time: I64) -> tuple[I64, U64 | None]:
-    """Compute the seconds of the measurements of rows, and their peers as `mixed_peers` gives them."""
+def _measured(found: Decoded, first_time: I64, mixed: U64) -> tuple[I64, U64 | None]:
+    """Compute the seconds of the measurements of rows, and their peers. mixed: of each peer, see `mixed_peers`."""
     n, peer = found.n, None
     if found.index is not None:
         peers = found.peers4 + found.peers6
-        mixed = np.append(mixed_peers(found.peers), np.uint64(0))
+        mixed = np.append(mixed, np.uint64(0))
         begin = np.where(peers > 0, np.cumsum(peers) - peers, len(mixed) - 1)
         peer = mixed[_spread(begin, n) + found.index]
     return _spread(first_time, n) + found.seconds, peer

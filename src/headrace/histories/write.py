@@ -8,7 +8,7 @@ no shard: one row per big row, ordered by shard and position, a row group per sh
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,12 @@ from headrace.formats.shard import Shard
 from headrace.formats.write import HashingFile, Written
 from headrace.histories.codec.addresses import render
 from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, Encoded, Measurements, blob_bytes, encode_rows
+from headrace.histories.codec.values import Values, of_words, stored_type, values_bytes
 from headrace.histories.config import Histories
+from headrace.histories.dictionary import Codes, Dictionary, dictionary_file
 from headrace.histories.duplicates import Contents, Decision, keep_compared, keep_counted
 from headrace.histories.parse import piece_file
-from headrace.histories.piece import ALONE, WITH_PEER, hash_entities, mixed_peers, multiset_sum, segments
+from headrace.histories.piece import ALONE, WITH_PEER, hash_entities, mixed_with, multiset_sum, record_of, segments
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
 from headrace.histories.sort import Partition, Slab, open_partition
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -74,14 +76,19 @@ def facts_file(split: str, number: int) -> str:
 def _opened(files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool) -> Partition | None:
     """Open one partition; None if it has no measurement."""
     paths = [files.run / piece_file(piece) for piece in range(pieces)]
-    has_peers = settings.peer is not None
-    mine = list(segments(paths, number, WITH_PEER if has_peers else ALONE))
+    record = record_of(ALONE if settings.peer is None else WITH_PEER, len(settings.values))
+    mine = list(segments(paths, number, record))
     if not mine:
         return None
+    entity, peer = (
+        Codes(files.run, role).addresses if kind == "text" else None
+        for role, kind in (("entity", settings.entity_kind), ("peer", settings.peer_kind))
+    )
     return open_partition(
         mine,
         hashed=partial(hash_entities, kind=settings.entity_kind, seed=settings.seed, compiled=compiled),
-        has_peers=has_peers,
+        record=record,
+        coded=(entity, peer),
         slab_rows=settings.slab_rows,
         temporary=lambda: files.temporary(f"{STAGE_DIRECTORY}/run-{number:05d}"),
         compiled=compiled,
@@ -96,9 +103,9 @@ def compare_partition(
     if partition is None:
         keep_compared(files, number, Contents(settings, 0), np.zeros(0, np.bool_))
         return {"rows_read": 0}
-    contents, mixed = Contents(settings, len(partition.entities.addresses)), mixed_peers(partition.peers)
-    for rows, entity in _rows(partition, settings):
-        contents.add(rows, entity, None if rows.peer is None else mixed[rows.peer])
+    contents = Contents(settings, len(partition.entities.addresses))
+    for rows, entity, words in _rows(partition, settings, files.run):
+        contents.add(rows, entity, None if rows.peer is None else partition.mixed[rows.peer], words)
     keep_compared(files, number, contents, partition.entities.hashes.train(settings.train_ratio))
     return {"rows_read": partition.rows}
 
@@ -127,17 +134,20 @@ def write_partition(
     if decision is None:
         decision = Decision(hashes.train(settings.train_ratio), np.zeros(len(hashes.order), np.bool_))
     of_split = (decision.trains & ~decision.goes, ~(decision.trains | decision.goes))
-    contents, mixed = Contents(settings, len(hashes.order)), mixed_peers(partition.peers)
+    contents = Contents(settings, len(hashes.order))
     gone_sum = 0
-    names = render(partition.entities.addresses, settings.entity_kind)
+    if settings.entity_kind == "text":
+        names = Dictionary(files.run / dictionary_file("entity")).names(partition.entities.addresses)
+    else:
+        names = render(partition.entities.addresses, settings.entity_kind)
     outputs: dict[str, _Output] = {}
     try:
-        for rows, entity in _rows(partition, settings):
-            peer = None if rows.peer is None else mixed[rows.peer]
+        for rows, entity, words in _rows(partition, settings, files.run):
+            peer = None if rows.peer is None else partition.mixed[rows.peer]
             if settings.duplicates != "allow":
-                contents.add(rows, entity, peer)
+                contents.add(rows, entity, peer, words)
             if decision.goes[entity].any():
-                gone_sum += _sum_of_gone(rows, entity, peer, hashes.order, decision.goes)
+                gone_sum += _sum_of_gone(rows, entity, mixed_with(peer, words), hashes.order, decision.goes)
             encoded = encode_rows(rows, compiled=compiled)
             for split, mask in zip(SPLITS, of_split, strict=True):
                 places = np.flatnonzero(mask[entity])
@@ -183,8 +193,12 @@ def _facts(rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -
     return pa.record_batch(columns, schema=FACTS_SCHEMA)
 
 
-def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measurements, I64]]:
-    """Complete rows, slab by slab, and the entity of each. The last row of a slab waits for what may follow."""
+def _rows(partition: Partition, settings: Histories, run: Path) -> Iterator[tuple[Measurements, I64, U64 | None]]:
+    """Complete rows, slab by slab, the entity of each, and the words of their values.
+
+    The last row of a slab waits for what may follow.
+    """
+    columns_of, types = _columns_of_values(settings, run)
     is_6 = partition.peers.family == 6
     rest: Slab | None = None
     next_part = 0  # of the row that waits
@@ -196,7 +210,7 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
         columns: list[Any] = [None if each[0] is None else np.concatenate(each) for each in zip(*parts, strict=True)]
         whole = Slab(*columns)
         times = whole.micros // 1_000_000
-        starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes)
+        starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes, types)
         entity = whole.entity[starts].astype(np.int64)
         new = np.flatnonzero(np.diff(entity, prepend=-1))
         part = np.arange(len(starts)) - np.repeat(new, np.diff(new, append=len(starts)))
@@ -217,13 +231,44 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
                 entity_kind=settings.entity_kind,
                 peer_kind=settings.peer_kind,
                 part=part[:done],
+                values=() if whole.more is None else columns_of(whole.more[:stop]),
+                has_latency=settings.value is not None,
             )
-            yield rows, entity[:done]
+            yield rows, entity[:done], None if whole.more is None else whole.more[:stop]
         slab = following
 
 
-def cut_rows(entity: Ints, times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes: int) -> I64:
-    """Find where rows begin: int64 [R]. entity, times [N] sorted; peer [N] or None: places in `is_6` (families).
+def _columns_of_values(settings: Histories, run: Path) -> tuple[Callable[[U64], Values], list[np.dtype[Any]]]:
+    """Give what makes columns of words, and the types of the columns."""
+    roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
+    codes = {name: Codes(run, role) for name, role in roles.items()}
+    types = [stored_type(kind, codes[name].count if name in codes else 0) for name, kind in settings.values.items()]
+
+    def columns(words: U64) -> Values:
+        found: list[npt.NDArray[Any]] = []
+        for number, (name, stored) in enumerate(zip(settings.values, types, strict=True)):
+            own = np.ascontiguousarray(words[:, number])
+            if name in codes:
+                code = np.zeros(len(own), stored)
+                code[own != 0] = codes[name].of(own[own != 0]) + 1
+                found.append(code)
+            else:
+                found.append(of_words(own, stored))
+        return tuple(found)
+
+    return columns, types
+
+
+def cut_rows(
+    entity: Ints,
+    times: I64,
+    peer: Ints | None,
+    is_6: npt.NDArray[np.bool_],
+    max_bytes: int,
+    types: Sequence[np.dtype[Any]] = (),
+) -> I64:
+    """Find where rows begin: int64 [R]. entity, times [N] sorted; peer [N] or None: places in `is_6` (families); types:
+    of value columns.
 
     A row ends before the measurement that would bring it above `max_bytes`, and before one that is too far from its
     first for the row's clock; it has at least one. Entities that fit whatever their peers cost no work.
@@ -232,18 +277,21 @@ def cut_rows(entity: Ints, times: I64, peer: Ints | None, is_6: npt.NDArray[np.b
         return np.zeros(0, np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(entity[1:] != entity[:-1]) + 1])
     count = np.diff(starts, append=len(entity))
-    long = HEADER_BYTES + _ROUNDING + count * _MOST_A_MEASUREMENT > max_bytes
+    long = HEADER_BYTES + _ROUNDING + count * _MOST_A_MEASUREMENT + values_bytes(count, types) > max_bytes
     long |= times[starts + count - 1] - times[starts] > LARGEST_SPAN
     if not long.any():
         return starts
     more = [
-        begin + _cuts(times[begin : begin + n], None if peer is None else peer[begin : begin + n], is_6, max_bytes)
+        begin
+        + _cuts(times[begin : begin + n], None if peer is None else peer[begin : begin + n], is_6, max_bytes, types)
         for begin, n in zip(starts[long].tolist(), count[long].tolist(), strict=True)
     ]
     return np.union1d(starts, np.concatenate(more))
 
 
-def _cuts(times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes: int) -> I64:
+def _cuts(
+    times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes: int, types: Sequence[np.dtype[Any]]
+) -> I64:
     """Find where the rows of one entity begin; one step per row."""
     begin, cuts = 0, [0]
     window = max(1, max_bytes // _LEAST_A_MEASUREMENT)
@@ -257,17 +305,19 @@ def _cuts(times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes:
             new[_first_places(mine, len(is_6))] = True
             six = np.cumsum(new & is_6[mine], dtype=np.int32)
             four = np.cumsum(new, dtype=np.int32) - six
-        fits = bisect_right(range(1, stop - begin + 1), max_bytes, key=partial(_bytes_of, four=four, six=six))
+        taken = partial(_bytes_of, four=four, six=six, types=types)
+        fits = bisect_right(range(1, stop - begin + 1), max_bytes, key=taken)
         begin += max(1, fits)
         if begin >= len(times):
             return np.array(cuts, np.int64)
         cuts.append(begin)
 
 
-def _bytes_of(n: int, four: I32, six: I32) -> int:
+def _bytes_of(n: int, four: I32, six: I32, types: Sequence[np.dtype[Any]]) -> int:
     """Length of a row of the first n measurements; four, six: peers of each family that so many have."""
     peers = (four[n - 1 : n], six[n - 1 : n]) if len(four) else (np.zeros(1, np.int64),) * 2
-    return int(blob_bytes(np.array([n]), *(each.astype(np.int64) for each in peers))[0])
+    count = np.array([n])
+    return int((blob_bytes(count, *(each.astype(np.int64) for each in peers)) + values_bytes(count, types))[0])
 
 
 def _first_places(values: Ints, most: int) -> Ints:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from headrace.credentials import refuse_credentials
+from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.formats.json_text import loads
@@ -197,7 +198,11 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
         raise SettingsError(
             f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list of texts"
         )
-    found["path"] = [each if is_address(each) else str(blend.parent / expanded(Path(each))) for each in paths]
+    tables = [with_paths(each) for each in paths]  # of addresses of tables their copies
+    found["path"] = [
+        each if each != path or is_address(path) else str(blend.parent / expanded(Path(path)))
+        for path, each in zip(paths, tables, strict=True)
+    ]
     text_field = found.pop("text_field", None)  # other preparations' word for the column of plain text
     mapping = found.get("mapping", {})
     if text_field is not None and isinstance(mapping, Mapping):

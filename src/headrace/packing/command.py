@@ -61,10 +61,10 @@ def pack(
 
     Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long truncate
     """
-    execute(given.recipe(blend=_blend(blend, dataset)), out, about)
+    execute(given.recipe(blend=blend_given(blend, dataset)), out, about)
 
 
-def _blend(paths: list[str], asked: OneDataset) -> Any:
+def blend_given(paths: list[str], asked: OneDataset) -> Any:
     """Read what was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
     from headrace.packing.blend import blend_of, is_blend_file
     from headrace.storage.places import path_of

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
 from headrace.bins.rows import Alignment
 from headrace.near import LEAST_NEAR
-from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
-from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
+from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.storage.packed_parquet import Codec, checked_codec
-from headrace.run.settings import RecipeSettings
-from headrace.settings import Duplicates, Names
-from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
-_rows = partial(Field, json_schema_extra=ROWS)
 _packing = partial(Field, json_schema_extra={"panel": "Packing"})
 _output = partial(Field, json_schema_extra={"panel": "Output"})
 _splits = partial(Field, json_schema_extra={"panel": "Splits"})
 
 
-class PackedSequences(RecipeSettings, ChatSettings):
+class PackedSequences(ChatRecipe):
     """Chats as packed training bins: rendered, tokenised, masked, packed over the whole set, written as Parquet.
 
     Raises `SettingsError` when built with values that cannot work.
@@ -34,16 +28,18 @@ class PackedSequences(RecipeSettings, ChatSettings):
 
     recipe_name: ClassVar[str] = "packed_sequences"
     executed_by: ClassVar[str] = "headrace.packing.recipe"
-    later: ClassVar[Sequence[tuple[str, ...]]] = (("near",),)
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("near",), ("trace",))
 
-    blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
-        description="What to prepare: a blend file, a path to data, or the same as values."
-    )
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")
     pack_across: Literal["split", "dataset"] = _packing(
         "split",
         description="What a bin may hold; split: sequences of all datasets of a split, with the source and row of each "
         "in columns of their own; dataset: of one dataset, whose shards a trainer can weigh.",
+    )
+    trace: Literal["blends", "always"] = _output(
+        "blends",
+        description="Which bins say in columns of their own what source and row each sequence is of, as where and seen "
+        "ask; blends: those of several datasets; always: all.",
     )
     capacity: Counted = _packing(
         "stored",
@@ -54,7 +50,6 @@ class PackedSequences(RecipeSettings, ChatSettings):
         "fullest_shuffle",
         description="fullest_shuffle: best_fit_shuffle or exact_fit_shuffle, whichever needs fewer bins.",
     )
-    seed: int = _splits(42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing.")
     too_long: Literal["truncate", "drop", "split", "turns", "error"] = _packing(
         "error",
         description="Sequences that fit no bin; truncate: cut at the end; split: cut into pieces; turns: cut chats "
@@ -95,34 +90,6 @@ class PackedSequences(RecipeSettings, ChatSettings):
     compression_level: int | None = _output(
         None, description="Level of zstd (6 unless given) or gzip (its own unless given)."
     )
-    num_shards: int | None = _output(
-        None, ge=1, le=99_999, description="Tasks and shards of each dataset; by size unless given."
-    )
-    train_ratio: float = _splits(
-        0.98, ge=0, le=1, description="Share of units that train, exactly. Not for blends per split."
-    )
-    val_ratio: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        json_schema_extra={"panel": "Splits", "former": ["valid_ratio"]},
-        description="Share of units that validate.",
-    )
-    test_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that test.")
-    entity: str | None = Field(
-        None,
-        min_length=1,
-        json_schema_extra={"panel": "Splits", "former": ["split_key"]},
-        description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
-        "its own.",
-    )
-    duplicates: Duplicates | None = _splits(
-        None,
-        description="Rows with the same user turns (case and white space aside) or a same sequence; group: in one "
-        "split; drop: in one split, and the later copies of a whole row go; count: reported; allow: not looked for. "
-        "Unless given group, or count where the blend gives the splits.",
-    )
-    content: Names = _splits((), description="Columns to compare in place of user turns.")
     near: float | None = _splits(
         None,
         ge=LEAST_NEAR,
@@ -130,28 +97,12 @@ class PackedSequences(RecipeSettings, ChatSettings):
         description="Rows are one too, for duplicates, if sequences of theirs are near: shingles of five tokens with "
         "this Jaccard index or more; 0.8 is usual. Not looked for unless given.",
     )
-    exclude: Exclude = ()
-    exclude_ngram: ExcludeWords = 13
-    sample: int | None = _rows(
-        None, ge=1, description="At most this many rows of each dataset, chosen by seed; all unless given."
-    )
-    max_bad_share: float = _rows(
-        0.01, ge=0, le=1, description="More rejected rows than this share of all fail the run."
-    )
     packed_storage: Literal["parquet", "legacy_npy_pickle"] = _output(
         "parquet", description="Format of the shards; legacy_npy_pickle for old readers."
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> PackedSequences:
-        total = self.train_ratio + self.val_ratio + self.test_ratio
-        if abs(total - 1) > 1e-9:
-            raise ValueError(
-                f"train_ratio, val_ratio and test_ratio are {self.train_ratio}, {self.val_ratio} and "
-                f"{self.test_ratio}, together {total:g}; make them add up to 1"
-            )
-        if self.train_ratio == 0 and self.blend.datasets:
-            raise ValueError("train_ratio is 0; leave something to train on")
         if self.pad_multiple > 1 and self.reader == "megatron" and self.capacity == "stored":
             raise ValueError(
                 f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it "
@@ -170,19 +121,14 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return self
 
     @property
-    def several_sources(self) -> bool:
-        """Tell whether a split may hold rows of more than one dataset."""
-        return any(sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups())
-
-    @property
     def packs_across(self) -> bool:
         """Tell whether bins hold sequences of several datasets."""
         return self.several_sources and self.pack_across == "split"
 
     @property
-    def duplicates_are(self) -> Duplicates:
-        """The rule for rows with the same content: the setting, or a default that depends on who gives the splits."""
-        return self.duplicates or ("group" if self.blend.datasets else "count")
+    def traced(self) -> bool:
+        """Tell whether bins say where their sequences come from."""
+        return self.packs_across or self.trace == "always"
 
     @property
     def least_compared(self) -> int:
@@ -204,40 +150,12 @@ class PackedSequences(RecipeSettings, ChatSettings):
             "compression": self.compression,
             "compression_level": level,
             "declared": "required" if own else "nullable",
-            "traced": self.packs_across,
+            "traced": self.traced,
         }
 
-    @property
-    def ratios(self) -> Mapping[Split, float]:
-        """The ratio of every split."""
-        return dict(zip(SPLITS, (self.train_ratio, self.val_ratio, self.test_ratio), strict=True))
-
-    @property
-    def asked_splits(self) -> list[Split]:
-        """The splits that the output has."""
-        if self.blend.datasets:
-            return [split for split in SPLITS if self.ratios[split] > 0]
-        return [split for split in SPLITS if getattr(self.blend, split)]
-
     def identity_settings(self) -> dict[str, Any]:
-        """List the settings that can change a byte of output; tokenizer, template and benchmarks by digest, no paths.
-
-        A tokenizer of the hub is there by its name and commit too.
-        """
-        settings = self.identity_without("tokenizer", "chat_template", "max_bad_share", "exclude", "exclude_ngram")
+        """List the settings that can change a byte of output."""
+        settings = super().identity_settings()
         if not self.packs_across:  # as all runs were before it could be asked
             del settings["pack_across"]
-        for sources in settings["blend"].values():
-            for source in sources:
-                del source["path"]
-        named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
-        return {**settings, **named, **exclusion_identity(self), "encoder": fingerprint_of(self)}
-
-    def source_files(self) -> list[tuple[Path, str]]:
-        """List the files of all datasets, each name after its split (of blends per split) and dataset."""
-        pairs = [pair for each in self.blend.find_files() for pair in zip(each.paths, each.names, strict=True)]
-        return sorted(pairs, key=lambda pair: pair[1])
-
-    def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns of all datasets, as given."""
-        return [place for _, sources in self.blend.groups() for each in sources for place in each.path]
+        return settings

@@ -16,19 +16,21 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I32, I64, U8, U64
 from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
 from headrace.errors import InputError
 from headrace.packing.blend import Dataset
+from headrace.packing.chat_recipe import ChatRecipe
+from headrace.packing.chats.backends import BackendDiffers
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
-from headrace.packing.chats.tokenise import ChatEncoder, Encoded
+from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CHOSEN, RowRejected
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
@@ -46,7 +48,7 @@ _TASK_BYTES = 8 << 20
 _COUNTED = (
     *("rows_read", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided"),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
-    "repeated_tokens",
+    *("repeated_tokens", "backend_compared", "backend_instead", "backend_different"),
 )
 
 
@@ -101,7 +103,7 @@ class EncodeTask:
         )
 
 
-def encode_tasks(settings: PackedSequences, context: RunContext, datasets: Sequence[Dataset]) -> list[EncodeTask]:
+def encode_tasks(settings: ChatRecipe, context: RunContext, datasets: Sequence[Dataset]) -> list[EncodeTask]:
     """List every task, numbered through. With `sample`, a stage of its own finds out whom to take."""
     tasks: list[EncodeTask] = []
     for owner, dataset in enumerate(datasets):
@@ -155,7 +157,7 @@ def row_hashes(seed: int, purpose: str, name_digest: int, rows: I64) -> tuple[U6
     return hash_words(derive_key(seed, purpose), words)
 
 
-def _sample(task: EncodeTask, files: TaskFiles, settings: PackedSequences) -> dict[str, Any]:
+def _sample(task: EncodeTask, files: TaskFiles, settings: ChatRecipe) -> dict[str, Any]:
     """Keep the `sample` smallest sample hashes of a task's rows in a file: nothing is tokenised for that."""
     found, rows_read = [np.empty(0, np.uint64)], 0
     for part, batch in task.batches():
@@ -175,37 +177,56 @@ def encode(
     benchmarks: Benchmarks | None = None,
 ) -> dict[str, Any]:
     """Tokenise. blank: the padding token where sequences will be padded; benchmarks: rows that overlap these are left
-    out. O(batch) of memory, and O(sequences).
+    out. O(batch) of memory, and O(sequences). Begins again with `tokenizers` when a backend gives other ids than it.
 
     Raises `InputError` for a sequence that fits no bin where that is an error.
     """
-    with SpoolWriter(files, task.file()) as spool:
-        state = _Encoding(settings, task, encoder, blank, benchmarks, spool)
-        for part, batch in task.batches():
-            state.take(part, batch)
-    files.write_arrow(task.file(".origins.arrow"), pa.table(vars(Origins.joined(state.origins))))
-    lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in state.rejected)
-    files.write(task.file(".rejected.jsonl"), "".join(lines).encode())
-    return {
-        **{name: state.count[name] for name in _COUNTED},
-        "rows_of": dict(state.rows_of),
-        "dropped": dict(state.dropped),
-        "excluded": {} if benchmarks is None else {name: state.excluded[name] for name in benchmarks.digests},
-        "first": state.first,
-        "lost": {reason: dict(lost) for reason, lost in state.lost.items()},
-    }
+    aligned = settings.loss_mask_alignment == "shift_left"
+
+    def encoded() -> dict[str, Any]:
+        with SpoolWriter(files, task.file()) as spool:
+            state = _Cutting(settings, task, encoder, benchmarks, spool, blank=blank, aligned=aligned).taken()
+        return state.written(files)
+
+    return again_if_different(encoded)
+
+
+def again_if_different(encoded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Do a task, and again with `tokenizers`, which the encoder then uses, if a backend gave other ids than it."""
+    try:
+        return encoded()
+    except BackendDiffers:
+        return {**encoded(), "backend_different": 1}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Rows of a batch that are to be encoded. places: in the batch; keys: their entities; named: digests of the columns
+    to compare, None where there are none.
+    """
+
+    part: Part
+    batch: RowBatch
+    places: I64
+    rows: Sequence[Mapping[str, Any]]
+    keys: Sequence[str]
+    named: Sequence[bytes | None]
 
 
 @dataclass
-class _Encoding:
-    """The running state of one task. excluded: rows by benchmark; rows_of: rows by file."""
+class Encoding:
+    """The running state of one task. excluded: rows by benchmark; rows_of: rows by file.
 
-    settings: PackedSequences
+    blank: a token without a trace in fingerprints; aligned: whether these are of tokens and labels, or of tokens alone.
+    """
+
+    settings: ChatRecipe
     task: EncodeTask
     encoder: ChatEncoder
-    blank: int | None
     benchmarks: Benchmarks | None
     spool: SpoolWriter
+    blank: int | None = None
+    aligned: bool = True
     excluded: Counter[str] = field(default_factory=Counter)
     origins: list[Origins] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
@@ -215,8 +236,34 @@ class _Encoding:
     rows_of: Counter[str] = field(default_factory=Counter)
     lost: dict[str, Counter[str]] = field(default_factory=lambda: {TOO_LONG: Counter(), TOO_SHORT: Counter()})
 
+    def encode(self, chosen: Chosen) -> None:
+        """Encode these rows, `store` their sequences, and `reject` the others."""
+        raise NotImplementedError
+
+    def taken(self) -> Self:
+        """Take all rows of the task."""
+        for part, batch in self.task.batches():
+            self.take(part, batch)
+        return self
+
+    def written(self, files: TaskFiles) -> dict[str, Any]:
+        """Write what lies beside the spool; returns the task's result."""
+        files.write_arrow(self.task.file(".origins.arrow"), pa.table(vars(Origins.joined(self.origins))))
+        lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in self.rejected)
+        files.write(self.task.file(".rejected.jsonl"), "".join(lines).encode())
+        return {
+            **{name: self.count[name] for name in _COUNTED},
+            "rows_of": dict(self.rows_of),
+            "dropped": dict(self.dropped),
+            "excluded": {}
+            if self.benchmarks is None
+            else {name: self.excluded[name] for name in self.benchmarks.digests},
+            "first": self.first,
+            "lost": {reason: dict(lost) for reason, lost in self.lost.items()},
+        }
+
     def take(self, part: Part, batch: RowBatch) -> None:
-        """Encode the rows of a batch that are wanted and have a key, and keep what fits."""
+        """Encode the rows of a batch that are wanted and have a key."""
         self.count["rows_read"] += len(batch.rows)
         self.rows_of[self.task.dataset.names[part.file]] += len(batch.rows)
         numbers, entity = np.array(batch.numbers, np.int64), self.settings.entity
@@ -246,13 +293,7 @@ class _Encoding:
         if not chosen:
             return
         places, rows, keys, named = (list(each) for each in zip(*chosen, strict=True))
-        cut_over = self.settings.longest if self.settings.too_long == "turns" else None
-        encoded = self.encoder.encode(rows, self.task.dataset.source, cut_over=cut_over)
-        self.count["special_text_rows"] += encoded.special_text
-        for each in encoded.rejected:
-            self.reject(batch, places[each.row], each.reason, each.detail)
-        if len(encoded.lengths):
-            self.keep(part, batch, np.array(places), keys, named, encoded)
+        self.encode(Chosen(part, batch, np.array(places), rows, keys, named))
 
     def not_in_benchmarks(self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]], where: str) -> list[int]:
         """Find the rows that overlap no benchmark, and count the others. Raises `InputError` for rows of token ids."""
@@ -267,14 +308,74 @@ class _Encoding:
         kept: list[int] = np.flatnonzero(~out).tolist()
         return kept
 
-    def keep(
-        self, part: Part, batch: RowBatch, places: I64, keys: list[str], named: list[bytes | None], encoded: Encoded
+    def store(
+        self, chosen: Chosen, rows: I64, contents: Sequence[bytes], tokens: I32, mask: U8, sizes: I64, labels: I64
     ) -> None:
-        """Cut the sequences to fit, and spool them with their origins.
+        """Spool sequences that lie end to end, with their origins.
 
-        places, keys, named: of the rows that were encoded; named: digests of the columns to compare.
+        rows, contents, sizes, labels: of each sequence its place among the chosen rows, the digest of what asks, its
+        tokens and how many of them are labels.
         """
-        settings, lengths, longest = self.settings, encoded.lengths, self.settings.longest
+        settings, part = self.settings, chosen.part
+        self.count.update(
+            rows=len(np.unique(rows)), sequences=len(sizes), tokens=int(sizes.sum()), labels=int(labels.sum())
+        )
+        if not len(sizes):
+            return
+        self.spool.add(tokens, mask, sizes)
+        numbers = np.array(chosen.batch.numbers, np.int64)[chosen.places[rows]]
+        if settings.entity is None:
+            high, low = self.task.hashes(settings.seed, "row", part, numbers)
+        else:
+            texts = pa.array(chosen.keys, pa.large_string())
+            units = hash_texts(derive_key(settings.seed, "packed_sequences.key"), texts)
+            high, low = (each[rows] for each in units)
+        digests = [chosen.named[row] or content for row, content in zip(rows.tolist(), contents, strict=True)]
+        halves = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+        aligned = shift_left(mask, np.cumsum(sizes)) if self.aligned else None
+        self.origins.append(
+            Origins(
+                file=np.full(len(sizes), part.file, np.int32),
+                row=numbers,
+                unit_high=high,
+                unit_low=low,
+                content_high=halves[:, 0],
+                content_low=halves[:, 1],
+                lengths=sizes,
+                labels=labels,
+                prints=sequence_prints(tokens, aligned, sizes, self.blank),
+            )
+        )
+
+    def reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
+        """Count a row that gives no sequence, and write it down. Raises `InputError` for preference data."""
+        name = self.task.dataset.source.name
+        if reason == "preference_data":  # one row tells that the file was made for another kind of training
+            raise InputError(f"dataset {name}: {batch.where(place)}: {detail}")
+        self.dropped[reason] += 1
+        self.first.setdefault(reason, f"{batch.where(place)}: {detail}")
+        if reason not in CHOSEN:
+            record = {"dataset": name, "file": batch.file, batch.unit: batch.numbers[place]}
+            self.rejected.append({**record, "reason": reason, "detail": detail})
+
+
+@dataclass
+class _Cutting(Encoding):
+    """Keeps sequences that fit a bin, and pieces of those that do not, as the settings say."""
+
+    settings: PackedSequences
+
+    def encode(self, chosen: Chosen) -> None:
+        settings, longest, batch, places = self.settings, self.settings.longest, chosen.batch, chosen.places
+        cut_over = longest if settings.too_long == "turns" else None
+        encoded = self.encoder.encode(chosen.rows, self.task.dataset.source, cut_over=cut_over)
+        self.count["special_text_rows"] += encoded.special_text
+        self.count.update(encoded.tally)
+        for each in encoded.rejected:
+            self.reject(batch, int(places[each.row]), each.reason, each.detail)
+        lengths = encoded.lengths
+        if not len(lengths):
+            return
         self.count.update(
             encoded_sequences=len(lengths),
             encoded_tokens=int(lengths.sum()),
@@ -302,54 +403,14 @@ class _Encoding:
             truncated=pieces.truncated,
             too_long_dropped=pieces.dropped,
             divided=pieces.divided,
-            rows=len(np.unique(rows)),
-            sequences=len(sizes),
-            tokens=int(sizes.sum()),
-            labels=int(labels.sum()),
         )
         for row in np.setdiff1d(encoded.rows, rows).tolist():
             most = int(lengths[encoded.rows == row].max())
             reason = TOO_LONG if most > longest else TOO_SHORT
             self.reject(batch, int(places[row]), reason, f"its longest sequence has {most:,} tokens")
-        if not len(kept):
-            return
-
         tokens, mask = encoded.tokens, encoded.mask
         if int(sizes.sum()) != len(tokens):
             at = np.arange(sizes.sum()) + np.repeat(pieces.starts[kept] - (np.cumsum(sizes) - sizes), sizes)
             tokens, mask = tokens[at], mask[at]
-        self.spool.add(tokens, mask, sizes)
-        numbers = np.array(batch.numbers, np.int64)[places[rows]]
-        if settings.entity is None:
-            high, low = self.task.hashes(settings.seed, "row", part, numbers)
-        else:
-            texts = pa.array(keys, pa.large_string())
-            units = hash_texts(derive_key(settings.seed, "packed_sequences.key"), texts)
-            high, low = (each[rows] for each in units)
-        digests = [named[row] or encoded.contents[each] for row, each in zip(rows, pieces.sequence[kept], strict=True)]
-        contents = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
-        aligned = shift_left(mask, np.cumsum(sizes)) if settings.loss_mask_alignment == "shift_left" else None
-        self.origins.append(
-            Origins(
-                file=np.full(len(sizes), part.file, np.int32),
-                row=numbers,
-                unit_high=high,
-                unit_low=low,
-                content_high=contents[:, 0],
-                content_low=contents[:, 1],
-                lengths=sizes,
-                labels=labels,
-                prints=sequence_prints(tokens, aligned, sizes, self.blank),
-            )
-        )
-
-    def reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
-        """Count a row that gives no sequence, and write it down. Raises `InputError` for preference data."""
-        name = self.task.dataset.source.name
-        if reason == "preference_data":  # one row tells that the file was made for another kind of training
-            raise InputError(f"dataset {name}: {batch.where(place)}: {detail}")
-        self.dropped[reason] += 1
-        self.first.setdefault(reason, f"{batch.where(place)}: {detail}")
-        if reason not in CHOSEN:
-            record = {"dataset": name, "file": batch.file, batch.unit: batch.numbers[place]}
-            self.rejected.append({**record, "reason": reason, "detail": detail})
+        contents = [encoded.contents[each] for each in pieces.sequence[kept].tolist()]
+        self.store(chosen, rows, contents, tokens, mask, sizes, labels)

@@ -14,8 +14,10 @@ import numpy.typing as npt
 from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import evenly
+from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
+from headrace.formats.saved import address_of
 from headrace.packing.blend import SPLITS, Source, Split, is_blend_file, plain
 from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import ROLES, Conversation, Sample, Tokens, layout_of, sample_of
@@ -69,14 +71,15 @@ class _Look:
 
 def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    path = path_of(asked.source[0])
-    if len(asked.source) == 1 and is_blend_file(path):
+    source = with_paths(list(asked.source))  # of addresses of tables their copies
+    path = path_of(source[0])
+    if len(source) == 1 and is_blend_file(path):
         raise SettingsError(
             f"{path}: is a blend file already, and says what lies where; write `blend: {path}` into a configuration, "
             f"or give init the files of one dataset"
         )
-    listing = list_files(asked.source, splits="keep")
-    (dataset,) = plain([path_of(each) for each in asked.source])["datasets"]
+    listing = list_files(source, splits="keep")
+    (dataset,) = plain([path_of(each) for each in source])["datasets"]
     dataset = {"name": dataset["name"], "path": [str(each) for each in asked.source]}
     given = (
         asked.tokenizer if asked.tokenizer is None or not hub.is_name(asked.tokenizer) else hub.pinned(asked.tokenizer)
@@ -304,9 +307,10 @@ def _blend(listing: Listing, look: _Look, dataset: Mapping[str, Any]) -> tuple[d
     files = _by_split(zip(listing.names, told, strict=False))
     if len(files) > 1 and "train" in files:
         listed = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
-        parts = {split: {"path": [str(listing.root / name) for name in names]} for split, names in files.items()}
+        paths = {name: address_of(listing.root / name) or str(listing.root / name) for name in listing.names}
+        parts = {split: {"path": [paths[name] for name in names]} for split, names in files.items()}
         return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
-    list_files(dataset["path"])  # refuses names that tell several splits, as the run would
+    list_files(with_paths(dataset["path"]))  # refuses names that tell several splits, as the run would
     for column in (name for name in look.columns if name.lower() in ("split", "subset", "partition")):
         words = sorted({str(row[column]) for row in look.rows if isinstance(row, Mapping)})
         if not all(word.lower() in _SPLIT_WORDS for word in words):

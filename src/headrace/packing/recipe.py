@@ -15,6 +15,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import HeadraceError, InputError, SettingsError, StoreError
 from headrace.machine import library_version
 from headrace.packing.blend import SPLITS, Dataset
+from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CURES
@@ -74,7 +75,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     blank = pad_id if settings.pad_multiple > 1 else None
     work = partial(encode, settings=settings, encoder=encoder, blank=blank, benchmarks=benchmarks)
     encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
-    _refuse_bad(settings, context, encoded)
+    refuse_bad(settings, context, encoded)
     origins, choice = _choose(settings, context, datasets, tasks, blank)
     pools = [Pool(each.source.name, [each], [owner], origins[owner]) for owner, each in enumerate(datasets)]
     if settings.packs_across:
@@ -105,7 +106,11 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     if not shards:
         left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows)
         raise InputError(f"no bin was made of {rows_read:,} rows: {left_out}; correct the data or the settings")
-    _tell(settings, context, choice, lost.get(TOO_LONG, {}))
+    tell_splits(settings, context, choice)
+    too_long = lost.get(TOO_LONG, {})
+    if too_long.get("tokens"):
+        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
+        context.warn([f"too_long={settings.too_long!r} left out {what}"])
 
     records = [
         {
@@ -123,26 +128,20 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         tallied.append(ShardRecord(split, receipt.files[0], result["blocks"], word))
     index, totals = tally(tallied, settings.asked_splits)
     rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
-    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
     excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
-        schema=schema_of(settings.parquet["declared"], traced=settings.packs_across),
+        schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
-        source={
-            "files": len(files),
-            "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": rows_read,
-            "empty_shards": sorted(name for dataset in datasets for name in dataset.names if name not in holding),
-        },
+        source=source_facts(files, datasets, encoded),
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts={
             "source_rows": {
                 split: sum(each["rows"] for each in records if each["split"] == split)
                 for split in settings.asked_splits
             },
-            "encoder": _made_with(settings, encoder, pad_id),
+            "encoder": {**made_with(settings, encoder, pad_id), **backend_facts(settings, context, encoded)},
             "duplicates": choice.duplicates,
             **({} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
@@ -191,7 +190,20 @@ def _choose(
     return origins, choice
 
 
-def _made_with(settings: PackedSequences, encoder: ChatEncoder, pad_id: int | None) -> dict[str, Any]:
+def source_facts(
+    files: Sequence[tuple[Path, str]], datasets: Sequence[Dataset], encoded: Sequence[Receipt]
+) -> dict[str, Any]:
+    """Return what the manifest says of the source: files, bytes, rows, and the files without a row."""
+    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
+    return {
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path, _ in files),
+        "rows": sum(receipt.result["rows_read"] for receipt in encoded),
+        "empty_shards": sorted(name for dataset in datasets for name in dataset.names if name not in holding),
+    }
+
+
+def made_with(settings: ChatRecipe, encoder: ChatEncoder, pad_id: int | None) -> dict[str, Any]:
     """Return what the manifest says of the tokenizer, the template and the libraries that ran them."""
     libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
     return {
@@ -201,6 +213,23 @@ def _made_with(settings: PackedSequences, encoder: ChatEncoder, pad_id: int | No
         "libraries": {name: library_version(name) for name in libraries},
         **({"tokenizer": record_of(settings.tokenizer)} if isinstance(settings.tokenizer, str) else {}),
     }
+
+
+def backend_facts(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> dict[str, Any]:
+    """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
+    if settings.tokenizer_backend in ("auto", "tokenizers"):
+        return {}
+    names = ("compared", "different", "instead")
+    summed = _summed(encoded, *(f"backend_{name}" for name in names))
+    counts = {name: summed[f"backend_{name}"] for name in names}
+    if counts["different"]:
+        what = f"{settings.tokenizer_backend} gave other ids than tokenizers in {counts['different']} tasks"
+        again = f"tokenizers did them again, {counts['instead']:,} conversations in all"
+        cure = (
+            "to be certain of the others, which were compared in part, delete the run and give tokenizer_backend='auto'"
+        )
+        context.warn([f"{what}; {again}; {cure}"])
+    return {"backend": {"name": settings.tokenizer_backend, **counts}}
 
 
 def _check_conserved(
@@ -234,7 +263,7 @@ def _check_conserved(
             )
 
 
-def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:
+def refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> None:
     """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
     read = sum(receipt.result["rows_read"] for receipt in encoded)
     counts: Counter[str] = Counter()
@@ -310,8 +339,8 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
     return shards
 
 
-def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_long: Mapping[str, int]) -> None:
-    """Say how rows were split, what repeats and what is lost, and warn of what a user would rather not have."""
+def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:
+    """Say how rows were split and what repeats, and warn of what a user would rather not have."""
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
@@ -327,7 +356,7 @@ def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_lo
             context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
         if found.get("near_not_compared"):
             most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
-            context.warn([f"near={settings.near:g}: {most}: they look like too many others"])
+            context.warn([f"near: {most}: they look like too many others"])
         if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
             what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
             context.warn([f'{what}; choose duplicates="group" to keep them apart'])
@@ -335,9 +364,6 @@ def _tell(settings: PackedSequences, context: RunContext, choice: Choice, too_lo
             what = f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one split"
             cure = 'name the columns that tell them apart with content=, or choose duplicates="allow"'
             context.warn([f"{what}; {cure}"])
-    if too_long.get("tokens"):
-        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
-        context.warn([f"too_long={settings.too_long!r} left out {what}"])
 
 
 def _left_out(

@@ -142,7 +142,7 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
     stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
     runtime = np.maximum(stored - 1, 1)
     held = {"sequences": sequences[kept]}
-    if settings.packs_across:
+    if settings.traced:
         held |= {"sources": origins.file[held["sequences"]].astype(np.int64), "rows": origins.row[held["sequences"]]}
     offsets = pa.array(bins.offsets)
     lists = {name: pa.LargeListArray.from_arrays(offsets, pa.array(values)) for name, values in held.items()}
@@ -227,7 +227,7 @@ def write_shard(
             )
             counted.update(bins=len(rows), sequences=len(rows.starts), stored_tokens=len(rows.ids))
             counted.update(mask_sum=int(np.sum(rows.mask, dtype=np.int64)))
-            if settings.packs_across:
+            if settings.traced:
                 own = slice(offsets[start], offsets[stop])
                 rows = replace(rows, sources=held["sources"][own], source_rows=held["rows"][own])
             yield rows

@@ -73,9 +73,9 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         packed.check_content(),
         *packed.check_near(workers),
         packed.check_links(),
-        _files_check(run),
+        files_check(run),
         _tokens_check(run),
-        *_tokenizer_checks(run),
+        *tokenizer_checks(run),
     ]
 
 
@@ -204,7 +204,8 @@ class _Packed:
         return check()
 
 
-def _files_check(run: FinishedRun) -> Check:
+def files_check(run: FinishedRun) -> Check:
+    """Compare the files beside the shards with what was published."""
     files = run.manifest.facts["files"]
     for name, digest in files.items():
         path = run.root / name
@@ -226,7 +227,7 @@ def _tokens_check(run: FinishedRun) -> Check:
     return Check("tokens conserved", f"{before:,} tokens{again} = {kept:,} in bins + {gone:,} left out")
 
 
-def _tokenizer_checks(run: FinishedRun) -> list[Check]:
+def tokenizer_checks(run: FinishedRun) -> list[Check]:
     """Compare the files of a tokenizer that was given by name, where this machine has them."""
     made_with = run.manifest.facts["encoder"].get("tokenizer")
     if made_with is None:

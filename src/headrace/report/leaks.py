@@ -30,8 +30,8 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
     verdict = f"{report.worst:.2%} of a split or benchmark was found elsewhere; at most {max_share:.2%} may be."
     return Page(
         title=f"leaks: {name}",
-        subtitle=f"{report.unit.capitalize()}s are compared by {columns}. {verdict}",
-        tiles=[(split, many(rows, report.unit)) for split, rows in report.rows.items()],
+        subtitle=f"{report.units.capitalize()} are compared by {columns}. {verdict}",
+        tiles=[(split, many(rows, report.unit, report.units)) for split, rows in report.rows.items()],
         figures=figures,
         tables=_tables(report),
     )
@@ -39,49 +39,51 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
 
 def content_figure(report: LeakReport, max_share: float) -> Figure:
     """Draw how much of each split is in itself again, and in the splits before it."""
-    unit = report.unit
-    found = {(each.split, each.earlier): each.rows for each in report.shared}
-    found |= {(split, split): rows for split, rows in report.repeated.items()}
+    unit, units = report.unit, report.units
+    found = {(each.split, each.earlier): (each.rows, each.share) for each in report.shared}
+    found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in report.repeated.items()}
     shared = [each for each in report.shared if each.rows]
     lines = [
-        f"{many(each.rows, unit)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} in {each.earlier} too."
+        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} in {each.earlier}"
+        " too."
         for each in shared
     ]
     if not shared:
         lines = [f"No {unit} of a split is in another one." if len(report.rows) > 1 else "There is one split."]
     again = {split: rows for split, rows in report.repeated.items() if rows}
     if again:
-        told = listed([f"{many(rows, unit)} of {split}" for split, rows in again.items()])
+        told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
         lines.append(f"Within a split, {told} {_be(sum(again.values()))} the same as an earlier one.")
     blank = sum(report.blank.values())
     if blank:
-        lines.append(f"{many(blank, unit)} without any value in the compared columns {_be(blank)} left out.")
+        lines.append(f"{many(blank, unit, units)} without any value in the compared columns {_be(blank)} left out.")
     bad = any(each.share > max_share for each in shared)
     return Figure(
         "content",
         "Is the content of a split in another one?",
         "\n".join(lines),
-        _matrix(report, found, "also in"),
+        _matrix(report, found, units, "also in"),
         "warning" if bad else "plain" if shared or again else "good",
     )
 
 
 def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
     """Draw how much of each split is nearly in itself again, and in the splits before it."""
-    near, unit = report.near, report.unit
+    near, unit, units = report.near, report.unit, report.units
     if near is None:
         return []
     shared = [each for each in near.shared if each.rows]
     lines = [
-        f"{many(each.rows, unit)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} near one of {each.earlier}."
+        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} near one of"
+        f" {each.earlier}."
         for each in shared
     ]
     lines = lines or [f"No {unit} of a split is near to one of another."]
-    lines.append(f"Near are {unit}s whose shingles have a Jaccard index of {near.threshold:g} or more.")
-    found = {(each.split, each.earlier): each.rows for each in near.shared}
-    found |= {(split, split): rows for split, rows in near.repeated.items()}
+    lines.append(f"Near are {units} whose shingles have a Jaccard index of {near.threshold:g} or more.")
+    found = {(each.split, each.earlier): (each.rows, each.share) for each in near.shared}
+    found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in near.repeated.items()}
     tone: Tone = "warning" if any(each.share > max_share for each in shared) else "plain" if shared else "good"
-    chart = _matrix(report, found, "near or the same in")
+    chart = _matrix(report, found, units, "near or the same in")
     return [Figure("near", "Are rows nearly the same?", "\n".join(lines), chart, tone)]
 
 
@@ -89,16 +91,17 @@ def _be(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _matrix(report: LeakReport, found: Mapping[tuple[str, str], int], across: str) -> Chart:
-    """The counts of pairs of splits, in the order of splits."""
+def _matrix(report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float]], units: str, across: str) -> Chart:
+    """The counts of pairs of splits and their shares, in the order of splits."""
     cells = []
-    for split, rows in report.rows.items():
+    for split in report.rows:
         for other in report.rows:
             if (split, other) in found:
-                count = found[split, other]
-                cells.append((split, other, count / max(1, rows), f"{count:,} · {share(count, rows)}"))
-    unit = f"{report.unit}s of"
-    return charts.matrix(cells, down=unit, across=across, columns=[unit, across, "count"], role="shared")
+                count, part = found[split, other]
+                cells.append((split, other, part, f"{count:,} · {share(part, 1)}"))
+    return charts.matrix(
+        cells, down=f"{units} of", across=across, columns=[f"{units} of", across, "count"], role="shared"
+    )
 
 
 def _ids_figures(report: LeakReport) -> list[Figure]:
@@ -193,7 +196,7 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     ]
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
     lines += [
-        f"{many(each.unread, report.unit)} of {each.split} {'has' if each.unread == 1 else 'have'} no readable time."
+        f"{many(each.unread, 'row')} of {each.split} {'has' if each.unread == 1 else 'have'} no readable time."
         for each in report.periods
         if each.unread
     ]
@@ -202,13 +205,13 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     if report.concurrent:
         shared = [each for each in report.concurrent if each.rows]
         told = [
-            f"{many(each.rows, report.unit)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} at a time at"
+            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} at a time at"
             f" which {each.earlier} has other entities."
             for each in shared
         ]
-        told = told or [f"No {report.unit} is at a time at which another split has other entities."]
-        found = {(each.split, each.earlier): each.rows for each in report.concurrent}
-        chart = _matrix(report, found, "at the time of other entities in")
+        told = told or ["No row is at a time at which another split has other entities."]
+        found = {(each.split, each.earlier): (each.rows, each.share) for each in report.concurrent}
+        chart = _matrix(report, found, "rows", "at the time of other entities in")
         question = "Do splits share calendar time?"
         figures.append(Figure("concurrent", question, "\n".join(told), chart, "plain" if shared else "good"))
     return figures
@@ -220,10 +223,10 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
         return []
     past = [float(each.rows) for each in report.past_cut]
     names = [each.split for each in report.past_cut]
-    rest = [report.rows[name] - rows for name, rows in zip(names, past, strict=True)]
-    told = [f"{many(each.rows, report.unit)} of {each.split} ({share(each.share, 1)})" for each in report.past_cut]
+    rest = [each.rows / each.share - each.rows if each.share else report.rows[each.split] for each in report.past_cut]
+    told = [f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)})" for each in report.past_cut]
     answer = f"Labels of {listed(told)} do."
-    chart = charts.stacked_bars(names, {"shared": past, "empty": rest}, unit=f"{report.unit}s", names=_PAST)
+    chart = charts.stacked_bars(names, {"shared": past, "empty": rest}, unit="rows", names=_PAST)
     bad = any(each.share > max_share for each in report.past_cut)
     tone: Tone = "warning" if bad else "plain" if any(past) else "good"
     return [Figure("horizon", "Do labels look past the cutoff?", answer, chart, tone)]
@@ -234,7 +237,7 @@ def _tables(report: LeakReport) -> list[Table]:
     made = []
     pairs = [[f"{each.earlier} and {each.split}", *pair] for each in report.shared for pair in each.examples]
     if pairs:
-        made.append(Table(f"examples of the same {report.unit}s", ["splits", "first", "second"], pairs))
+        made.append(Table(f"examples of the same {report.units}", ["splits", "first", "second"], pairs))
     if report.overlaps:
         rows = [
             [f"{Path(each.source).name}:{each.item}", each.split, each.place, share(each.share, 1), each.text]

@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedRewrite
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, look
+from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, inferred, look
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
+from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
 from headrace.formats.schema import is_text, type_named
 from headrace.formats.source import common_schema, survey
@@ -25,7 +26,7 @@ _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
     """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    path = path_of(asked.source[0])
+    path = path_of(with_paths(asked.source[0]))
     empty: list[str] = []
     types: list[Section] = []
     if len(asked.source) == 1 and path.is_dir() and is_prepared(path):
@@ -41,7 +42,7 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         rows = sum(len(table) for _, table in seen.tables)
         size, shards, names = seen.bytes, len(seen.names), list(seen.columns)
         if rows:
-            types = _type_sections(seen)
+            types = _type_sections(seen) if asked.types is None else inferred(seen)
             empty = [each.name for each in seen.columns.values() if each.missing == 1]
         kept = "All rows, in their order, as one split."
         about = (

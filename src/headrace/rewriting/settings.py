@@ -49,7 +49,9 @@ class Rewrite(RecipeSettings):
     )
     columns: Names | None = Field(None, description="Columns to keep, in this order; all unless given.")
     types: TypeWords = Field(
-        default_factory=dict, description="Types of columns of plain CSV or TSV shards, e.g. price=float32."
+        default_factory=dict,
+        description="Types of columns of plain CSV or TSV shards, e.g. price=float32; "
+        "infer: those that hold all values.",
     )
     null_values: Names = Field((), description="Texts that mean missing in typed columns of plain text shards.")
     duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = Field(

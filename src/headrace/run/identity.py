@@ -22,6 +22,7 @@ from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import InputError, SettingsError
+from headrace.formats.saved import view_of
 from headrace.storage import local
 from headrace.storage.place import Fact
 from headrace.storage.places import parallel_reads, path_of, place_of
@@ -86,16 +87,20 @@ class SourceState:
 def fingerprint(files: Sequence[tuple[Path, str]], how: Fingerprint = "stat", state: SourceState | None = None) -> str:
     """A digest of the source: per file its relative name and size, and its mtime ("stat") or SHA-256 ("content").
 
-    Of an object in a store its tag stands in the place of the mtime. state: of these files, if it is known already.
+    Of an object in a store its tag stands in the place of the mtime, and of a file on the hub its commit. state: of
+    these files, if it is known already.
     """
     paths = [path for path, _ in files]
     facts = (state or SourceState.of(paths)).facts
     versions: Sequence[str | int]
-    versions = (
-        _of_all(sha256_file, paths) if how == "content" else [place_of(path).version(facts[path]) for path in paths]
-    )
+    versions = _of_all(sha256_file, paths) if how == "content" else [_version(path, facts[path]) for path in paths]
     parts = [[name, facts[path].size, each] for (path, name), each in zip(files, versions, strict=True)]
     return sha256_hex(canonical_json(parts))
+
+
+def _version(path: Path, fact: Fact) -> str | int:
+    view = view_of(path)
+    return place_of(path).version(fact) if view is None else view.parent.name
 
 
 def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, str]]) -> None:

@@ -27,6 +27,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.engine import Engine, EngineName, check_engine, engine_named
 from headrace.engine.local import LocalEngine
 from headrace.errors import HeadraceError, RunBusy, SettingsError, StoreError
+from headrace.formats.saved import address_of, view_of
 from headrace.formats.schema import describe
 from headrace.formats.source import told_empty
 from headrace.machine import library_version
@@ -264,6 +265,9 @@ def _publish(job: _Job, outcome: Outcome) -> Manifest:
     empty = outcome.source["empty_shards"]
     if empty:
         on_event(Note("warning", told_empty(empty, outcome.source["files"])))
+    views = {view for path, _ in job.files if (view := view_of(path)) is not None}
+    told = sorted(address for view in views if (address := str(address_of(view))).startswith("hf://"))
+    hub = {"hub": told} if told else {}  # other addresses are paths of this machine
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
@@ -271,7 +275,7 @@ def _publish(job: _Job, outcome: Outcome) -> Manifest:
         run_id=job.target.name,
         recipe=job.recipe.recipe_name,
         libraries={"python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
-        source={"fingerprint": job.fingerprint, **outcome.source},
+        source={"fingerprint": job.fingerprint, **hub, **outcome.source},
         schema=describe(outcome.schema),
         splits=dict(outcome.splits),
         dropped=dict(outcome.dropped),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import PrivateAttr
+
 from headrace.dataset.tables import with_paths
+from headrace.formats.type_words import ALL_COLUMNS, INFER, asks_to_infer
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,13 +31,47 @@ class RecipeSettings(Settings):
     recipe_name: ClassVar[str]
     executed_by: ClassVar[str]
     later: ClassVar[Sequence[tuple[str, ...]]] = ()
+    untyped: ClassVar[Sequence[str]] = ()
+    _inferred: Mapping[str, str] | None = PrivateAttr(None)
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(**{name: with_paths(value) for name, value in values.items()})
+        values = {name: with_paths(value) for name, value in values.items()}
+        asked: Any = values.get("types")
+        if "types" not in type(self).model_fields or not asks_to_infer(asked):
+            super().__init__(**values)
+            return
+        given = {} if asked == INFER else {name: word for name, word in asked.items() if name != ALL_COLUMNS}
+        super().__init__(**{**values, "types": given})  # what else is wrong is said before all rows are read
+        found = self._types_of_source(given)
+        super().__init__(**{**values, "types": {**found, **given}})
+        self._inferred = found
+
+    @property
+    def inferred_types(self) -> Mapping[str, str] | None:
+        """Types that were inferred from the source; None where they were given."""
+        return self._inferred
+
+    def _types_of_source(self, given: Mapping[str, str]) -> dict[str, str]:
+        from headrace.formats.infer import infer_types  # settings alone load no data libraries
+        from headrace.formats.listing import list_files
+        from headrace.formats.source import read_signature
+
+        fields = vars(self)
+        listing = list_files(fields["source"], splits="keep")
+        files = [(listing.path(place), name) for place, name in enumerate(listing.names)]
+        roles = (fields[name] for name in self.untyped)
+        columns = {name for each in roles for name in ((each,) if isinstance(each, str) else each or ())}
+        signature = fields.get("signature")
+        return infer_types(
+            files,
+            signature=None if signature is None else read_signature(signature),
+            null_values=fields["null_values"],
+            keep={*columns, *given},
+        )
 
     def config(self) -> dict[str, Any]:
-        """All settings as JSON."""
-        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
+        """All settings as JSON; views of the hub as the addresses that they are of."""
+        return {"recipe": self.recipe_name, **_with_addresses(self.model_dump(mode="json"))}
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output."""
@@ -66,3 +103,13 @@ class RecipeSettings(Settings):
         """Do the work in the run directory; see `headrace.prepare`."""
         outcome: Outcome = import_module(self.executed_by).execute(self, context, files)
         return outcome
+
+
+def _with_addresses(value: Any) -> Any:
+    from headrace.formats.saved import address_of  # settings alone load no data libraries
+
+    if isinstance(value, dict):
+        return {name: _with_addresses(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_addresses(each) for each in value]
+    return (address_of(value) or value) if isinstance(value, str) else value

@@ -29,21 +29,24 @@ from headrace.errors import InputError
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.statistics import add, correlations, tally
 from headrace.series.clean import Cleaned, LeftOut, clean, left_out_report, quality_report
-from headrace.series.config import SPLITS, Series
+from headrace.series.config import Series
 from headrace.series.duplicates import REASON, series_digest, why_left_out
+from headrace.series.parts import PLAIN
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.series.pipelines.save import Pipelines, load_part, save_part
 from headrace.series.reuse import REUSED
 from headrace.series.sources import EntitySource
 from headrace.series.statics import Statics, processed_statics
 from headrace.series.store import (
+    DIVIDED,
     ENTITIES,
-    ENTITIES_SCHEMA,
     REPORTS,
     REPORTS_TABLE,
     STATICS,
     SUMMARY,
     Entity,
+    calendar_rows,
+    entities_schema,
     file_name,
     publishing,
     readable_schema,
@@ -52,7 +55,6 @@ from headrace.series.store import (
     split_directory,
     stacked,
     train_rows,
-    with_metadata,
     write_readable,
     write_store,
     write_tables,
@@ -88,6 +90,7 @@ def clean_batch(
     counts, noted = Counter[str](), Counter[str]()
     unusable = np.zeros(len(settings.columns()), np.int64)
     read = passed = first_row = 0
+    divided = settings.division.parts is not PLAIN
     empty: list[str] = []
     with (
         publishing(files, _name(number, "json")) as records,
@@ -106,7 +109,7 @@ def clean_batch(
                 read += observed.source_rows
                 notes = observed.notes
                 empty += [name] if name and not len(observed.times) else []
-                cleaned = clean(settings, observed)
+                cleaned = clean(settings, observed, entity)
                 if settings.reused is not None:
                     for part in settings.reused.pipelines().time_series.parts:
                         part.places([entity])
@@ -119,7 +122,8 @@ def clean_batch(
                 unusable += cleaned.imputation["unusable_values_count"]
                 passed += 1
                 position = {"first_row": first_row, "rows": axis.rows, "first_time": axis.first, "anchor": axis.anchor}
-                record["entity"] = {"entity": entity, **position, **vars(cleaned.cut)}
+                where = {name: own for name, own in vars(cleaned.cut).items() if divided or name not in DIVIDED}
+                record["entity"] = {"entity": entity, **position, **where}
                 first_row += axis.rows
                 if settings.duplicates != "allow":
                     record["series"] = series_digest(cleaned)
@@ -201,10 +205,13 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
     """Scale and write the retained entities of a batch, and the quality reports of all."""
     entities, values = spool.entities(), spool.values()
     columns, pipelines = settings.columns(), settings.resolved.time_series
-    masks = len(settings.mask_columns())
+    masks, calendar = len(settings.mask_columns()), len(settings.calendar_columns())
     reused = None if settings.reused is None else settings.reused.pipelines().time_series
     unified = load_part(files.run, UNIFIED) if settings.resolved.unified_entities and reused is None else Fitted(())
-    matrix = np.empty((len(values), len(columns) + masks), np.float32)
+    matrix = np.empty((len(values), len(columns) + calendar + masks), np.float32)
+    if calendar and entities:
+        made = np.concatenate([calendar_rows(settings, each.axis(settings.step)) for each in entities])
+        matrix[:, len(columns) : len(columns) + calendar] = made
     filled = spool.filled() if masks else None
     fits, tallies = [], []
     cells = np.cumsum([each.rows for each in entities]) * len(columns)
@@ -212,34 +219,37 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
         slab = [entity for entity, _ in placed]
         start, stop = slab[0].first_row, slab[-1].first_row + slab[-1].rows
         if reused is None:
-            trains, edges = train_rows(slab, values)
-            own = fit(pipelines, columns, trains, edges, [each.entity for each in slab], strategy="per_group")
+            trained = [each for each in slab if settings.division.trains(each.entity)]
+            trains, edges = train_rows(trained, values) if trained else (values[:0], np.zeros(1, np.int64))
+            own = fit(pipelines, columns, trains, edges, [each.entity for each in trained], strategy="per_group")
             fits.append(own)
             # About `_COMPARED_ROWS` of each entity, evenly, are enough to see that two columns are one.
             some = [np.arange(a, b, max(1, (b - a) // _COMPARED_ROWS)) for a, b in pairwise(edges.tolist())]
-            rows, offsets = stacked(some)
-            tallies.append(tally(columns[1:], correlations(trains[rows], offsets, 0)[:, 1:]))
+            if some:
+                rows, offsets = stacked(some)
+                tallies.append(tally(columns[1:], correlations(trains[rows], offsets, 0)[:, 1:]))
         scalers = reused or join([unified, own])
         # Each split by itself: an object's numbers may depend on the rows that it is given together.
-        parts = [(each.entity, each.first_row - start + end) for each in slab for _, end in each.bounds().values()]
+        parts = [(each.entity, each.first_row - start + end) for each in slab for end in each.borders[1:]]
         offsets = np.array([0, *(end for _, end in parts)], np.int64)
         scaled = scalers.transform(columns, values[start:stop], offsets, [entity for entity, _ in parts])
         matrix[start:stop, : len(columns)] = scaled
         if filled is not None:
-            matrix[start:stop, len(columns) :] = filled[start:stop, -masks:]
+            matrix[start:stop, -masks:] = filled[start:stop, -masks:]
     if reused is None:
         save_part(files, _part_stem(spool.number), merge(fits))
     if entities:
         write_store(files, spool.number, matrix, settings)
     schema = readable_schema(settings)
     blocks: dict[str, list[dict[str, Any]]] = {}  # of each readable file
-    for split in SPLITS:
-        shares = [each for each in entities if each.bounds()[split][0] < each.bounds()[split][1]]
+    for split in settings.division.parts.splits:
+        within = {each.entity: each.bounds(settings.division.parts)[split] for each in entities}
+        shares = [each for each in entities if within[each.entity][0] < within[each.entity][1]]
         groups = [[each] for each in shares] if settings.layout == "files" else [shares] if shares else []
         for group in groups:
             stem = file_name(group[0].entity) if settings.layout == "files" else f"part-{spool.number:05d}"
             target = f"{split_directory(split)}/{stem}.parquet"
-            tables = [rows_table(settings, schema, each, each.bounds()[split], matrix) for each in group]
+            tables = [rows_table(settings, schema, each, within[each.entity], matrix) for each in group]
             blocks[target] = write_readable(files, target, schema, pa.concat_tables(tables))
     if settings.layout == "files":
         for report in spool.reports():
@@ -259,7 +269,7 @@ def finish(
 
     near_target: features that look like the target in another unit. copies: entities with the series of another one.
     """
-    schema = with_metadata(ENTITIES_SCHEMA, settings)
+    schema = entities_schema(settings)
     names: list[str] = []
     full: list[int] = []  # batches with retained entities
 

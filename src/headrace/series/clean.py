@@ -30,8 +30,9 @@ from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.series.arrays.axis import DAY_US, Axis, Placed, place
-from headrace.series.config import SPLITS, Series
+from headrace.series.config import Series
 from headrace.series.observed import Observed
+from headrace.series.parts import NO_SPLIT, PLAIN, SPLITS, Parts, held_apart
 from headrace.series.pipelines.fitted import reasons, without_result
 
 
@@ -105,31 +106,66 @@ _ROUNDING = 1e-9  # 10 × 0.7 is 7.000000000000001, 0.29 × 100 is 28.9999999999
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows [0, val_row) train, [val_row, test_row) validate, the rest tests; and how many targets each part has."""
+    """Where the stretches of an entity's rows begin, and how many targets each split has, in folds of the first.
+
+    edges: the row where each stretch but the first begins; val_row, test_row: where val and test do; train_row,
+    train_stop: rows [train_row, train_stop) train.
+    """
 
     val_row: int
     test_row: int
     train_targets: int
     val_targets: int
     test_targets: int
+    edges: tuple[int, ...]
+    train_row: int
+    train_stop: int
 
 
-def cut(observed: npt.NDArray[np.bool_], train: float, val: float) -> Cut:
-    """Cut the rows of one entity. observed: whether each row's target was observed, bool [T]; shares of targets."""
+def cut(observed: npt.NDArray[np.bool_], train: float, val: float) -> tuple[int, int]:
+    """Return the rows of one entity where val and test begin. observed: whether its target was, bool [T]; shares."""
     rows = np.flatnonzero(observed)
     n = len(rows)
     train_targets = share_of(n, train)
-    val_targets = min(share_of(n, val), n - train_targets)
-    last = train_targets + val_targets
+    last = train_targets + min(share_of(n, val), n - train_targets)
     val_row = int(rows[train_targets - 1]) + 1 if train_targets else 0
     test_row = int(rows[last - 1]) + 1 if last else 0
-    return Cut(val_row, max(test_row, val_row), train_targets, val_targets, n - last)
+    return val_row, max(test_row, val_row)
 
 
-def cut_at(observed: npt.NDArray[np.bool_], val_row: int, test_row: int) -> Cut:
-    """Return the cut whose parts begin at these rows. observed: as in `cut`."""
-    parts = np.split(observed, [val_row, test_row])
-    return Cut(val_row, test_row, *(int(part.sum()) for part in parts))
+def cut_at(observed: npt.NDArray[np.bool_], edges: Sequence[int], parts: Parts = PLAIN) -> Cut:
+    """Return the cut whose stretches begin at these rows. observed: as in `cut`."""
+    borders = [0, *edges, len(observed)]
+    train, val, test = (parts.rows(borders, split) for split in SPLITS)
+    targets = [int(observed[start:stop].sum()) for start, stop in (train, val, test)]
+    val_row = val[0] if "val" in parts.ranges[0] else test[0]
+    return Cut(val_row, test[0], targets[0], targets[1], targets[2], tuple(edges), *train)
+
+
+def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np.bool_]) -> list[int]:
+    """Return the rows where the stretches of an entity's rows begin, but the first. Raises `LeftOut` without dates."""
+    division = settings.division
+    if division.rolling is not None:
+        return [int(row) for row in np.searchsorted(axis.times(), division.rolling.borders)]
+    side, dates = division.side_of(entity), division.dates.get(entity, division.cuts)
+    if dates is not None:
+        val_row, test_row = np.searchsorted(axis.times(), dates).tolist()
+    elif division.by_dates:
+        raise LeftOut(f"has no row in cut_dates {str(settings.cut_dates)!r}, and there is no train_end for the others")
+    elif side == "train":
+        val_row, test_row = cut(observed, settings.train_ratio, settings.val_ratio)
+    else:
+        val_row, test_row = 0, axis.rows if side == "val" else 0
+    if division.parts is PLAIN:
+        return [val_row, test_row]
+    times = Axis(axis.frequency, axis.first, axis.rows + 1, axis.anchor).times()  # and the one behind the last
+
+    def stop(row: int) -> int:
+        moment = int(times[row]) if dates is None else dates[0] if row == val_row else dates[1]
+        return int(np.searchsorted(times[:-1], moment - division.reach_us))
+
+    held = sorted(set(division.held_out.values()))
+    return held_apart(val_row, test_row, axis.rows, side, held, stop)
 
 
 def share_of(count: int, share: float) -> int:
@@ -166,13 +202,14 @@ class Cleaned:
     trimmed_steps: tuple[int, int]
 
 
-def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = None) -> Cleaned:
+def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int] | None = None) -> Cleaned:
     """Clean the rows of one entity. O(steps of its axis) of memory. Raises `LeftOut`.
 
-    at: the rows where val and test begin, which are then not computed from the ratios.
+    at: the rows where its stretches but the first begin, which are then not found by dates or shares.
     """
-    columns, pipelines = settings.columns(), settings.resolved.time_series
+    columns, pipelines, stretches = settings.columns(), settings.resolved.time_series, settings.division.parts
     trains = settings.pipelines_from is None
+    fits = trains and settings.division.trains(entity)
     rows = Counter(observed.dropped)
     axis, source_rows, positions = _placed_rows(settings, observed, rows)
     in_order = len(source_rows) == len(observed.values) and (source_rows == np.arange(len(source_rows))).all()
@@ -185,19 +222,20 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
             values[positions, column] = own[:, column]
     missing = np.isnan(values)
     never = missing.all(axis=0)
-    if trains and never.any():
+    if fits and never.any():
         raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
-    start, stop = trimmed(~missing, least=0 if at is None else at[1]) if trains else (0, axis.rows)
+    start, stop = 0, axis.rows
+    if trains and settings.trim != "none":
+        some = slice(None) if settings.trim == "all" else slice(len(settings.targets))
+        start, stop = trimmed(~missing[:, some], least=0 if at is None else at[-1])
     if start == stop:
-        raise LeftOut("no time lies between the first and the last value of all columns")
-    seen = ~missing[start:stop]
+        raise LeftOut("no time lies between the first and the last value of all columns; see trim")
+    seen, own_axis = ~missing[start:stop], axis.tail(start, stop)
     if not trains:
         at = (0, 0)
-    elif at is None and settings.cuts is not None:
-        val_row, test_row = np.searchsorted(axis.times()[start:stop], settings.cuts).tolist()
-        at = (val_row, test_row)
-    parts = cut(seen[:, 0], settings.train_ratio, settings.val_ratio) if at is None else cut_at(seen[:, 0], *at)
-    required = max(int(trains), required_targets(settings))
+    edges = edges_of(settings, entity, own_axis, seen[:, 0]) if at is None else at
+    parts = cut_at(seen[:, 0], edges, stretches)
+    required = max(1, required_targets(settings)) if fits else 0
     if parts.train_targets < required:
         before = "" if settings.train_end is None else f" before train_end {settings.train_end}"
         raise LeftOut(
@@ -206,40 +244,43 @@ def clean(settings: Series, observed: Observed, *, at: tuple[int, int] | None = 
         )
     found = find_gaps(missing)
     may = np.isin(columns, settings.filled_columns())
-    short = (found.length <= settings.max_imputation_gap_size) & may[found.column]
-    whole = found.inside([start + parts.val_row, start + parts.test_row])
+    long = found.length > settings.max_imputation_gap_size
+    short = ~long & may[found.column]
+    whole = found.inside([start + edge for edge in edges])
     filled = fill_gaps(values, found.take(short & whole))[start:stop]
     kept = values[start:stop]
-    why = reasons(pipelines, columns, kept[: parts.val_row]) if trains else None
+    why = reasons(pipelines, columns, kept[parts.train_row : parts.train_stop]) if fits else None
     if why is not None:
         raise LeftOut(why)
     unusable = without_result(pipelines, columns, kept)
     if unusable.any():
         kept[unusable] = np.nan
         filled &= ~unusable
-        parts = cut_at(seen[:, 0] & ~unusable[:, 0], parts.val_row, parts.test_row)
+        parts = cut_at(seen[:, 0] & ~unusable[:, 0], edges, stretches)
     # Source rows by where they are: positions ascend.
-    edges = np.searchsorted(positions, [start, start + parts.val_row, start + parts.test_row, stop])
+    borders = np.searchsorted(positions, [start, *(start + edge for edge in edges), stop])
     made_of = np.ones(len(positions), np.int64) if observed.counts is None else observed.counts[source_rows]
     below = np.append(0, np.cumsum(made_of))
-    rows.update(dict(zip(SPLITS, np.diff(below[edges]).tolist(), strict=True)))
+    for name, count_ in zip(stretches.names, np.diff(below[borders]).tolist(), strict=True):
+        rows[name or NO_SPLIT] += count_
     inside = (found.start < stop) & (found.start + found.length > start)
-    kept_rows = int(edges[-1] - edges[0])
-    rows["trimmed"] = int(below[-1] - below[edges[-1]] + below[edges[0]])
+    kept_rows = int(borders[-1] - borders[0])
+    rows["trimmed"] = int(below[-1] - below[borders[-1]] + below[borders[0]])
 
     def count(places: Bools) -> I64:
         return found.take(inside & places).per_column(len(columns))[0]
 
     return Cleaned(
         rows=rows,
-        axis=axis.tail(start, stop),
+        axis=own_axis,
         values=kept,
         filled=filled,
         cut=parts,
         imputation={
             "short_gaps_count": count(short & whole),
             "imputed_values_count": filled.sum(axis=0, dtype=np.int64),
-            "long_gaps_count": count(~short),
+            "long_gaps_count": count(long),
+            "unfilled_gaps_count": count(~long & ~may[found.column]),
             "cut_gaps_count": count(short & ~whole),
             "unusable_values_count": unusable.sum(axis=0, dtype=np.int64),
             "missing_values_count": np.isnan(kept).sum(axis=0, dtype=np.int64),
@@ -325,9 +366,10 @@ def quality_report(
 ) -> dict[str, Any]:
     """Make the `BasinQualityReport` of an entity, as JSON. cleaned: a reason if it does not pass.
 
-    Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that were left
-    as too long, and that were left because a cut runs through them; values filled, made missing because no step can
-    take them, and still missing; and the longest gap. targets.observed counts before anything is filled.
+    Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that are too
+    long, that are not filled in this column, and that were left because a cut runs through them; values filled, made
+    missing because no step can take them, and still missing; and the longest gap. targets.observed counts before
+    anything is filled.
     """
     reason = cleaned if isinstance(cleaned, str) else None
     report: dict[str, Any] = {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -18,36 +16,28 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.checks import duration_us, instant_us
-from headrace.digest import sha256_hex
+from headrace.checks import instant_us
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
-from headrace.formats.dates import date_word
-from headrace.run.settings import RecipeSettings
-from headrace.series.arrays.axis import Frequency
+from headrace.run.folds import Folds
+from headrace.series.arrays.calendar import CALENDAR, calendar_names
+from headrace.series.parts import DIVIDE, Division, undividable
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.series.time_settings import Rule, days_of, known_zone, listed_days, rules, time_faults
+from headrace.series.source_settings import FILE_NAME, SourceSettings, column, repeated, time_faults
 from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
-    from headrace.run.context import RunContext
-    from headrace.run.prepare import Outcome
     from headrace.series.reuse import NamedRun
 
-FILE_NAME = "file_name"
-SPLITS = ("train", "val", "test")
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
+_ROLES = ("more_targets", "past_features", "future_features", "categories", "calendar")
 _RATIOS_SUM = 1e-9
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
-_source = partial(Field, json_schema_extra={"panel": "Source"})
-_column = partial(Field, json_schema_extra={"panel": "Columns and times"})
 _static = partial(Field, json_schema_extra={"panel": "Static features"})
 _rows = partial(Field, json_schema_extra=_ROWS)
-
-
-def _repeated(*default: str, panel: str, description: str) -> Any:
-    return Field(default, json_schema_extra={"panel": panel, "flag": "repeated"}, description=description)
+_held = partial(Field, json_schema_extra={"panel": "Held-out entities"})
 
 
 def _ratio(default: float, former: str, **bounds: Any) -> Any:
@@ -65,7 +55,7 @@ def _target_or_run(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["target"]}, {"required": ["pipelines_from"]}]  # that run has the target
 
 
-class Series(RecipeSettings):
+class Series(SourceSettings):
     """Time series of many entities: on a regular axis, cleaned, split by time and scaled by what trains.
 
     Raises `SettingsError` when built with values that cannot work.
@@ -74,86 +64,34 @@ class Series(RecipeSettings):
     model_config = ConfigDict(json_schema_extra=_target_or_run)
 
     recipe_name: ClassVar[str] = "series"
+    executed_by: ClassVar[str] = "headrace.series.recipe"
     later: ClassVar[Sequence[tuple[str, ...]]] = (
-        *(("duplicates",), ("train_end",), ("val_end",), ("pipelines_from",)),
-        *(("comment",), ("decimal",), ("encoding",), ("business_days",), ("snap",), ("resample",)),
+        *((name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE, *_ROLES, "trim")),
+        *((name,) for name in ("comment", "decimal", "encoding", "business_days", "snap", "resample")),
         ("time_zone", "ambiguous_times", "nonexistent_times"),
     )
 
-    source: Places = Field((), description="Files, directories or glob patterns of time series.")
-    region_time_series_base_dirs: Mapping[str, Path] = _source(
-        default_factory=dict,
-        description="Directories of series by region, instead of source; an entity's region is its name up to the "
-        "first _.",
+    target: str = column(min_length=1, description="Column to be predicted.")
+    more_targets: Names = column(
+        (), description="Further columns to be predicted, scaled as target; target alone decides where shares cut."
     )
-    reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
-        "table",
-        description="What the source is; wide: tables with a column for each entity, each file named as what it "
-        "holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global Runoff Data Centre; camels_us: "
-        "the root of that data set's text files.",
+    features: Names = column((), description="Forcing columns.")
+    past_features: Names = column((), description="Features that are known only up to the last input, such as sales.")
+    future_features: Names = column(
+        (), description="Features that are known ahead, such as promotions; unless given all but past_features are."
     )
-    comment: str | None = _source(
-        None, min_length=1, description="Beginning of lines of CSV files that are left out, e.g. #."
-    )
-    decimal: Literal[".", ","] = _source(".", description="Decimal mark of the numbers in CSV files.")
-    encoding: str = _source("utf-8", description="Encoding of CSV files, e.g. latin-1, utf-16 or cp1252.")
-    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
-        "daymet", description="Forcing product of camels_us."
-    )
-    entities: Names | None = _source(None, description="Only these entities; one without data fails.")
-    entities_file: LocalPath | None = _source(None, description="File of the entities to prepare, a name per line.")
-    entity: str = _column(
-        FILE_NAME,
-        min_length=1,
-        description="Column of the entity in long tables; file_name: a file is an entity, named as the file without "
-        "its extension.",
-    )
-    time: str = _column("date", min_length=1, description="Column of the time.")
-    time_format: Names = _repeated(
-        "iso",
-        panel="Columns and times",
-        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
-        "turn. Times without offset are UTC.",
-    )
-    time_zone: Annotated[str | None, AfterValidator(known_zone)] = _column(
-        None,
-        description="Zone of the clocks that times without an offset were read from, e.g. Europe/Berlin; the output is "
-        "in UTC. None: they are in UTC.",
-    )
-    ambiguous_times: Literal["in_order", "earlier", "later", "error"] = _column(
-        "in_order",
-        description="Which instant a time is that the clocks of time_zone show twice; in_order: the first row the "
-        "earlier, the next the later; error: leave out its entity.",
-    )
-    nonexistent_times: Literal["error", "drop", "forward"] = _column(
-        "error",
-        description="What to do with rows at a time that the clocks of time_zone skip; forward: read it by the offset "
-        "before the change; error: leave out their entity.",
-    )
-    frequency: str = _column(
-        "infer",
-        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the step that most "
-        "entities have; coarsest: the longest that an entity has, for resample.",
-    )
-    business_days: Annotated[Names, BeforeValidator(listed_days)] = _column(
-        (),
-        description="Days that steps of 1b are: YYYY-MM-DD, or @FILE with one a line; Monday to Friday unless given.",
-    )
-    snap: str | None = _column(
-        None, description="Move times that are at most this far from a step to it, e.g. 2m; needs frequency."
-    )
-    resample: Annotated[Mapping[str, Rule], BeforeValidator(rules)] = _column(
+    categories: Mapping[str, Names] = column(
         {},
-        description="Join the rows of each step into one, by a rule for each column: mean, sum, min, max, first or "
-        "last of the values that are there; * for all others, or one rule for all.",
+        description="Features that are texts, and the texts that each may hold: stored as their places in this list.",
     )
-    target: str = _column(min_length=1, description="Column to be predicted.")
-    features: Names = _column((), description="Forcing columns.")
-    null_values: Names = _column(("NA",), description="Texts that mean missing.")
-    missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = _column(
+    calendar: Names = column(
+        (), description="Parts of the time as features, a sine and a cosine each: " + ", ".join(CALENDAR) + "."
+    )
+    null_values: Names = column(("NA",), description="Texts that mean missing.")
+    missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = column(
         (), description="Numbers that mean missing, e.g. -999."
     )
-    static: Places = _repeated(
+    static: Places = repeated(
         panel="Static features", description="Files of static attributes, joined on static_entity."
     )
     region_static_attributes_base_dirs: Mapping[str, Path] = _static(
@@ -190,6 +128,37 @@ class Series(RecipeSettings):
     val_end: str | None = Field(
         None,
         description="Rows from train_end to before this time validate, the rest tests; none validate unless given.",
+    )
+    cut_dates: LocalPath | None = Field(
+        None,
+        description="Table of entity, train_end and val_end (CSV, Parquet): entities with dates of their own. Others "
+        "have train_end and val_end.",
+    )
+    val_entities: Names = _held(
+        (),
+        description="Entities that only validate, and alone do; @FILE: a name a line. With dates they validate between "
+        "train_end and val_end, with shares in all rows.",
+    )
+    test_entities: Names = _held(
+        (),
+        description="Entities that only test, and alone do; @FILE: a name a line. With dates they test from val_end, "
+        "with shares in all rows.",
+    )
+    trim: Literal["all", "target", "none"] = Field(
+        "all",
+        description="Where a series begins and ends: where all columns have their first and last value, where the "
+        "target has, or (none) at its first and last row, which keeps warm-up weather and known futures.",
+    )
+    gap: str | None = Field(None, description="Rows closer than this before a cut are in no split, such as 30d.")
+    label_horizon: str | None = Field(
+        None,
+        description="How long after its time a target is known, e.g. 7d: rows whose target is not known at a cut are "
+        "in no split (a purge).",
+    )
+    folds: Folds = Field(
+        None,
+        description="Prepare folds instead of one split: cuts that roll on from train_end and val_end, such as "
+        "rolling:n=5,step=365d. Scalers are those of fold 0.",
     )
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
@@ -263,30 +232,10 @@ class Series(RecipeSettings):
             raise ValueError(str(error)) from None
         return text
 
-    @field_validator("encoding")
+    @field_validator("gap", "label_horizon")
     @classmethod
-    def _known_encoding(cls, value: str) -> str:
-        try:
-            return codecs.lookup(value).name
-        except LookupError:
-            raise ValueError(f"encoding {value!r} is not known; give one such as utf-8, latin-1 or cp1252") from None
-
-    @field_validator("time_format")
-    @classmethod
-    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for each in value:
-            date_word(each, "time_format")
-        return value
-
-    @field_validator("snap")
-    @classmethod
-    def _known_tolerance(cls, value: str | None) -> str | None:
-        return value if value is None else known_duration("snap", value)
-
-    @field_validator("frequency")
-    @classmethod
-    def _known_frequency(cls, value: str) -> str:
-        return value if value in ("infer", "coarsest") else Frequency.parse(value).word
+    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
+        return value if value is None else known_duration(str(field.field_name), value)
 
     @model_validator(mode="after")
     def _consistent(self) -> Series:
@@ -296,7 +245,9 @@ class Series(RecipeSettings):
             getattr(self, name) != type(self).model_fields[name].default
             for name in ("train_ratio", "val_ratio", "test_ratio")
         )
-        names = self.columns()
+        names = [*self.targets, *self.features, *(each for each in self.feature_names() if each not in self.features)]
+        both = sorted(set(self.past_features) & set(self.future_features))
+        strange = next((each for each in self.calendar if each not in CALENDAR), None)
         file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
         roles = [self.time, *names, *([] if file_is_entity else [self.entity])]
         repeated = min((each for each in roles if roles.count(each) > 1), default=None)
@@ -310,18 +261,30 @@ class Series(RecipeSettings):
                 f"{ratios:g}; make them sum to 1",
             ),
             (
-                self.train_end is not None and ratios_given,
-                f"train_end is {self.train_end!r} and ratios are given; cut by dates or by shares of targets",
+                (self.train_end or self.cut_dates) and ratios_given,
+                "train_end or cut_dates, and ratios are given; cut by dates or by shares of targets",
             ),
             (self.val_end is not None and self.train_end is None, "val_end is given without train_end; give both"),
+            *undividable(self),
             (
                 self.cuts is not None and self.cuts[0] > self.cuts[1],
                 f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
             ),
             (
-                self.target in self.features,
+                set(self.targets) & set(self.feature_names()),
                 f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
                 f"that read its past ask for that when they read windows",
+            ),
+            (both, f"feature {', '.join(both[:1])!r} is in past_features and future_features; choose one"),
+            (
+                any(len(set(own)) < max(1, len(own)) for own in self.categories.values())
+                or not set(self.categories) <= {*self.feature_names()},
+                f"categories of {', '.join(self.categories)}: are of no feature, or name no text or one twice; correct",
+            ),
+            (strange, f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"),
+            (
+                set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar),
+                f"calendar makes {', '.join(self.calendar_columns())}, and one is there already; rename the other",
             ),
             (repeated, f"column {repeated!r} has more than one role; time, entity, target and features differ"),
             (
@@ -375,14 +338,35 @@ class Series(RecipeSettings):
         return self
 
     def columns(self) -> list[str]:
-        """List the columns of values: the target, then the features sorted by name."""
-        return [self.target, *sorted(self.features)]
+        """List the columns of values: the target, others sorted by name, then the features sorted by name."""
+        return [*self.targets, *self.feature_names()]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to be predicted: the target, and others sorted by name."""
+        return (self.target, *sorted(self.more_targets))
+
+    def feature_names(self) -> list[str]:
+        """List the features of all roles, sorted."""
+        return sorted({*self.past_features, *self.future_features} | set(self.features))
+
+    def future_names(self) -> list[str]:
+        """List the features that are known ahead, sorted, and the columns of the calendar, which always are."""
+        ahead = set(self.future_features) or set(self.feature_names()) - set(self.past_features)
+        return [*sorted(ahead), *self.calendar_columns()]
+
+    def calendar_columns(self) -> list[str]:
+        """List the columns that are made of times, which stand behind the features."""
+        return calendar_names(self.calendar)
 
     @cached_property
     def resolved(self) -> Resolved:
         """The pipelines with their columns."""
         return self.preprocessing_configs.resolved(
-            target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
+            targets=self.targets,
+            features=self.feature_names(),
+            static_features=sorted(self.static_features),
+            categories=sorted(self.categories),
         )
 
     @cached_property
@@ -409,29 +393,15 @@ class Series(RecipeSettings):
         first = instant_us("train_end", self.train_end)
         return first, first if self.val_end is None else instant_us("val_end", self.val_end)
 
+    @cached_property
+    def division(self) -> Division:
+        """How rows are divided. Raises `SettingsError` for tables and files that do not say it."""
+        return Division.of(self)
+
     @property
     def may_lack(self) -> list[str]:
         """List the columns that a file may lack."""
-        return [] if self.pipelines_from is None else [self.target]
-
-    @property
-    def snap_us(self) -> int | None:
-        """How far times are moved to a step, in microseconds; None: not at all."""
-        return None if self.snap is None else duration_us("snap", self.snap)
-
-    def rule(self, column: str) -> str:
-        """Return the rule by which `resample` joins the values of a column."""
-        return self.resample.get(column) or self.resample["*"]
-
-    @cached_property
-    def step(self) -> Frequency:
-        """The frequency. Raises `ValueError` while it is to be inferred."""
-        return Frequency.parse(self.frequency).on(days_of(self.business_days))
-
-    @property
-    def rewritten_text(self) -> bool:
-        """Whether CSV files are decoded, or freed of comments, before they are read."""
-        return self.comment is not None or self.encoding != "utf-8"
+        return [] if self.pipelines_from is None else list(self.targets)
 
     @property
     def entity_column(self) -> str:
@@ -439,25 +409,12 @@ class Series(RecipeSettings):
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
-        """List the columns that may be filled: all, or all but the target."""
-        return self.columns()[0 if self.impute_target == "forward" else 1 :]
+        """List the columns that may be filled: all, or all but the targets."""
+        return self.columns()[0 if self.impute_target == "forward" else len(self.targets) :]
 
     def mask_columns(self) -> list[str]:
         """List the mask columns, which stand behind the others, of the last of these; none unless asked for."""
         return [f"{each}{FILLED}" for each in self.filled_columns()] if self.filled_mask == "columns" else []
-
-    def listed(self) -> list[str] | None:
-        """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
-        if self.entities_file is None:
-            return None if self.entities is None else sorted(set(self.entities))
-        try:
-            lines = self.entities_file.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{self.entities_file}: cannot be read ({error}); check its path") from error
-        names = sorted({line.strip() for line in lines if line.strip()})
-        if not names:
-            raise SettingsError(f"{self.entities_file}: names no entity; write one name per line")
-        return names
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output: of files their names and contents, not their places."""
@@ -465,7 +422,17 @@ class Series(RecipeSettings):
         settings = self.identity_without("source", "static", "entities", "entities_file", *regions)
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
-        settings |= {name: sorted(settings[name]) for name in ("features", "static_features")}  # stored by name
+        settings |= {"more_targets": sorted(self.more_targets)} if self.more_targets else {}
+        settings |= {"features": self.feature_names(), "static_features": sorted(self.static_features)}  # as stored
+        if self.past_features or self.future_features:
+            settings = {name: own for name, own in settings.items() if name not in ("past_features", "future_features")}
+            ahead = self.future_names()
+            settings |= {"future_features": ahead} if set(ahead) < {*self.feature_names(), *ahead} else {}
+        for name, side in (("val_entities", "val"), ("test_entities", "test")):
+            if name in settings:  # names count, not the path of their file
+                settings[name] = sorted(each for each, own in self.division.held_out.items() if own == side)
+        if self.cut_dates is not None:
+            settings["cut_dates"] = sha256_hex(canonical_json(dict(self.division.dates)))
         settings["regions"] = sorted(self.region_time_series_base_dirs)
         settings |= {name: instant_us(name, settings[name]) for name in ("train_end", "val_end") if name in settings}
         if self.reused is not None:  # what lies there counts, not the place
@@ -482,12 +449,6 @@ class Series(RecipeSettings):
         """List files, directories and patterns of series and of static attributes, as given."""
         regions = (self.region_time_series_base_dirs, self.region_static_attributes_base_dirs)
         return [*self.source, *self.static, *(place for each in regions for place in each.values())]
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work in the run directory; see `headrace.prepare`."""
-        from headrace.series.recipe import execute  # the recipe imports its settings
-
-        return execute(self, context, files)
 
 
 def output_roles(config: Mapping[str, Any]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -18,15 +17,16 @@ from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share
 from headrace.series.arrays.axis import YEAR_US
-from headrace.series.config import SPLITS
+from headrace.series.parts import SPLITS
 from headrace.series.reuse import REUSED
 from headrace.series.store import (
-    ENTITIES,
     REPORTS,
     REPORTS_TABLE,
+    read_entities,
     read_summary,
     read_table,
     shared_times,
+    split_rows,
     stored_settings,
 )
 
@@ -54,13 +54,11 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
     """Return for each split a row per entity: its steps, observed targets, and microseconds from `begin` to `end`."""
-    names = ["entity", "rows", "first_time", "val_row", "test_row", *(f"{split}_targets" for split in SPLITS)]
-    entities = pl.DataFrame(read_table(facts.run.root / ENTITIES, names))
-    frequency = stored_settings(facts.run).step
+    entities, settings = read_entities(facts.run.root), stored_settings(facts.run)
+    frequency = settings.step
     # months and business days are drawn as if they were equally long
     step = frequency.micros or frequency.months * _MONTH_US or YEAR_US / frequency.steps_per_year
-    first = pl.col("first_time").dt.epoch("us").cast(pl.Float64)
-    rows = (pl.lit(0), pl.col("val_row"), pl.col("test_row"), pl.col("rows"))
+    first = pl.col("first_time").cast(pl.Float64)
     return {
         split: entities.select(
             "entity",
@@ -69,7 +67,8 @@ def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
             begin=first + start * step,
             end=first + stop * step,
         )
-        for split, (start, stop) in zip(SPLITS, pairwise(rows), strict=True)
+        for split, ends in split_rows(entities, settings.division.parts).items()
+        for start, stop in [tuple(map(pl.Series, ends))]
     }
 
 
@@ -80,7 +79,7 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
     val, test = (f"between {moment(ends[each][0].min())} and {moment(ends[each][0].max())}" for each in SPLITS[1:])
     how = "at its own observed targets" if facts.config.get("train_end") is None else "at the same times"
     cuts = f"Every entity is cut {how}: val begins {val}, test {test}."
-    shared = shared_times(facts.run.root, stored_settings(facts.run).step)
+    shared = shared_times(facts.run.root, stored_settings(facts.run))
     cuts += f" Entities overlap in calendar time: {'; '.join(shared)}." if shared else ""
     if REUSED in facts.manifest.facts:
         cuts = f"All rows are in test, scaled by the pipelines of run {facts.manifest.facts[REUSED]['run']}."

@@ -28,9 +28,10 @@ from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.series.arrays.axis import DAY_US, Frequency, infer
-from headrace.series.config import FILE_NAME, Series
+from headrace.series.config import Series
 from headrace.series.readers.camels import FLOW, FORCING
 from headrace.series.readers.text import GRDC_NAME, grdc_table
+from headrace.series.source_settings import FILE_NAME
 from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
@@ -38,7 +39,7 @@ from headrace.storage.places import expanded
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
 _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
-    *("site", "site_id", "series_id", "item_id", "sensor", "sensor_id", "id"),
+    *("site", "site_id", "series_id", "item", "item_id", "sku", "shop", "sensor", "sensor_id", "id"),
 )
 _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
@@ -252,6 +253,8 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         settings["missing_numbers"] = sorted(sentinels, reverse=True)
         told = [f"{number:g} in {', '.join(names)}" for number, names in sorted(sentinels.items(), reverse=True)]
         seen["missing_numbers"] = f"Seen: {'; '.join(told)}."
+    if to_their_end:
+        _known_ahead(draft, rows.select(pl.all().exclude("^\\d+$"), pl.col("^\\d+$").replace([*sentinels], np.nan)))
     seen["max_imputation_gap_size"] = f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
     if to_their_end:
         observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
@@ -267,6 +270,19 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
+
+
+def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
+    """Complete the draft by the features that have values behind the last target, where others have none."""
+    features = Series(**draft.settings, min_train_years=0).feature_names()
+    last = pl.col("time").filter(pl.col("0").is_not_nan()).max().over("entity")
+    later = rows.filter(pl.col("time") > last)
+    ahead = [name for at, name in enumerate(features, 1) if later[str(at)].is_not_nan().any()]
+    if 0 < len(ahead) < len(features):
+        draft.settings |= {"future_features": ahead, "trim": "none"}
+        draft.seen["future_features"] = (
+            f"Seen: only these have values in the {len(later):,} rows behind the last target."
+        )
 
 
 def _rows(settings: Series, found: Look) -> pl.DataFrame:

@@ -16,10 +16,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.arrays import F32, F64, I64, Bools
@@ -57,7 +59,8 @@ def leak_checks(run: FinishedRun) -> list[Check]:
     """Run the three checks. A feature that looks like the target is a warning in its check's detail."""
     settings, shards = stored_settings(run), stored_entities(run.root)
     names = [each.entity for entities in shards.values() for each in entities]
-    once = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
+    trained = [name for name in names if settings.division.trains(name)]
+    once = chosen_entities(trained, settings.resolved.unified_entities, settings.seed)
     proof = _Proof(run, settings, load_pipelines(run.root, run.manifest.facts[FACT]), shards, once)
     refit, near_target = proof.of_train_rows()
     return [refit, proof.of_later_rows(chosen_entities(names, SAMPLE, settings.seed + 1)), near_target]
@@ -87,7 +90,7 @@ def cleaned_again(
         for number, entity in enumerate(source.names):
             if entity in entities:
                 with suppress(InputError):
-                    yield entity, clean(settings, source.read_timed(number, settings))
+                    yield entity, clean(settings, source.read_timed(number, settings), entity)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,10 @@ class _Proof:
         columns, asked, fitted = self.settings.columns(), self.settings.resolved, self.pipelines.time_series
         kept: dict[str, Any] = dict.fromkeys(self.once)
         refit, tallies = _Refit(), []
-        for shard, entities in self.shards.items():
+        for shard, every in self.shards.items():
+            entities = [each for each in every if self.settings.division.trains(each.entity)]
+            if not entities:
+                continue
             scaled, offsets = train_rows(entities, map_store(self.run.root / shard)[0])
             own = [each.entity for each in entities]
             rows = refit.compare(asked.time_series, fitted, columns, scaled, offsets, own, "per_group")
@@ -119,7 +125,7 @@ class _Proof:
         if self.settings.static_features:
             self._refit_statics(refit)
         left = f"; not {', '.join(sorted(refit.skipped))}, which rounding does not let back" if refit.skipped else ""
-        count = sum(map(len, self.shards.values()))
+        count = sum(self.settings.division.trains(each.entity) for own in self.shards.values() for each in own)
         told = f"fitted again on the train rows of {count:,} entities: {refit.worst:.1e} apart at most{left}"
         found = warning(self.settings.target, suspects(tallies))
         return (
@@ -129,6 +135,8 @@ class _Proof:
 
     def _refit_statics(self, refit: _Refit) -> None:
         asked, table = self.settings.resolved, pq.read_table(self.run.root / STATICS)
+        trains = [self.settings.division.trains(each) for each in table[self.settings.entity_column].to_pylist()]
+        table = table.filter(pa.array(trains))
         stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
         for encoder in self.pipelines.static_encoders:
             refit.problem = refit.problem or _encoded_again(encoder, stored)
@@ -157,7 +165,7 @@ class _Proof:
                     if entity in wanted:
                         ways = _WAYS if entity in sample else _WAYS[:1]
                         try:
-                            found[entity] = _again(settings, source.read_timed(number, settings), ways)
+                            found[entity] = _again(settings, source.read_timed(number, settings), entity, ways)
                         except InputError as error:
                             raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
                         except _Differs as error:
@@ -180,14 +188,16 @@ class _Proof:
         """Fit the pipelines of this strategy on the train rows of entities that were prepared again."""
         if not entities:
             return Fitted(())
-        matrix, offsets = stacked([found[each].values[: found[each].cut.val_row] for each in entities])
+        cuts = {each: found[each].cut for each in entities}
+        rows = [found[each].values[cuts[each].train_row : cuts[each].train_stop] for each in entities]
+        matrix, offsets = stacked(rows)
         pipelines, columns = self.settings.resolved.time_series, self.settings.columns()
         return fit(pipelines, columns, matrix, offsets, entities, strategy=strategy)
 
     def _compare(self, stored: F32, own: Sequence[Entity], found: Mapping[str, Cleaned], unified: Fitted) -> None:
         """Raise `_Differs` where a shard's scalers or rows are not those of entities that were prepared again."""
         columns, names = self.settings.columns(), [each.entity for each in own]
-        fitted = self._fitted(found, names, "per_group")
+        fitted = self._fitted(found, [each for each in names if self.settings.division.trains(each)], "per_group")
         for part in fitted.parts:
             kept = self.pipelines.time_series.part(part.columns[0])
             if isinstance(part, Scalers) and isinstance(
@@ -201,18 +211,21 @@ class _Proof:
         scalers = join([unified, fitted])
         unmasked = len(columns) - len(self.settings.mask_columns())
         for each in own:
-            again, val, test = found[each.entity], each.val_row, each.test_row
-            told = f"entity {each.entity!r}:"
-            if (val, test) != (again.cut.val_row, again.cut.test_row):
-                raise _Differs(f"{told} {val} rows train, and {again.cut.val_row} with other later rows")
-            rows = stored[each.first_row : each.first_row + test]
-            for split, start, stop in (("train", 0, val), ("val", val, test)):
-                if start < stop:
+            again, borders = found[each.entity], each.borders
+            told, last = f"entity {each.entity!r}:", max(edge for edge in borders if edge < each.rows)
+            if borders[1:-1] != list(again.cut.edges):
+                raise _Differs(
+                    f"{told} is cut at rows {borders[1:-1]}, and at {list(again.cut.edges)} by other later rows"
+                )
+            rows = stored[each.first_row : each.first_row + last]
+            for start, stop in pairwise(borders):
+                if start < stop <= last:
                     edges = np.array([0, stop - start], np.int64)
                     scaled = scalers.transform(columns, again.values[start:stop], edges, [each.entity])
                     if not same_bytes(rows[start:stop, : len(columns)], scaled):
-                        raise _Differs(f"{told} its {split} rows changed with later rows")
-            if not np.array_equal(rows[:, len(columns) :], again.filled[:test, unmasked:]):
+                        raise _Differs(f"{told} its rows {start} to {stop} changed with later rows")
+            made = rows[:, len(columns) + len(self.settings.calendar_columns()) :]
+            if not np.array_equal(made, again.filled[:last, unmasked:]):
                 raise _Differs(f"{told} its masks of filled values changed with later rows")
 
 
@@ -299,30 +312,32 @@ class _Differs(Exception):
     """An entity or a scaler differs when later rows are others."""
 
 
-def _again(settings: Series, observed: Observed, ways: Sequence[str]) -> Cleaned:
+def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str]) -> Cleaned:
     """The entity with other rows behind its cuts, in all these ways; returned with other values behind the last cut."""
     try:
-        honest = clean(settings, observed)
+        honest = clean(settings, observed, entity)
     except LeftOut as error:
         raise _Differs(f"does not pass again: {error}") from error
     # The axis is that of most rows, later ones included, so rows beside it are left out before others are changed.
     known = observed.times != MISSING
     on_axis = place(observed.times[known], settings.step).rows
     observed = Observed(observed.times[known][on_axis], observed.values[known][on_axis])
-    val, test = honest.cut.val_row, honest.cut.test_row
+    edges, returned = honest.cut.edges, honest
     beyond = Axis(settings.step, honest.axis.first, honest.axis.rows + _ADDED_STEPS, honest.axis.anchor).times()
-    for cut, at in ((val, (val, val)), (test, (val, test))):
+    for cut in sorted({edge for edge in edges if max(1, honest.cut.train_stop) <= edge < honest.axis.rows}):
+        at = [min(edge, cut) for edge in edges]
         for word, changed in zip(ways, _others(observed, observed.times >= beyond[cut], beyond[cut:]), strict=False):
             behind = f"with the rows from its step {cut + 1} on {word}"
             try:
                 # values alone move no cut, so it is computed anew
-                again = clean(settings, changed, at=None if word == "changed" else at)
+                again = clean(settings, changed, entity, at=None if word == "changed" else at)
             except LeftOut as error:
                 raise _Differs(f"does not pass ({error}) {behind}") from error
-            if again.axis.first != honest.axis.first or again.cut.val_row != val:
+            if again.axis.first != honest.axis.first or [min(each, cut) for each in again.cut.edges] != at:
                 raise _Differs(f"begins or is cut elsewhere {behind}")
+            left = min(cut, len(again.values))  # the last rows before the cut may be steps that no row had
             for one, other in ((honest.values, again.values), (honest.filled, again.filled)):
-                if not same_bytes(one[:cut], other[:cut]):
+                if not same_bytes(one[:left], other[:left]) or not np.isnan(honest.values[left:cut]).all():
                     raise _Differs(f"has other rows before a cut {behind}")
             if word == "changed":
                 returned = again

@@ -19,15 +19,17 @@ from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.series.arrays.axis import Frequency, infer
+from headrace.series.arrays.axis import coarsest, infer, usual
 from headrace.series.arrays.statistics import suspects, warning
 from headrace.series.batches import UNIFIED, Spool, clean_batch, finish, write_batch
 from headrace.series.clean import DROPPED
-from headrace.series.config import FILE_NAME, SPLITS, Series
+from headrace.series.config import Series
 from headrace.series.duplicates import REASON, copies_told, find_copies
+from headrace.series.parts import NO_SPLIT, PLAIN
 from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
 from headrace.series.pipelines.settings import chosen_entities
+from headrace.series.source_settings import FILE_NAME
 from headrace.series.sources import (
     STATIC,
     EntitySource,
@@ -62,6 +64,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         context.warn([f"{len(over):,} files or directories of the source are not read: {shown}"])
     source, counts, empty = open_source(settings, context, files)
     rows_left = sum(counts.values())
+    _held_out(settings, context, source.names)
     settings = _with_frequency(settings, context, source)
     static = files_of(STATIC, files)
     statics = read_statics(settings, static, source.names) if settings.static_features else None
@@ -71,7 +74,8 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     _refuse(settings, source, kept.spools, kept.names, lacking)
     if settings.resolved.unified_entities:
         _fit_unified(settings, context, kept.spools, kept.names)
-    for split in SPLITS:
+    splits = settings.division.parts.splits
+    for split in splits:
         local.make_directory(context.run / split_directory(split))
     written = context.stage(
         "write",
@@ -95,14 +99,20 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         for each in records
         if each.path in blocks
     ]
-    index, totals = tally(shards, SPLITS)
+    index, totals = tally(shards, splits)
     stores = {each.path: each.checksum for each in records if each.path.startswith(STORE)}
     passed, failed = len(kept.names), len(source.names) - len(kept.names)
     noted = sum((Counter(receipt.result["times"]) for receipt in cleaned), Counter[str]())
     if noted:
         facts = {**facts, "times": dict(sorted(noted.items()))}
-    reasons = [*DROPPED, "null_entity", "not_listed", *([REASON] if settings.duplicates == "drop" else [])]
-    reasons += [NONEXISTENT] if settings.time_zone else []
+    reasons = [
+        *DROPPED,
+        *([] if settings.division.parts is PLAIN else [NO_SPLIT]),
+        "null_entity",
+        "not_listed",
+        *([REASON] if settings.duplicates == "drop" else []),
+        *([NONEXISTENT] if settings.time_zone else []),
+    ]
     return Outcome(
         schema=readable_schema(settings),
         index=index,
@@ -114,19 +124,39 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             "rows": sum(int(receipt.result["rows_read"]) for receipt in cleaned) + rows_left,
             "empty_shards": sorted(empty),
         },
-        directories={split: split_directory(split) for split in SPLITS},
+        directories={split: split_directory(split) for split in splits},
         facts={
-            "source_rows": {split: counts[split] for split in SPLITS},
+            "source_rows": {split: counts[split] for split in splits},
             "frequency": settings.frequency,
             "columns": settings.columns(),
             "masks": settings.mask_columns(),
             "entities": {"original": passed + failed, "passed": passed, "failed": failed},
+            **_divided(settings),
             "unusable_values": unusable,
             **facts,
             "series_files": {**stores, **{each.path: each.digest for each in finished.files}},
             "receipts_digest": published_digest((each.path, each.digest) for each in (*records, *finished.files)),
         },
     )
+
+
+def _divided(settings: Series) -> dict[str, Any]:
+    """What the manifest says of stretches and folds, where rows are not in the usual three."""
+    if settings.division.parts is PLAIN:
+        return settings.division.record()
+    folds = {} if settings.division.rolling is None else {"folds": settings.division.rolling.facts()}
+    return {"parts": settings.division.parts.record(), **folds, **settings.division.record()}
+
+
+def _held_out(settings: Series, context: RunContext, names: Sequence[str]) -> None:
+    """Refuse a held-out split of which the source has no entity, and warn of names that it has not."""
+    strange = sorted(settings.division.held_out.keys() - set(names))
+    if not strange:
+        return
+    for side in sorted(set(settings.division.held_out.values())):
+        if all(name in strange for name, own in settings.division.held_out.items() if own == side):
+            raise InputError(f"none of {side}_entities is in the source, such as {strange[0]!r}; correct the names")
+    context.warn([f"{len(strange):,} held-out entities are not in the source, e.g. {', '.join(strange[:_SHOWN])}"])
 
 
 def _clean(settings: Series, context: RunContext, source: EntitySource, lacking: Mapping[str, str]) -> list[Receipt]:
@@ -236,8 +266,8 @@ def open_source(
 
 def _with_frequency(settings: Series, context: RunContext, source: EntitySource) -> Series:
     """The settings with the frequency that was given, that most of a few entities have, or the coarsest of all."""
-    coarsest = settings.frequency == "coarsest"
-    if settings.frequency != "infer" and not coarsest:
+    of_all = settings.frequency == "coarsest"
+    if settings.frequency != "infer" and not of_all:
         return settings
 
     def look(_: TaskFiles) -> dict[str, Any]:
@@ -256,7 +286,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
                 why[number] = observed.bad_time or distinct
                 continue
             words.append(found.word)
-            if len(words) == _FREQUENCY_ENTITIES and not coarsest:
+            if len(words) == _FREQUENCY_ENTITIES and not of_all:
                 break
         if not words:
             return {"why": [f"{source.names[number]}: {why[number]}" for number in sorted(why)[:_SHOWN]]}
@@ -270,8 +300,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             f"no time axis in any of {len(source.names):,} entities: {told}. Correct the source or the settings time, "
             f"time_format and entity, or give frequency, e.g. '1d'"
         )
-    steps_a_year = {each: Frequency.parse(each).steps_per_year for each in words}
-    word = min(words, key=lambda each: (0 if coarsest else -words[each], steps_a_year[each], each))
+    word = coarsest(words) if of_all else usual(words)
     if len(words) > 1:
         told = ", ".join(f"{each} ({count})" for each, count in sorted(words.items()))
         context.warn([f"entities differ in frequency: {told}; {word} is taken for all"])
@@ -286,12 +315,12 @@ def _refuse(
     lacking: Mapping[str, str],
 ) -> None:
     """Raise `InputError` if no entity passes, or a static feature is lacking where that is an error."""
-    if not names:
+    if all(not settings.division.trains(name) for name in names):
         reports = (report for spool in spools for report in spool.reports())
         reasons = [f"{each['entity']}: {each['failure_reason']}" for each, _ in zip(reports, range(3), strict=False)]
         raise InputError(
-            f"no entity of {len(source.names):,} passes; {'; '.join(reasons)}; correct the data or the settings "
-            f"(min_train_years is {settings.min_train_years:g})"
+            f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; {'; '.join(reasons)}; correct the "
+            f"data or the settings (min_train_years is {settings.min_train_years:g})"
         )
     bad = [each for each in names if each in lacking]
     if bad and settings.missing_static == "error":
@@ -305,6 +334,7 @@ def _fit_unified(settings: Series, context: RunContext, spools: Sequence[Spool],
     """Fit the unified pipelines on train rows of a seeded choice of retained entities. O(their rows) of memory."""
     if settings.pipelines_from is not None:
         return
+    names = [name for name in names if settings.division.trains(name)]
     chosen = chosen_entities(names, settings.resolved.unified_entities, settings.seed)
 
     def work(files: TaskFiles) -> dict[str, Any]:

@@ -24,6 +24,7 @@ REGISTRATION = Registration(
     reasons={
         "null_entity": "has no entity",
         "entity_failed": "its entity does not pass",
+        "in_no_split": "too close before a cut, of a held-out entity in the part of others, or needed by no fold",
         "bad_time": "time cannot be read",
         "off_grid": "time is between two steps",
         "duplicate_time": "another row has its time",

@@ -18,13 +18,15 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError
 from headrace.run.context import TaskFiles
+from headrace.series.parts import DIVIDE
 from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
 
 REUSED = "pipelines_from"  # the setting, and the manifest's fact
 
 _OWN = {"source", "region_time_series_base_dirs", "entities", "entities_file", REUSED}  # never taken from another run
 _STATIC = {"static", "region_static_attributes_base_dirs"}
-_SCALED = ("target", "features", "static_features", "frequency")
+_SCALED = ("target", "static_features", "frequency")
+_FEATURES = ("features", "past_features", "future_features")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     Files of the source and which entities are prepared are never taken over.
     """
     given = {name for name, value in values.items() if (name, value) != ("frequency", "infer")}
-    own = _OWN | (_STATIC if given & _STATIC else set())
+    own = {*_OWN, *DIVIDE, *(_STATIC if given & _STATIC else ())}
     named = named_run(Path(values[REUSED]))
     settings = {name: value for name, value in named.settings().items() if name not in own and name != "recipe"}
     if settings["missing_static"] in ("mean", "median"):  # of the entities that trained, which nobody kept
@@ -101,6 +103,13 @@ def differing(asked: Mapping[str, Any], named: NamedRun) -> str | None:
         one, other = (sorted(each[name]) if isinstance(each[name], list) else each[name] for each in (asked, there))
         if one != other:
             return f"{name} is {one!r}, and {other!r} in run {named.run_id}, whose pipelines are reused"
+    if sorted(asked["more_targets"]) != sorted(there.get("more_targets", ())):
+        return f"more_targets are {asked['more_targets']!r}, which are not those of run {named.run_id}"
+    one, other = (sorted({name for role in _FEATURES for name in each.get(role, ())}) for each in (asked, there))
+    if one != other:
+        return (
+            f"features are {', '.join(one)}, and {', '.join(other)} in run {named.run_id}, whose pipelines are reused"
+        )
     if asked["preprocessing_configs"] != there["preprocessing_configs"]:
         return f"preprocessing_configs are not those of run {named.run_id}, whose pipelines are reused as they are"
     return None

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -27,14 +28,15 @@ from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.formats.open_parquet import open_file
 from headrace.formats.partitions import partition_types
-from headrace.formats.saved import saved_files
+from headrace.formats.saved import saved_files, view_of
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.text_columns import nulled, with_points
-from headrace.series.config import FILE_NAME, Series
+from headrace.formats.text_columns import as_text, nulled, with_points
+from headrace.series.config import Series
 from headrace.series.observed import Observed
 from headrace.series.readers import camels, text
+from headrace.series.source_settings import FILE_NAME
 from headrace.series.times import timed
 from headrace.storage.places import path_of, place_of
 
@@ -179,7 +181,7 @@ def passed_over(settings: Series) -> list[str]:
         return found
     for each in (*settings.source, *settings.region_time_series_base_dirs.values()):
         directory = _absolute(each)
-        if place_of(directory).reads == "calls" and directory.is_dir():
+        if place_of(directory).reads == "calls" and directory.is_dir() and view_of(directory) is None:
             with os.scandir(directory) as entries:
                 found += [
                     str(directory / entry.name)
@@ -390,12 +392,14 @@ def parse_values(
     unread: list[tuple[int, str]] = []
     for place, name in enumerate(columns):
         try:
-            unread += [(row, name) for row in _values(table[name], settings, values[:, place])]
+            known = settings.categories.get(name)
+            read = _values if known is None else partial(_categories, known)
+            unread += [(row, name) for row in read(table[name], settings, values[:, place])]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
             kind = table[name].type
             raise InputError(f"column {name!r} is {kind}, which is not a number; name a column of numbers") from None
-    for number in settings.missing_numbers:
-        values[values == number] = np.nan
+        for number in settings.missing_numbers if known is None else ():
+            values[values[:, place] == number, place] = np.nan
     infinite = np.isinf(values)
     if infinite.any():
         unread += [(int(row), columns[place]) for row, place in np.argwhere(infinite)]
@@ -403,8 +407,11 @@ def parse_values(
     for row, name in unread:
         bad.setdefault(
             row,
-            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is not a finite number; correct "
-            f"it, or name it in null_values or missing_numbers{_decimal_hint(settings, table[name][row].as_py())}",
+            f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is "
+            + ("none of its categories" if name in settings.categories else "not a finite number")
+            + "; correct it, or name it in "
+            + ("categories or null_values" if name in settings.categories else "null_values or missing_numbers")
+            + _decimal_hint(settings, table[name][row].as_py()),
         )
     return values, bad
 
@@ -439,6 +446,13 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
                     f"own; leave time_zone out, which is for times without one"
                 )
     return parse_in_turn(column, forms)
+
+
+def _categories(known: Sequence[str], column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
+    """Write the place of each text among the known ones, NaN for missing; also return the rows of other texts."""
+    texts = as_text(column, settings.null_values, "a column of categories")
+    into[:] = pc.index_in(texts, value_set=pa.array(known, texts.type)).to_numpy()
+    return list(np.flatnonzero(np.isnan(into) & np.asarray(texts.is_valid())).tolist())
 
 
 def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:

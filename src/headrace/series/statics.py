@@ -144,27 +144,31 @@ def processed_statics(
 ) -> tuple[pa.Table, Fitted, tuple[Encoder, ...], dict[str, int]]:
     """Fit and transform the static features of these entities. Raises `InputError` where that cannot be done.
 
-    Reused pipelines transform, and nothing is fitted. Returns a table of entities and float32 features by name, in the
-    place of a text the columns it becomes; what was fitted; and feature → entities that lacked it and got the mean or
-    median, for those with any.
+    Held-out entities have no part in a fit. Reused pipelines transform, and nothing is fitted. Returns a table of
+    entities and float32 features by name, in the place of a text the columns it becomes; what was fitted; and feature
+    → entities that lacked it and got the mean or median, for those with any.
     """
     resolved, reused = settings.resolved, None if settings.reused is None else settings.reused.pipelines()
+    trains = np.array([settings.division.trains(each) for each in entities], np.bool_)
     row_of = {name: row for row, name in enumerate(statics.entities)}
     table = statics.table[[row_of[each] for each in entities]]
     numeric = [name for name in table.columns if name not in resolved.encoded]
     given = table.select(numeric).to_numpy() if numeric else np.empty((len(table), 0))
     missing, values = np.isnan(given), given
     if settings.missing_static in ("mean", "median") and missing.any():
-        for at in np.flatnonzero(missing.all(axis=0)):
+        for at in np.flatnonzero(missing[trains].all(axis=0)):
             raise InputError(
                 f"static feature {numeric[at]!r} is missing for every entity; take it out of static_features"
             )
-        middle = np.nanmean(given, axis=0) if settings.missing_static == "mean" else np.nanmedian(given, axis=0)
+        middle = (np.nanmean if settings.missing_static == "mean" else np.nanmedian)(given[trains], axis=0)
         values = np.where(missing, middle, given)
     lacked = (missing & ~np.isnan(values)).sum(axis=0).tolist()
     offsets = np.arange(len(entities) + 1, dtype=np.int64)
     if reused is None:
-        fitted = fit(resolved.static_scaling, numeric, values, offsets, entities, strategy="unified")
+        trained = [each for each, own in zip(entities, trains, strict=True) if own]
+        fitted = fit(
+            resolved.static_scaling, numeric, values[trains], offsets[: len(trained) + 1], trained, strategy="unified"
+        )
     else:
         fitted = reused.static_features
     scaled = fitted.transform(numeric, values, offsets, entities)
@@ -181,7 +185,8 @@ def processed_statics(
                 )
         of_run = () if reused is None else reused.static_encoders
         encoder = next((one for one in of_run if one.columns == tuple(texts)), None)
-        encoder = encoder or fit_encoder(each.encoder, tuple(texts), texts)
+        those = {name: [text for text, own in zip(texts[name], trains, strict=True) if own] for name in texts}
+        encoder = encoder or fit_encoder(each.encoder, tuple(texts), those)
         codes = dict(zip(encoder.names, encoder.transform(texts).T.astype(np.float32), strict=True))
         columns |= {name: [(out, codes[out]) for out in encoder.names_of(name)] for name in texts}
         encoders.append(encoder)

@@ -29,7 +29,9 @@ from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.axis import Anchor, Axis, Frequency, times_at
-from headrace.series.config import SPLITS, Series
+from headrace.series.arrays.calendar import calendar_of
+from headrace.series.config import Series
+from headrace.series.parts import PLAIN, SPLITS, Division, Parts
 
 METADATA = b"headrace.series"
 STORE = "store"
@@ -39,13 +41,18 @@ SUMMARY = "quality_summary.json"
 REPORTS, REPORTS_TABLE = "quality_reports", "quality_reports.parquet"
 SERIES_DIRECTORY = "processed_time_series"
 
+_NO_FILES: Mapping[str, Any] = {"dates": {}, "held_out": {}}
 _MEND = "restore it or prepare the run again"
 _LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix and a temporary prefix
 
 
 @dataclass(frozen=True)
 class Entity:
-    """A retained entity: its place in its batch and on its axis, where its splits begin, its observed targets."""
+    """A retained entity: its place in its batch and on its axis, where its splits begin, its observed targets.
+
+    edges: the row where each stretch of `Series.parts` but the first begins, none for the usual three; train_row and
+    train_stop: the rows that pipelines were fitted on are [train_row, train_stop), -1 for val_row.
+    """
 
     entity: str
     first_row: int
@@ -57,24 +64,42 @@ class Entity:
     train_targets: int
     val_targets: int
     test_targets: int
+    edges: Sequence[int] = ()
+    train_row: int = 0
+    train_stop: int = -1
+
+    @property
+    def trains(self) -> tuple[int, int]:
+        """The rows [start, stop) that pipelines were fitted on."""
+        return self.train_row, self.val_row if self.train_stop < 0 else self.train_stop
+
+    @property
+    def borders(self) -> list[int]:
+        """Where its stretches begin, and the end of the last."""
+        return [0, *(self.edges or (self.val_row, self.test_row)), self.rows]
 
     def axis(self, frequency: Frequency) -> Axis:
         """Return the time axis."""
         return Axis(frequency, self.first_time, self.rows, self.anchor)
 
-    def bounds(self) -> dict[str, tuple[int, int]]:
-        """Return the rows [start, stop) of the entity in each split."""
-        return {"train": (0, self.val_row), "val": (self.val_row, self.test_row), "test": (self.test_row, self.rows)}
+    def bounds(self, parts: Parts) -> dict[str, tuple[int, int]]:
+        """Return the rows [start, stop) of the entity in each split that is written."""
+        return {name: rows for name, rows in parts.named(self.borders) if name is not None}
 
 
-_TYPES = {"entity": pa.string(), "shard": pa.string(), "first_time": pa.timestamp("us"), "anchor": pa.string()}
-_NAMES = [each.name for each in fields(Entity)]
-ENTITIES_SCHEMA = pa.schema(
-    [
-        pa.field(name, {**_TYPES, "static_row": pa.int32()}.get(name, pa.int64()), nullable=False)
-        for name in ("entity", "shard", *_NAMES[1:], "static_row")
-    ]
-)
+_TYPES = {
+    **{"entity": pa.string(), "shard": pa.string(), "first_time": pa.timestamp("us"), "anchor": pa.string()},
+    **{"static_row": pa.int32(), "edges": pa.list_(pa.field("item", pa.int64(), nullable=False))},
+}
+DIVIDED = ("edges", "train_row", "train_stop")
+_NAMES = [each.name for each in fields(Entity) if each.name not in DIVIDED]
+
+
+def entities_schema(settings: Series) -> pa.Schema:
+    """Make the schema of entities.parquet; of rows in the usual three stretches it does not repeat where they begin."""
+    names = ("entity", "shard", *_NAMES[1:], "static_row", *(() if settings.division.parts is PLAIN else DIVIDED))
+    schema = pa.schema([pa.field(name, _TYPES.get(name, pa.int64()), nullable=False) for name in names])
+    return with_metadata(schema, settings)
 
 
 def split_directory(split: str) -> str:
@@ -107,12 +132,17 @@ def stacked(parts: Sequence[Any]) -> tuple[Any, I64]:
 
 def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
     """Stack the train rows of these entities. values: [rows, C] of their batch."""
-    return stacked([values[each.first_row : each.first_row + each.val_row] for each in entities])
+    return stacked([values[each.first_row + each.trains[0] : each.first_row + each.trains[1]] for each in entities])
 
 
 def stored_columns(settings: Series) -> list[str]:
-    """List the columns of the store and of the readable files: values, then masks."""
-    return [*settings.columns(), *settings.mask_columns()]
+    """List the columns of the store and of the readable files: values, then the calendar, then masks."""
+    return [*settings.columns(), *settings.calendar_columns(), *settings.mask_columns()]
+
+
+def calendar_rows(settings: Series, axis: Axis) -> F32:
+    """Return the columns of the calendar for every row of an entity."""
+    return calendar_of(settings.calendar, axis.times() if settings.calendar else np.empty(axis.rows, np.int64))
 
 
 def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
@@ -126,6 +156,11 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
         "entity": settings.entity_column,
         "time": settings.time,
     }
+    features = [*settings.feature_names(), *settings.calendar_columns()]
+    if settings.more_targets:
+        metadata["targets"] = list(settings.targets)
+    if settings.future_names() != features:
+        metadata["future"] = settings.future_names()
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
 
@@ -221,35 +256,53 @@ def published_digest(files: Iterable[tuple[str, str]]) -> str:
 
 def stored_entities(run: Path) -> dict[str, list[Entity]]:
     """Read the entities of each shard of the store, by its path in the run; both in order. O(entities) of memory."""
-    table = pl.read_parquet(run / ENTITIES, columns=[*_NAMES, "shard"])
+    there = pq.read_schema(run / ENTITIES).names
+    names = [*_NAMES, *(name for name in DIVIDED if name in there)]
+    table = pl.read_parquet(run / ENTITIES, columns=[*names, "shard"])
     found: dict[str, list[Entity]] = {}
     for row in table.with_columns(pl.col("first_time").dt.epoch("us")).iter_rows(named=True):
         found.setdefault(row.pop("shard"), []).append(Entity(**row))
     return found
 
 
-def shared_times(run: Path, frequency: Frequency) -> list[str]:
+def split_rows(table: pl.DataFrame, parts: Parts, fold: int = 0) -> dict[str, tuple[I64, I64]]:
+    """Return the rows [start, stop) of each split of each entity, int64 [E]. table: of entities.parquet."""
+    rows = table["rows"].to_numpy()
+    if "edges" in table.columns:
+        inner = table["edges"].list.to_array(len(parts.names) - 1).to_numpy()
+    else:
+        inner = table.select("val_row", "test_row").to_numpy()
+    borders = np.column_stack([np.zeros(len(rows), np.int64), inner, rows])
+    found = ((split, parts.ranges[fold].get(split, (0, 0))) for split in SPLITS)
+    return {split: (borders[:, first], borders[:, last]) for split, (first, last) in found}
+
+
+def read_entities(run: Path) -> pl.DataFrame:
+    """Read entities.parquet, with first_time in microseconds since 1970."""
+    return pl.DataFrame(read_table(run / ENTITIES)).with_columns(pl.col("first_time").dt.epoch("us"))
+
+
+def shared_times(run: Path, settings: Series) -> list[str]:
     """Say of which splits entities overlap in calendar time: a row of one at or behind the first of a later split.
 
-    Empty where all rows of a split lie before all rows of the next, whatever the entity.
+    Empty where all rows of a split lie before all rows of the next, whatever the entity. Of folds the first is told.
     """
-    names = ["first_time", "anchor", "val_row", "test_row", "rows"]
-    table = pl.DataFrame(read_table(run / ENTITIES, names)).with_columns(pl.col("first_time").dt.epoch("us"))
+    table = read_entities(run)
     first, from_end = table["first_time"].to_numpy(), (table["anchor"] == "end").to_numpy()
-    edges = np.column_stack([np.zeros(len(table), np.int64), *(table[name].to_numpy() for name in names[2:])])
-    begin = times_at(frequency, first[:, None], from_end[:, None], edges[:, :-1])  # [entities, splits]
-    last = times_at(frequency, first[:, None], from_end[:, None], edges[:, 1:] - 1)
-    there = edges[:, 1:] > edges[:, :-1]
+    rows = split_rows(table, settings.division.parts)
     found = []
-    for one, other in combinations(range(len(SPLITS)), 2):
-        if there[:, one].any() and there[:, other].any():
-            starts = int(begin[there[:, other], other].min())
-            behind = there[:, one] & (last[:, one] >= starts)
+    for one, other in combinations(SPLITS, 2):
+        there = {split: rows[split][1] > rows[split][0] for split in (one, other)}
+        if there[one].any() and there[other].any():
+            begin = times_at(settings.step, first, from_end, rows[other][0])
+            last = times_at(settings.step, first, from_end, rows[one][1] - 1)
+            starts = int(begin[there[other]].min())
+            behind = there[one] & (last >= starts)
             if behind.any():
-                reached = moment(int(last[behind, one].max()))
+                reached = moment(int(last[behind].max()))
                 found.append(
-                    f"{SPLITS[one]} of {int(behind.sum()):,} entities reaches to {reached}, "
-                    f"{SPLITS[other]} of others begins {moment(starts)}"
+                    f"{one} of {int(behind.sum()):,} entities reaches to {reached}, "
+                    f"{other} of others begins {moment(starts)}"
                 )
     return found
 
@@ -261,7 +314,9 @@ def stored_settings(run: FinishedRun) -> Series:
     # An older run lacks the newest settings. Their defaults are given, so that no other run is asked for them.
     fields = Series.model_fields.items()
     usual = {name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()}
-    return Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
+    settings = Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
+    settings.__dict__["division"] = Division.of(settings, run.manifest.facts.get("divided_by", _NO_FILES))
+    return settings
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:

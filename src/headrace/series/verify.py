@@ -30,6 +30,7 @@ from headrace.series.store import (
     STORE,
     SUMMARY,
     Entity,
+    calendar_rows,
     file_name,
     map_store,
     published_digest,
@@ -43,6 +44,7 @@ from headrace.series.store import (
     stored_entities,
     stored_settings,
 )
+from headrace.series.verify_cuts import cut_checks
 from headrace.storage.places import place_of
 
 
@@ -59,7 +61,11 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
             try:
                 workers = workers or default_workers()
                 checks += [_entities(local, settings), _rows(local, settings, workers)]
-                checks += [*_same_series(local, settings, workers), _calendar(local, settings)]
+                checks += [
+                    *_same_series(local, settings, workers),
+                    *cut_checks(local, settings),
+                    _calendar(local, settings),
+                ]
                 if all(check.problem is None for check in checks):
                     checks += leak_checks(local) if settings.pipelines_from is None else _reused(local, settings)
             except CorruptShard as error:
@@ -93,7 +99,8 @@ def _entities(run: FinishedRun, settings: Series) -> Check:
     summary = read_summary(run.root)
     original, excluded, names = summary["original_basins"], summary["excluded_basins"], table["entity"].to_pylist()
     required = max(int(settings.pipelines_from is None), required_targets(settings))
-    few = [name for name, own in zip(names, table["train_targets"].to_pylist(), strict=True) if own < required]
+    targets = zip(names, table["train_targets"].to_pylist(), strict=True)
+    few = [name for name, own in targets if own < required and settings.division.trains(name)]
     static = names
     if settings.static_features:
         own = read_table(run.root / STATICS)[settings.entity_column]
@@ -126,17 +133,19 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
 
     tasks = [partial(_shard_rows, run, settings, *each) for each in stored_entities(run.root).items()]
     found = run_tasks(tasks, workers)
-    rows = sum(count for count, _ in found)
-    problem = next((told for _, told in found if told is not None), None)
+    rows, apart = sum(each[0] for each in found), sum(each[1] for each in found)
+    problem = next((told for _, _, told in found if told is not None), None)
     listed = sum(totals.rows for totals in run.manifest.splits.values())
-    if problem is None and rows != listed:
-        problem = f"{run.root}: the store holds {rows:,} rows, the splits {listed:,}"
-    return Check("rows", f"{rows:,} rows of the store are those of train, val and test, on equal steps", problem)
+    if problem is None and rows - apart != listed:
+        problem = f"{run.root}: the store holds {rows - apart:,} rows of splits, the splits {listed:,}"
+    told = f", {apart:,} are in none" if apart else ""
+    whose = "those of train, val and test" if settings.division.rolling is None else "those of the cells of folds"
+    return Check("rows", f"{rows:,} rows of the store are {whose}{told}, on equal steps", problem)
 
 
 def _calendar(run: FinishedRun, settings: Series) -> Check:
     """Tell which splits have rows of different entities at the same time, such as a flood in all of them."""
-    found = "; ".join(shared_times(run.root, settings.step)) or "no two splits share any, whatever the entity"
+    found = "; ".join(shared_times(run.root, settings)) or "no two splits share any, whatever the entity"
     return Check("calendar time", found, kind="count")
 
 
@@ -241,7 +250,8 @@ def _scaled_again(run: FinishedRun, settings: Series) -> Check:
         edges = np.array([0, len(again.values)], np.int64)
         scaled = fitted.transform(columns, again.values, edges, [entity])
         masks = np.asarray(again.filled[:, unmasked:], np.float32)
-        if not (same_bytes(rows[:, : len(columns)], scaled) and same_bytes(rows[:, len(columns) :], masks)):
+        behind = rows[:, len(columns) + len(settings.calendar_columns()) :]
+        if not (same_bytes(rows[:, : len(columns)], scaled) and same_bytes(behind, masks)):
             problem = f"{run.root / shard}: the rows of entity {entity!r} are not those of the source, scaled"
         seen.add(entity)
     for entity in sorted(set(sample) - seen):
@@ -249,35 +259,41 @@ def _scaled_again(run: FinishedRun, settings: Series) -> Check:
     return Check(name, f"{len(sample):,} entities cleaned and scaled again: the same rows and masks", problem)
 
 
-def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, str | None]:
-    """Count the rows of a shard, and compare them with the readable ones; None if they are the same."""
+def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, int, str | None]:
+    """Count the rows of a shard, and those in no split; compare the others with the readable ones, None if alike."""
     shard, packed = run.root / name, settings.layout == "packed"
     schema = readable_schema(settings)
     matrix, metadata = map_store(shard)
     if metadata.get("columns") != stored_columns(settings):
-        return 0, f"{shard}: does not name the columns {', '.join(stored_columns(settings))}"
+        return 0, 0, f"{shard}: does not name the columns {', '.join(stored_columns(settings))}"
+    values = len(settings.columns())
     left: dict[str, pa.Table] = {}  # of the packed file of each split, in the order of entities
-    expected = 0
+    expected = apart = 0
     for each in entities:
         if each.first_row != expected:
-            return expected, f"{run.root / ENTITIES}: {each.entity} begins at row {each.first_row}, not {expected}"
+            return expected, 0, f"{run.root / ENTITIES}: {each.entity} begins at row {each.first_row}, not {expected}"
         expected += each.rows
-        for split, (start, stop) in each.bounds().items():
+        made = calendar_rows(settings, each.axis(settings.step))
+        if not np.array_equal(matrix[each.first_row : expected, values : values + made.shape[1]], made):
+            return expected, 0, f"{shard}: the calendar of entity {each.entity!r} is not that of its times"
+        within = each.bounds(settings.division.parts)
+        apart += each.rows - sum(stop - start for start, stop in within.values())
+        for split, (start, stop) in within.items():
             stem = shard.stem if packed else file_name(each.entity)
             path = run.root / split_directory(split) / f"{stem}.parquet"
             if start == stop:
                 if not packed and path.exists():
-                    return expected, f"{path}: is there, and {each.entity} has no rows in {split}"
+                    return expected, 0, f"{path}: is there, and {each.entity} has no rows in {split}"
                 continue
             table = left[split] if split in left else read_table(path)
             if packed:
                 left[split], table = table.slice(stop - start), table.slice(0, stop - start)
             told = _difference(table, rows_table(settings, schema, each, (start, stop), matrix))
             if told is not None:
-                return expected, f"{path}: entity {each.entity}: {told}"
+                return expected, 0, f"{path}: entity {each.entity}: {told}"
     if expected != len(matrix):
-        return expected, f"{shard}: has {len(matrix):,} rows, {ENTITIES} names {expected:,}"
-    return expected, None
+        return expected, 0, f"{shard}: has {len(matrix):,} rows, {ENTITIES} names {expected:,}"
+    return expected, apart, None
 
 
 def _difference(table: pa.Table, stored: pa.Table) -> str | None:

@@ -35,7 +35,9 @@ class Hashes:
 
     def places(self, hashes: Hashes) -> I64:
         """Find the place of each of other hashes among these, which are ascending; -1 for those that are not here."""
-        at = np.searchsorted(self.high, hashes.high)
+        order = np.argsort(hashes.high)  # asked in order, they take a quarter of the time: neighbours stay in the cache
+        at = np.empty(len(hashes), np.int64)
+        at[order] = np.searchsorted(self.high, hashes.high[order])
         found = np.full(len(hashes), -1, np.int64)
         left = np.arange(len(hashes))
         while len(left):  # once, and again only where entities share their first 64 bits

@@ -29,7 +29,7 @@ from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.near import Near, Part, find_near
 from headrace.run.repeats import count_kept
-from headrace.split.allocate import allocate
+from headrace.split.allocate import Hashes, allocate
 from headrace.split.content import Content, Leave, row_numbers
 from headrace.split.scan import Scanned, alike_file, read_scan
 from headrace.split.shards import SPLITS, Classes, SplitPlan, classify, content_file, key_micros
@@ -59,9 +59,9 @@ def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
     """Decide it by the near rows that are known already."""
     asked = plan.settings.duplicates
     if asked == "group":
-        plan = replace(
-            plan, allocation=allocate(plan.allocation.known, plan.settings.train_ratio, _units(context, plan, shards))
-        )
+        known = plan.allocation.known
+        unit = units(context, plan, known, shards)
+        plan = replace(plan, allocation=allocate(known, plan.settings.train_ratio, unit))
         return replace(plan, leave=_seen_before(context, plan, shards))
     if asked == "drop":
         return replace(plan, leave=_later_copies(context, plan, shards))
@@ -112,14 +112,21 @@ def _number_alike(context: RunContext, near: Near, source: Sequence[Shard]) -> N
     context.stage("near_rows", tasks, durable=False)
 
 
-def _units(context: RunContext, plan: SplitPlan, shards: int) -> I64:
-    """Join the entities whose rows before the cutoff share content: the least place of each one's unit [entities]."""
-    known = plan.allocation.known
-    again = _again(_gathered(context, plan, shards, _content_before))
+def units(context: RunContext, plan: SplitPlan, known: Hashes, shards: int) -> I64:
+    """Join the entities whose rows before the cutoff, in folds all rows, share content.
+
+    Returns the least place of each one's unit [entities]. known: the entities, ascending by hash.
+    """
+    never_joins = _TEST if plan.folding is None else len(plan.parts)
+    again = _again(
+        _gathered(
+            context, plan, shards, lambda scanned, classes, rows: _content(scanned, rows[classes[rows] != never_joins])
+        )
+    )
 
     def pairs(scanned: Scanned, classes: Classes, rows: I64) -> U64:
         digests = _content(scanned, rows)
-        own = (classes[rows] != _TEST) & among(digests, again)
+        own = (classes[rows] != never_joins) & among(digests, again)
         places = np.append(known.places(scanned.hashes), known.places(plan.nobody))  # NOBODY is -1, the last place
         found = np.column_stack([places[scanned.entity[rows[own]]], np.searchsorted(again, digests[own])])
         return np.unique(found, axis=0).ravel().view(np.uint64)
@@ -165,7 +172,7 @@ def _of_shard(run: Path, plan: SplitPlan, number: int, work: _Work) -> U64:
     scanned = read_scan(run, number, alike=plan.near is not None)
     classes = classify(scanned, plan)
     assert scanned.content is not None
-    return work(scanned, classes, np.flatnonzero((classes <= _TEST) & (scanned.content != NOTHING)))
+    return work(scanned, classes, np.flatnonzero((classes < len(plan.parts)) & (scanned.content != NOTHING)))
 
 
 def _content(scanned: Scanned, rows: I64) -> U64:
@@ -223,9 +230,15 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
                 f"{told}, compared by {compared}; set content= to the columns that count, or choose "
                 f'duplicates="group" or "drop"'
             )
+    yield from told_of_units(found, entities)
+
+
+def told_of_units(found: Mapping[str, Any], entities: int) -> Iterator[str]:
+    """Warn of entities that share too much to be split."""
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):
         yield (
-            f"{largest:,} of {entities:,} entities are joined by rows with the same content, compared by {compared}, "
-            f'and are in one split; set content= to the columns that count, or choose duplicates="drop"'
+            f"{largest:,} of {entities:,} entities are joined by rows with the same content, compared by "
+            f"{names_told(found['content'])}, and are in one split; set content= to the columns that count, or choose "
+            f'duplicates="drop"'
         )

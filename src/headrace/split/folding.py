@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,28 +17,50 @@ from headrace.errors import InputError
 from headrace.formats.dates import moment
 from headrace.run.context import RunContext
 from headrace.run.events import Note
-from headrace.split.allocate import Allocation, EntitySet, Hashes
+from headrace.run.folds import GroupKFold, Rolling
+from headrace.split import duplicates
+from headrace.split.allocate import Allocation, EntitySet, Hashes, allocate
 from headrace.split.deal import deal, deal_stratified
-from headrace.split.fold_settings import GroupKFold, Rolling
 from headrace.split.folds import cutoffs, fold_cells
 from headrace.split.scan import read_entities, read_first, read_strata
 from headrace.split.settings import TemporalSplit
-from headrace.split.shards import Clock, Folding
+from headrace.split.shards import Clock, Folding, SplitPlan
 
 
-def folding_of(context: RunContext, settings: TemporalSplit, allocation: Allocation, shards: int) -> Folding:
-    """Return what decides the cell of a row. allocation: the sides of entities that are seen before the last cut."""
+def folded(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
+    """Find what decides the cell of a row, and which rows go or are dealt together because of their content.
+
+    The plan's allocation has the sides of entities that are seen before the last cut.
+    """
+    settings = plan.settings
+    plan = replace(plan, folding=_folding(context, settings, plan.allocation, shards))
+    if settings.duplicates == "group" and plan.folding is not None:
+        known = plan.folding.known
+        unit = duplicates.units(context, plan, known, shards)
+        found = _folding(context, settings, plan.allocation, shards, unit)
+        return replace(plan, folding=found, allocation=allocate(known, settings.train_ratio, unit))
+    return duplicates.decided(context, plan, shards)
+
+
+def _folding(
+    context: RunContext, settings: TemporalSplit, allocation: Allocation, shards: int, unit: I64 | None = None
+) -> Folding:
+    """Return what decides the cell of a row. unit: of each entity that takes a turn, if several go together."""
     cells = fold_cells(settings)
     if isinstance(settings.folds, GroupKFold):
         known, rows = _rows_of_entities(context.run, shards)
-        if len(known) < settings.folds.k:
+        _, member = np.unique(np.arange(len(known)) if unit is None else unit, return_inverse=True)
+        of_unit = np.zeros((int(member.max(initial=-1)) + 1, rows.shape[1]), np.int64)
+        np.add.at(of_unit, member, rows)
+        if len(of_unit) < settings.folds.k:
+            joined = "" if unit is None else f", which content joins to {len(of_unit):,} units"
             raise InputError(
-                f"{settings.entity}: has {len(known):,} entities with rows that count, and folds are "
+                f"{settings.entity}: has {len(known):,} entities with rows that count{joined}, and folds are "
                 f"{settings.folds.k}; choose fewer folds"
             )
         stratified = settings.folds.stratify is not None
-        dealt = deal_stratified(rows, settings.folds.k) if stratified else deal(rows[:, 0], settings.folds.k)
-        return Folding(cells, known, dealt, None)
+        dealt = deal_stratified(of_unit, settings.folds.k) if stratified else deal(of_unit[:, 0], settings.folds.k)
+        return Folding(cells, known, dealt[member], None)
     first = None
     if settings.entity is not None:
         known = allocation.known
@@ -87,6 +110,14 @@ def check_rows(settings: TemporalSplit, folding: Folding, rows: Mapping[str, int
         for split, own in lists.items():
             if not own:
                 yield f"fold {number}{cut} has no rows in {split}"
+
+
+def content_facts(plan: SplitPlan) -> dict[str, Any]:
+    """Return what rows of folds are compared by, and how many units of entities this makes."""
+    asked, known = plan.settings.duplicates, plan.allocation
+    assert plan.content is not None
+    units = {"units": known.units, "largest_unit": known.largest_unit} if asked == "group" else {}
+    return {"are": asked, "content": list(plan.content.schema.names), **units}
 
 
 def facts(settings: TemporalSplit, folding: Folding, clock: Clock, kept: Sequence[str]) -> list[dict[str, Any]]:

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64, Bools
+from headrace.run.fold_times import FoldTimes
+from headrace.run.folds import Rolling
 from headrace.split.allocate import TRAIN, UNSEEN, VAL
 from headrace.split.cutoff import Cutoff, cutoff_at
-from headrace.split.fold_settings import Rolling
 
 if TYPE_CHECKING:
     from headrace.split.settings import TemporalSplit
@@ -31,29 +32,6 @@ NO_CELL = -1
 _SIDES = 3  # TRAIN, VAL, UNSEEN; with three more for entities that are new to the fold that tests them
 
 Roles = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class FoldTimes:
-    """The times of rolling folds on one clock, in microseconds [F]: train has [start, end), test has [cut, stop)."""
-
-    start: I64
-    end: I64
-    cut: I64
-    stop: I64
-
-    @classmethod
-    def of(cls, cuts: Sequence[int], rolling: Rolling, reach_us: int) -> FoldTimes:
-        """Return the times of folds with these cuts. reach_us: how far before its cut the train of a fold ends."""
-        cut = np.array(cuts, np.int64)
-        end = cut - reach_us
-        earliest = np.full(len(cut), np.iinfo(np.int64).min)
-        start = earliest if rolling.window_us is None else end - rolling.window_us
-        return cls(start, end, cut, np.append(cut[1:], cut[-1] + rolling.step_us))
-
-    def seen_from(self, micros: I64) -> I64:
-        """Return the first fold that rows of these times could train, F for none."""
-        return np.searchsorted(self.end, micros, side="right")
 
 
 @dataclass(frozen=True)

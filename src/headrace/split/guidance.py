@@ -22,7 +22,7 @@ from headrace.run.context import RunContext
 from headrace.run.receipts import Receipt
 from headrace.split import duplicates
 from headrace.split.allocate import EntitySet, Hashes, allocate
-from headrace.split.scan import NOBODY, read_scan
+from headrace.split.scan import read_scan
 from headrace.split.shards import REASONS, SPLITS, SplitPlan, classify, cutoff_us, edge_of
 
 _MOST_DROPPED, _LEAST_TESTED = 0.15, 0.05  # of the rows read
@@ -42,19 +42,19 @@ def guidance(
     read = sum(rows.values()) + sum(dropped.values())
     if sum(dropped.values()) <= _MOST_DROPPED * read and rows["test"] >= _LEAST_TESTED * read:
         return None
-    found = []
-    for changed in _changes(plan, scans, dropped):
-        settings = plan.settings.model_copy(update=changed)
-        other = replace(plan, settings=settings, leave=None)
+    changes, plans = list(_changes(plan, scans, dropped)), []
+    for changed in changes:
+        other = replace(plan, settings=plan.settings.model_copy(update=changed), leave=None)
         known = plan.allocation.known
         if "split_date" in changed or "gap" in changed:
             known = _known(context, other, len(scans))
-        other = replace(other, allocation=allocate(known, settings.train_ratio))
-        other = duplicates.decided(context, other, len(scans))
-        parts = context.map([partial(_counts, context.run, other, number) for number in range(len(scans))])
-        counts = np.sum([np.zeros(len(SPLITS) + len(REASONS), np.int64), *parts], axis=0).tolist()
-        kept = {split: counts[SPLITS.index(split)] for split in settings.splits}
-        if all(kept[split] for split in settings.splits[:-1]):  # a run without these is refused
+        other = replace(other, allocation=allocate(known, other.settings.train_ratio))
+        plans.append(duplicates.decided(context, other, len(scans)))
+    parts = context.map([partial(_counts, context.run, plans, number) for number in range(len(scans))])
+    found = []
+    for changed, other, counts in zip(changes, plans, np.sum(parts, axis=0).tolist(), strict=True):
+        kept = {split: counts[SPLITS.index(split)] for split in other.settings.splits}
+        if all(kept[split] for split in other.settings.splits[:-1]):  # a run without these is refused
             found.append({"settings": changed, "rows": kept, "dropped": read - sum(kept.values())})
     return {
         "rows_read": read,
@@ -123,8 +123,8 @@ def _written(micros: int, plan: SplitPlan) -> str:
 def _known(context: RunContext, plan: SplitPlan, shards: int) -> Hashes:
     """Find the entities that are seen before the cutoff of this plan."""
     seen = EntitySet()
-    for hashes in context.map([partial(_seen, context.run, plan, number) for number in range(shards)]):
-        seen.add(hashes)
+    for number in range(shards):  # one at a time, as all at once would not be O(entities) of memory
+        seen.add(_seen(context.run, plan, number))
     return seen.ordered()
 
 
@@ -132,12 +132,21 @@ def _seen(run: Path, plan: SplitPlan, number: int) -> Hashes:
     scanned, settings = read_scan(run, number), plan.settings
     reach = max(settings.reaches_us().values(), default=0)
     before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
-    places = np.unique(scanned.entity[before])
-    hashes = Hashes(scanned.hashes.high[places[places != NOBODY]], scanned.hashes.low[places[places != NOBODY]])
-    if settings.null_entity == "own" and NOBODY in places:
+    seen = np.zeros(len(scanned.hashes) + 1, np.bool_)
+    seen[scanned.entity[before]] = True  # NOBODY is -1, the last place
+    hashes = Hashes(scanned.hashes.high[seen[:-1]], scanned.hashes.low[seen[:-1]])
+    if settings.null_entity == "own" and seen[-1]:
         hashes = Hashes(np.append(hashes.high, plan.nobody.high), np.append(hashes.low, plan.nobody.low))
     return hashes
 
 
-def _counts(run: Path, plan: SplitPlan, number: int) -> I64:
-    return np.bincount(classify(read_scan(run, number), plan), minlength=len(SPLITS) + len(REASONS))
+def _counts(run: Path, plans: Sequence[SplitPlan], number: int) -> I64:
+    """Count the rows of a shard by split and reason under each plan. Most plans know the same entities."""
+    scanned, found = read_scan(run, number), np.zeros((len(plans), len(SPLITS) + len(REASONS)), np.int64)
+    places: dict[int, I64] = {}
+    for row, plan in zip(found, plans, strict=True):
+        known = plan.allocation.known
+        if id(known) not in places:
+            places[id(known)] = known.places(scanned.hashes)
+        row += np.bincount(classify(scanned, plan, places[id(known)]), minlength=len(row))
+    return found

@@ -5,6 +5,7 @@ Guesses are said with their reasons and what else there was; what is counted is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ import polars as pl
 
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Column, Look, id_like, known, look, named, number_share
+from headrace.cli.init.look import NULLS, Column, Look, id_like, inferred, known, look, named, number_share
 from headrace.cli.init.times import day_first_doubt
 from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
@@ -74,7 +75,7 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
             "Entities that validate may test, unless val_in_test is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
-        *_column_sections(found, entity),
+        *_column_sections(found, entity, () if asked.types is None else (time.name, entity)),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the source, or e.g. "
             "parquet, which trains several times faster than text. lineage: columns adds source_shard and source_row.",
@@ -184,21 +185,26 @@ def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
     return str(np.datetime64(day, "us").astype("datetime64[D]")), words
 
 
-def _column_sections(found: Look, entity: str) -> list[Section]:
-    """Types that text columns could have, texts that mean null, columns that some files lack."""
+def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Section]:
+    """Types that text columns could have, texts that mean null, columns that some files lack.
+
+    keep: columns that stay text where types are inferred from all rows; nothing where they are not.
+    """
     sections = []
     partial = [each for each in found.columns.values() if each.in_files < len(found.tables)]
     if partial or len({tuple(table.schema.types) for _, table in found.tables}) > 1:
         names = ", ".join(each.name for each in partial[:8])
         words = f"Files differ in their columns{f': not all have {names}' if names else ''}. widen takes all of them."
         sections.append(Section(words, {"schema_drift": "widen"}))
+    if keep and (typed := inferred(found, keep)):
+        return [*sections, *typed]
     texts = found.texts()
     numbers = {
         name: "float32"
         for name in texts
         if found.columns[name].kind == "number" and name != entity and not id_like(name)  # names are no numbers
     }
-    if numbers:
+    if numbers and not keep:
         words = "Text columns that hold numbers; declared, readers deliver them as numbers."
         sections.append(Section(words, {"types": Aside(numbers)}))
     if any(found.holds(name, NULLS) for name in texts):

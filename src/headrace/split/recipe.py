@@ -20,6 +20,7 @@ from headrace.formats.shard import SEPARATOR, Shard
 from headrace.formats.source import common_schema, read_signature, survey, with_content
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
+from headrace.run.folds import GroupKFold
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
@@ -29,7 +30,6 @@ from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
 from headrace.split.findings import check_units, few_rows, missing_like, odd_values, one_form
-from headrace.split.fold_settings import GroupKFold
 from headrace.split.joins.features import is_of_join
 from headrace.split.joins.pieces import Join
 from headrace.split.joins.stages import STRETCH_ROWS, Joins, join_stages, partitions_of, row_piece, survey_joins
@@ -118,8 +118,11 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         advice = None
     for text in () if advice is None else guidance.told(advice):
         context.on_event(Note("info", text))
-    repeats = None
-    if content is not None:
+    repeats, of_folds = None, {}
+    if plan.folding is not None and content is not None:
+        of_folds = {"fold_content": folding.content_facts(plan)}
+        context.warn(duplicates.told_of_units(of_folds["fold_content"], len(plan.allocation.known)))
+    elif content is not None:
         repeats = duplicates.facts(context, plan, len(parts))
         context.warn(duplicates.told(repeats, rows, len(plan.allocation.known)))
     if settings.layout == "sharded":
@@ -153,6 +156,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         facts={
             **_facts(settings, plan, scans, parts, splits),
             "duplicates": repeats,
+            **of_folds,
             **({} if advice is None else {"guidance": advice}),
             **({} if features is None else {"join": features}),
             **(
@@ -290,7 +294,7 @@ def _content(output: Output, source: Source) -> Content | None:
     """
     settings = output.settings
     names = settings.compared(source.schema.names)
-    if settings.duplicates == "allow" or settings.folds is not None:
+    if settings.duplicates == "allow" or (settings.folds is not None and settings.duplicates == "count"):
         return None
     if not names:
         if settings.duplicates == "count" and settings.near is None:
@@ -351,9 +355,10 @@ def _plan(
         classes=classes,
         content=content,
     )
-    plan = duplicates.resolved(context, replace(draft, schema=_output_schema(draft)), source.shards)
+    plan = replace(draft, schema=_output_schema(draft))
     if settings.folds is not None:
-        return replace(plan, folding=folding.folding_of(context, settings, plan.allocation, len(scans)))
+        return folding.folded(context, plan, len(scans))
+    plan = duplicates.resolved(context, plan, source.shards)
     if settings.entity is None:
         context.on_event(
             Note("info", "no entity is given, so time alone decides; give entity= where rows belong to customers, ...")

@@ -16,6 +16,8 @@ REGISTRATION = Registration(
         "near_rows": ("join near rows", "shards"),
         "join_features": ("gather features", "files"),
         "join_rows": ("gather rows", "shards"),
+        "join_choose": ("choose features", "partitions"),
+        "join_fetch": ("fetch features", "files"),
         "join_match": ("join features", "partitions"),
         "split": ("write splits", "shards"),
         "join": ("join files", "splits"),

@@ -27,10 +27,10 @@ from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.content import Content
-from headrace.split.fold_settings import GroupKFold, Rolling
 from headrace.split.folds import cutoffs, fold_times
 from headrace.split.settings import TemporalSplit
 from headrace.stream.audit.overlap import Benchmarks, texts_of

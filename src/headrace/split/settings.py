@@ -14,9 +14,9 @@ from headrace.errors import InputError
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
+from headrace.run.folds import Folds, GroupKFold, Rolling
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
-from headrace.split.fold_settings import Folds, GroupKFold
 from headrace.split.joins.features import Features, files_of, listed
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
@@ -44,6 +44,7 @@ class TemporalSplit(RecipeSettings):
 
     recipe_name: ClassVar[str] = "temporal_split"
     executed_by: ClassVar[str] = "headrace.split.recipe"
+    untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets")
     later: ClassVar[Sequence[tuple[str, ...]]] = (
         ("gap",),
         ("label_horizon",),
@@ -176,7 +177,8 @@ class TemporalSplit(RecipeSettings):
     types: TypeWords = Field(
         default_factory=dict,
         json_schema_extra=_COLUMNS,
-        description="Types of text columns, e.g. distance=int32; Parquet holds them so, streams deliver them so.",
+        description="Types of text columns, e.g. distance=int32, which Parquet holds and streams deliver; infer: those "
+        "that hold all values.",
     )
     null_values: Names = Field(
         (),
@@ -308,10 +310,20 @@ class TemporalSplit(RecipeSettings):
 
     def _check_folds(self) -> None:
         """Refuse what is not defined for folds, where a row has another side in each."""
-        if self.duplicates in ("group", "drop") or self.near is not None or self.content:
+        if self.near is not None:
             raise ValueError(
-                "duplicates, near and content decide between one train and one test, and folds have many; remove "
-                'repeated rows first, with a run of duplicates="drop", and make folds of its output'
+                f"near is {self.near!r}, and folds look for equal content alone; remove near rows first, with a run of "
+                'duplicates="drop" and near, and make folds of its output'
+            )
+        if self.duplicates == "group" and isinstance(self.folds, Rolling):
+            raise ValueError(
+                'duplicates is "group", and in folds that roll a row tests in one fold and trains in the next; choose '
+                '"drop", which keeps the earliest row of each content, or folds of entities'
+            )
+        if self.content and self.duplicates not in ("group", "drop"):
+            raise ValueError(
+                f'duplicates is "{self.duplicates}", which compares no content in folds; choose "group" or "drop", or '
+                "leave content out"
             )
         if self.null_entity == "own":
             raise ValueError(

@@ -36,7 +36,6 @@ from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
 from headrace.split.cutoff import DateBins, to_utc
 from headrace.split.folds import FoldCells
-from headrace.split.joins.known import numbered
 from headrace.split.joins.pieces import in_utc
 from headrace.split.joins.stages import Joins
 from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
@@ -134,7 +133,8 @@ class SplitPlan(Output):
 def reasons_of(settings: TemporalSplit) -> list[str]:
     """List the reasons to drop a row that a run counts: not those of settings that are not given."""
     if settings.folds is not None:
-        return [reason for reason in REASONS if reason not in (*_OF_ONE_CUT, GAP, LABEL_PAST)]
+        of_folds = [reason for reason in REASONS if reason not in (*_OF_ONE_CUT, GAP, LABEL_PAST)]
+        return of_folds + ["duplicate"] * (settings.duplicates == "drop")
     asked = settings.reaches_us()
     return [reason for reason in REASONS if reason in asked or reason not in (GAP, LABEL_PAST, IN_NO_FOLD)]
 
@@ -174,16 +174,19 @@ def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
     return np.where((scanned.flags & INSTANT) == 0, plan.settings.cutoff().wall_us, edge)
 
 
-def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
+def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Classes:
     """Return split or drop reason of every row: uint16 [N], one of the plan's `codes`. Pure.
+
+    places: of the shard's entities among those of the allocation, where they are known.
 
     A row has one reason: no date, unreadable date, no entity, close before or after the cutoff, no label, in a
     benchmark, its content, in this order.
     """
     settings = plan.settings
     if plan.folding is not None:
-        return _classify_folds(scanned, plan, plan.folding)
-    side_of_entity = plan.allocation.side_of(scanned.hashes)
+        return _without_repeats(_classify_folds(scanned, plan, plan.folding), scanned, plan)
+    places = plan.allocation.known.places(scanned.hashes) if places is None else places
+    side_of_entity = np.append(plan.allocation.sides, np.uint8(UNSEEN))[places]  # -1 is the last place
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
     edge = edge_of(scanned, plan)
@@ -206,11 +209,16 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
         result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
+    return _without_repeats(result, scanned, plan)
+
+
+def _without_repeats(result: Classes, scanned: Scanned, plan: SplitPlan) -> Classes:
+    """Give rows that go because of their content this reason, in place."""
     if plan.leave is not None and scanned.compared is not None:
         once = plan.leave.first is not None
-        kept = result <= _CLASS["test"] if once else result == _CLASS["test"]
+        kept = result < len(plan.parts) if once else result == _CLASS["test"]
         doomed = plan.leave.doomed(scanned.compared, scanned.number, kept)
-        result[doomed] = _CLASS["duplicate" if once else "content_before_cutoff"]
+        result[doomed] = plan.codes["duplicate" if once else "content_before_cutoff"]
     return result
 
 
@@ -244,7 +252,7 @@ def asking_rows(run: Path, plan: SplitPlan, entities: Hashes, number: int) -> tu
     micros = key_micros(scanned, plan)[rows]
     wall = np.full(len(rows), plan.clock == "wall")
     time = in_utc(micros, wall, plan.settings.timezone, twice="earliest")
-    return numbered(entities, scanned.hashes)[scanned.entity[rows]], time, rows
+    return entities.places(scanned.hashes)[scanned.entity[rows]], time, rows
 
 
 def split_shard(
@@ -287,9 +295,9 @@ def split_shard(
         written = {split: writer.finish() for split, writer in writers.items()}
         for split, result in written.items():
             files.finished(writers[split].path, targets[split], result)
-    if plan.content is not None:
+    if plan.content is not None and plan.folding is None:
         kept = classes <= _CLASS["test"]
-        keep_words(files, content_file(number), tagged(np.concatenate(digests)[kept], classes[kept]))
+        keep_words(files, content_file(number), tagged(np.concatenate(digests), classes, kept))
     counts = np.bincount(classes, minlength=len(codes))
     dated = plan.settings.splits if plan.folding is None else list(written)
     return {

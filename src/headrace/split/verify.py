@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
 from headrace.dataset.certificate import LABELS_END
-from headrace.dataset.contents import content_check, place_of_row
+from headrace.dataset.contents import KeptDigests, content_check, place_of_row, split_digests
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
@@ -36,14 +36,12 @@ _SIDE = "side"  # the rule that every run has, beside the reasons that keep rows
 class _Seen:
     """One split as it was read. dates: rows in each stretch of time, as the manifest counts them.
 
-    content: digests of what the rows are compared by, in the order of the index [rows]; none where they are not.
     problems: the first row that is on the wrong side of the cutoff, or too close before it, by the rule.
     """
 
     entities: Hashes
     rows: int
     dates: list[int] | None
-    content: U64
     problems: dict[str, str]
 
     def shared_with(self, other: Hashes) -> Hashes:
@@ -55,7 +53,7 @@ class _Seen:
 def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read time, entity and what rows are compared by of every row of the output, and check the laws.
 
-    Memory is O(entities), and 20 bytes a row where rows are compared.
+    Memory is O(entities) and O(blocks). Where rows are compared, a temporary file takes 8 bytes a row.
     """
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
@@ -67,7 +65,10 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
         return [*verify_folds(run, settings, workers or default_workers()), *joined]
     said = run.manifest.facts.get("dates")  # None for a run of an older version
     bins = None if said is None else DateBins(said["first_us"], said["width_us"], len(said["rows"]["train"]))
-    seen = {split: _read(run, settings, split, bins, compared, workers or default_workers()) for split in run.splits}
+    workers = workers or default_workers()
+    with KeptDigests(settings.splits) as kept:
+        seen = {split: _read(run, settings, split, bins, (compared, kept), workers) for split in run.splits}
+        found = kept.count()
 
     rows = sum(each.rows for each in seen.values())
     earlier = " or ".join(settings.splits[:-1])
@@ -94,10 +95,12 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
         problem = _first_row_of(run, settings, "test", seen["test"].shared_with(seen["val"].entities))
         checks.append(Check("val and test are apart", "no entity validates and tests", problem))
     if repeats is not None:
-        checks.append(
-            content_check(run, settings.duplicates, repeats, {split: seen[split].content for split in settings.splits})
-        )
-        checks += _near_checks(run, settings, repeats, workers or default_workers())
+
+        def content() -> dict[str, U64]:
+            return {split: split_digests(run, split, workers, compared) for split in settings.splits}
+
+        checks.append(content_check(run, settings.duplicates, repeats, found, content))
+        checks += _near_checks(run, settings, repeats, workers)
     return [*checks, *joined]
 
 
@@ -128,19 +131,22 @@ def _read(
     settings: TemporalSplit,
     split: str,
     bins: DateBins | None,
-    compared: Sequence[str],
+    content: tuple[Sequence[str], KeptDigests],
     workers: int,
 ) -> _Seen:
+    """Read a split once. content: the columns that are compared, none where rows are not, and where digests go."""
+    compared, kept = content
     index = run.split_index(split)
     cutoff, mixed = settings.cutoff(), run.manifest.facts["date_form"] == "iso_mixed"
 
     columns = list(dict.fromkeys([settings.time, *([settings.entity] if settings.entity else []), *compared]))
     rules = {_SIDE: 0, **settings.reaches_us()}
 
-    def look(number: int) -> tuple[Hashes, int, I64 | None, U64, dict[str, str]]:
-        """Distinct entities of a block, its rows, rows in each stretch of time, content, and what is wrong."""
+    def look(number: int) -> tuple[Hashes, int, I64 | None, dict[str, str]]:
+        """Distinct entities of a block, its rows, rows in each stretch of time, and what is wrong."""
         table = run.block_reader(split)(number, columns)
-        content = row_digests(table.select(list(compared))) if compared else np.empty(0, np.uint64)
+        if compared:
+            kept.keep(split, row_digests(table.select(list(compared))))
         hashes = Hashes(np.empty(0, np.uint64), np.empty(0, np.uint64))
         if settings.entity is not None:
             texts = as_text(table[settings.entity], settings.null_values, "entity")
@@ -161,23 +167,21 @@ def _read(
             problems[_SIDE] = f"{where}: the block has {len(micros):,} rows, the index says {expected:,}"
         if mixed:
             micros = on_utc(micros, ~dates.instant, settings.timezone)
-        return hashes, len(micros), None if bins is None else bins.counts(micros), content, problems
+        return hashes, len(micros), None if bins is None else bins.counts(micros), problems
 
     entities, rows = EntitySet(), 0
     problems: dict[str, str] = {}
-    contents = [np.empty(0, np.uint64)]
     dates = None if bins is None else np.zeros(bins.count, np.int64)
     for start in range(0, len(index.rows), 256):  # so that few blocks' entities wait to be added
         numbers = range(start, min(start + 256, len(index.rows)))
-        for hashes, count, dated, content, wrong in run_tasks([partial(look, number) for number in numbers], workers):
+        for hashes, count, dated, wrong in run_tasks([partial(look, number) for number in numbers], workers):
             entities.add(hashes)
             rows += count
-            contents.append(content)
             if dates is not None and dated is not None:
                 dates += dated
             problems = wrong | problems
     dated_rows = None if dates is None else dates.tolist()
-    return _Seen(entities.ordered(), rows, dated_rows, np.concatenate(contents), problems)
+    return _Seen(entities.ordered(), rows, dated_rows, problems)
 
 
 def _told(rule: str, settings: TemporalSplit) -> str:

@@ -123,13 +123,19 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         self._items: Any = None
         self._gathered: tuple[int, torch.Tensor] | None = None  # rows of the model's batch, real ones of all ranks'
         self._sums = torch.zeros(2, dtype=torch.float64)
-        if isinstance(train_dataset, StreamLoader) and hasattr(self, "_prepare_dataset"):  # TRL asks for its own kinds
+        if isinstance(train_dataset, StreamLoader) and hasattr(super(), "_prepare_dataset"):  # TRL's, of its own kinds
             self._feed = _Feed(_first_rows(train_dataset))
             train_dataset = self._feed.dataset()
             eval_dataset = None if _is_streams(eval_dataset) else eval_dataset
         super().__init__(*arguments, train_dataset=train_dataset, eval_dataset=eval_dataset, **settings)
         if any(_is_streams(each) for each in self._given.values()):
             self.add_callback(HeadraceCallback())
+
+    def _prepare_dataset(self, dataset: Any, *arguments: Any, **settings: Any) -> Any:
+        """Leave rows of prompts and answers that are tokens already as they are."""
+        if self._feed is not None and self._feed.tokenised:
+            return dataset
+        return super()._prepare_dataset(dataset, *arguments, **settings)
 
     def _validate_args(self) -> None:
         """Put the streams back in place of what TRL was given, before the Trainer looks for lengths."""
@@ -205,7 +211,9 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             stream,
             parameters=inspect.signature(type(model).forward).parameters,
             all_columns=not self.args.remove_unused_columns,
-            collate=collate if feed is None else lambda rows: collate(feed.prepare(rows)),
+            collate=collate
+            if feed is None
+            else lambda rows: collate(feed.prepare(rows, mismatched=getattr(self, "calculate_KL", False))),
             label_names=self.label_names,
             shifts_labels=getattr(self, "_loss_shifts_labels", False),
             counts_labels=bool(self.model_accepts_loss_kwargs or self.compute_loss_func is not None),
@@ -408,8 +416,23 @@ class _Feed:
 
         return IterableDataset.from_generator(self)
 
-    def prepare(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows as TRL's data collators take them. Raises `StreamError` if there are more or fewer."""
+    @property
+    def tokenised(self) -> bool:
+        """Tell whether the rows are tokens already, as `headrace preferences` makes them."""
+        return "prompt_ids" in self.rows[0]
+
+    def prepare(self, rows: list[dict[str, Any]], *, mismatched: bool) -> list[dict[str, Any]]:
+        """Return rows as TRL's data collators take them. Raises `StreamError` if there are more or fewer.
+
+        mismatched: whether each prompt also gets the answer of another one, from which KTO estimates its KL term.
+        """
+        if self.tokenised and not mismatched:
+            return rows
+        if self.tokenised:
+            return [
+                {**row, "KL_completion_ids": before["completion_ids"]}
+                for row, before in zip(rows, [*rows[-1:], *rows], strict=False)
+            ]
         self.rows = rows
         made = list(self.prepared)
         if len(made) != len(rows):

@@ -45,6 +45,17 @@ def contents(measurements: list[Measurement], columns: tuple[str, ...] = COLUMNS
     return {entity: frozenset(counts.items()) for entity, counts in held.items()}
 
 
+def entity_of_place(run: Path, split: str) -> dict[str, str]:
+    """The entity of each row of a split, by shard and number there."""
+    dataset = headrace.open(run)
+    index, read = dataset.split_index(split), dataset.block_reader(split)
+    rows = [(int(index.shard_of_block[block]), read(block, ["src_id"])["src_id"]) for block in range(len(index.rows))]
+    found: dict[str, str] = {}
+    for shard, names in ((shard, name.as_py()) for shard, own in rows for name in own):
+        found[f"{index.shards[shard]}:{sum(key.startswith(index.shards[shard]) for key in found)}"] = names
+    return found
+
+
 def by_split(prepared: Prepared, columns: tuple[str, ...] = COLUMNS) -> dict[str, dict[str, Any]]:
     return {split: contents(own, columns) for split, own in decoded(prepared).items()}
 
@@ -61,7 +72,7 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
     pings = with_twins(3, late_s=late_s)
     source = write_pings(tmp_path / "raw", dealt(pings, 3))
     made = {
-        word: histories(source, tmp_path / word, duplicates=word, max_row_bytes=400, content=content)
+        word: histories(source, tmp_path / word, duplicates=word, max_row_bytes=400, content=content, format="arrow")
         for word in ("allow", "count", "group", "drop")
     }
     held = {word: by_split(each, columns) for word, each in made.items()}
@@ -80,6 +91,15 @@ def test_entities_with_one_content_are_counted_share_a_split_or_go(
         "in_earlier_split": {"test": sum(own in first["train"] for own in test.values())},
         "repeated": {"train": len(train) - len(first["train"]), "test": len(test) - len(first["test"])},
     }
+    counted = headrace.find_leaks(headrace.open(tmp_path / "count"))
+    (shared,) = counted.shared
+    assert (counted.unit, counted.content) == ("entity", columns)
+    assert counted.rows == {"train": len(train), "test": len(test)}
+    assert {"test": shared.rows} == made["count"].manifest.facts["duplicates"]["in_earlier_split"]
+    assert counted.repeated == made["count"].manifest.facts["duplicates"]["repeated"]
+    one, other = (entity_of_place(tmp_path / "count", split) for split in SPLITS)
+    assert all(train[one[first]] == test[other[second]] for first, second in shared.examples)
+    assert headrace.find_leaks(headrace.open(tmp_path / "group")).worst == 0
     assert first["train"] & first["test"]
     assert not set(held["group"]["train"].values()) & set(held["group"]["test"].values())
     assert {**held["group"]["train"], **held["group"]["test"]} == {**train, **test}

@@ -20,7 +20,8 @@ import pytest
 from pings import SPLITS, decoded, rounded_ms, shards_of
 
 import headrace
-from headrace.histories.codec.rows import decode_latencies, decode_row
+from headrace.histories.codec.latencies import decode_latencies
+from headrace.histories.codec.rows import decode_row
 from headrace.histories.config import Histories
 from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared, prepare

@@ -40,7 +40,10 @@ def test_entities_with_the_same_measurements_are_counted(tmp_path: Path, format_
             for name in group
         )
         report = headrace.find_leaks(dataset)
-        assert (report.content, sum(report.repeated.values()) + report.shared[0].rows) == (("measurements",), 3)
+        assert (report.content, sum(report.repeated.values()) + report.shared[0].rows) == (
+            ("event_time", "dst_addr", "rtt"),
+            3,
+        )
         assert report.shared[0].rows == apart
         assert check.detail == f"{apart} entities have the content of an earlier split"
     assert (check.kind, check.problem) == ("count", None)

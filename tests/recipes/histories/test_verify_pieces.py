@@ -19,15 +19,8 @@ from pings import dealt, histories, random_pings, write_pings
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, render
-from headrace.histories.codec.rows import (
-    HEADER,
-    HEADER_BYTES,
-    Measurements,
-    RowColumns,
-    decode_row,
-    encode_rows,
-    is_canonical,
-)
+from headrace.histories.codec.latencies import is_canonical
+from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, RowColumns, decode_row, encode_rows
 from headrace.histories.config import Histories
 from headrace.histories.piece import hash_entities, partition_of
 from headrace.histories.shard_file import ROW_SCHEMA, Most, read_blobs, read_pieces

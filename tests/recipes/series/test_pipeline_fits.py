@@ -33,7 +33,7 @@ def case(entities: list[str], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def resolved(**configs):
-    return Preprocessing(**configs).resolved(target="q", features=["p", "t"]).time_series
+    return Preprocessing(**configs).resolved(targets=["q"], features=["p", "t"]).time_series
 
 
 MIXED = resolved(

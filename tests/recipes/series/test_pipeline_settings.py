@@ -153,7 +153,7 @@ def unified(steps="StandardScaler", **more):
 )  # fmt: skip
 def test_every_rule_has_an_answer(configs, says) -> None:
     def check():
-        return Preprocessing(**configs).resolved(target="q", features=["p", "t"], static_features=["area"])
+        return Preprocessing(**configs).resolved(targets=["q"], features=["p", "t"], static_features=["area"])
 
     if says is None:
         check()
@@ -164,7 +164,7 @@ def test_every_rule_has_an_answer(configs, says) -> None:
 
 def test_the_target_is_no_feature() -> None:
     with pytest.raises(SettingsError, match="target 'q' is among the features"):
-        Preprocessing().resolved(target="q", features=["p", "q"])
+        Preprocessing().resolved(targets=["q"], features=["p", "q"])
 
 
 def test_objects_of_the_specification_are_taken_with_their_columns() -> None:
@@ -173,7 +173,7 @@ def test_objects_of_the_specification_are_taken_with_their_columns() -> None:
         target={"strategy": "unified", "pipeline": UnifiedPipeline(StandardScaler(), ["q"]), "fit_on_n_basins": 2},
     )
 
-    resolved = configs.resolved(target="q", features=["p", "t"])
+    resolved = configs.resolved(targets=["q"], features=["p", "t"])
 
     assert resolved.features[0].columns == ("t", "p")
     assert resolved.target[0].strategy == "unified"
@@ -183,7 +183,7 @@ def test_objects_of_the_specification_are_taken_with_their_columns() -> None:
 def test_steps_that_change_columns_are_refused_when_fitted() -> None:
     from headrace.series.pipelines.fitted import fit
 
-    resolved = Preprocessing(features=grouped(PolynomialFeatures(degree=2))).resolved(target="q", features=["p"])
+    resolved = Preprocessing(features=grouped(PolynomialFeatures(degree=2))).resolved(targets=["q"], features=["p"])
 
     with pytest.raises(SettingsError, match="makes 3 columns of 1"):
         fit(resolved.features, ["p"], np.array([[1.0], [2.0], [3.0]]), np.array([0, 3]), ["a"], strategy="per_group")

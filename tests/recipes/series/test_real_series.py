@@ -16,6 +16,7 @@ import pytest
 from basins import SPLITS, readable_rows
 
 import headrace
+from commands import headrace as run_command
 from headrace.run.prepare import Prepared, prepare
 from headrace.series.config import Series
 from headrace.series.pipelines.save import load_pipelines
@@ -92,8 +93,11 @@ def test_caravan_quality_reports_tell_the_traps(prepared: Prepared) -> None:
     days, flows = flows_of("camelses_1414")
     lost = np.isnan(flows)
     inside = lost[np.argmax(~lost) : len(lost) - np.argmax(~lost[::-1])]
-    gaps = int((np.diff(inside.astype(int)) == 1).sum())
-    assert (0, 0, gaps) == (flow["imputed_values_count"], flow["short_gaps_count"], flow["long_gaps_count"])
+    ends = np.flatnonzero(np.diff(inside.astype(int)))
+    lengths = ends[1::2] - ends[::2]
+    counts = [flow[f"{word}_gaps_count"] for word in ("short", "long", "unfilled", "cut")]
+    assert counts == [0, int((lengths > 5).sum()), int((lengths <= 5).sum()), 0]
+    assert 0 == flow["imputed_values_count"]
     assert int(inside.sum()) == flow["missing_values_count"]
     assert len(days) == 10_958
 
@@ -209,3 +213,35 @@ def test_an_ungauged_basin_of_camels_us_is_served(tmp_path: Path) -> None:
     for split in SPLITS:
         own = before[split]["01022500"]
         assert [row[1:] for row in own.values] == [features[time] for time in own.times]
+
+
+@needs_caravan
+def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(tmp_path: Path) -> None:
+    """Also against the days of the raw files: where the target is observed, each day is in the split of its date."""
+    config, out = tmp_path / "basins.yaml", tmp_path / "out"
+    source = ("--target", "streamflow", "--features", ",".join(FORCING), "--out", out, "--config", config)
+    pipelines = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
+    by_all = json.dumps({"features": pipelines, "target": pipelines})
+    dates = ("--train-end", "2010-10-01", "--val-end", "2014-10-01", "--test-entities", "camelslx_054,camelslx_055")
+    for command in (
+        ("init", "series", CARAVAN / "timeseries", *source),
+        ("series", config, "--trim", "none", "--preprocessing-configs", by_all, *dates),
+        ("verify", out),
+    ):
+        done = run_command(*command)
+        assert done.returncode == 0, done.stderr
+    made = headrace.open(out)
+    assert (made.manifest.dropped["trimmed"], made.manifest.source["rows"]) == (0, 56_976)
+    rows = pl.concat(pl.DataFrame(made[split].to_arrow()).with_columns(split=pl.lit(split)) for split in SPLITS)
+    for name in ("camelsch_4001", "camelslx_054"):
+        days, flows = flows_of(name)
+        told = pl.DataFrame({"day": days, "flow": flows}).filter(pl.col("flow").is_not_nan())["day"].to_list()
+        own = rows.filter(pl.col("entity") == name, pl.col("streamflow").is_not_nan())
+        for split, first, last in (
+            ("train", "", "2010-10-01"),
+            ("val", "2010-10-01", "2014-10-01"),
+            ("test", "2014-10-01", "9"),
+        ):
+            there = split in (("test",) if name == "camelslx_054" else ("train", "val"))
+            expected = [day for day in told if there and first <= day < last]
+            assert own.filter(pl.col("split") == split)["date"].dt.to_string("%Y-%m-%d").to_list() == expected

@@ -236,7 +236,7 @@ def test_copies_are_those_whose_cleaned_series_are_equal(drawn) -> None:
         elif change == 3:
             values[50, 0] = np.nan
         order = slice(None, None, -1 if turned else 1)
-        cleaned.append(clean(asked, Observed(times[order], values[order].copy())))
+        cleaned.append(clean(asked, Observed(times[order], values[order].copy()), "a"))
 
     def equal(one, other) -> bool:
         same_values = one.values.shape == other.values.shape and np.array_equal(

@@ -84,7 +84,7 @@ def test_a_long_outage_is_left_whole(tmp_path: Path) -> None:
     prepared = series(write_basins(tmp_path / "in", {"a": rows}), tmp_path / "out")
 
     told = report(prepared, "a")["imputation_info"]["rain"]
-    assert {"short_gaps_count": 1, "imputed_values_count": 2, "long_gaps_count": 1, "cut_gaps_count": 0, "unusable_values_count": 0, "missing_values_count": 8, "longest_gap": 8} == told  # fmt: skip
+    assert {"short_gaps_count": 1, "imputed_values_count": 2, "long_gaps_count": 1, "unfilled_gaps_count": 0, "cut_gaps_count": 0, "unusable_values_count": 0, "missing_values_count": 8, "longest_gap": 8} == told  # fmt: skip
     rains = [row[2] for split in SPLITS for row in stored(prepared)[split]["a"].values]
     assert list(range(10, 18)) == [place for place, rain in enumerate(rains) if rain is None]
     assert rains[29] == rains[30] == rains[31]

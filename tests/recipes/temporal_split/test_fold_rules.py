@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
+from headrace.run.folds import GroupKFold, Rolling
 from headrace.split.deal import deal, deal_stratified
-from headrace.split.fold_settings import GroupKFold, Rolling
 from headrace.split.folds import NO_CELL, TESTS, TRAINS, cell_of, fold_cells, fold_times
 from headrace.split.settings import TemporalSplit
 from laws import examples
@@ -206,7 +206,12 @@ def test_stratified_folds_share_classes_evenly() -> None:
         ({"folds": "group-kfold:k=1", "entity": "id"}, "GroupKFold: k is 1"),
         ({"folds": GroupKFold(5), "entity": "id", "split_date": "2025-01-01"}, "split_date is '2025-01-01', and folds"),
         ({"folds": GroupKFold(5), "entity": "id", "gap": "1d"}, "gap is '1d', and folds of entities"),
-        ({"folds": GroupKFold(5), "entity": "id", "duplicates": "drop"}, "duplicates, near and content decide"),
+        ({"folds": GroupKFold(5), "entity": "id", "near": 0.8, "duplicates": "drop"}, "near is 0.8, and folds"),
+        ({"folds": GroupKFold(5), "entity": "id", "content": ["x"]}, 'duplicates is "count", which compares no'),
+        (
+            {"folds": "rolling:n=5,step=1d", "split_date": "2025-01-01", "entity": "id", "duplicates": "group"},
+            'duplicates is "group", and in folds that roll',
+        ),
         ({"folds": GroupKFold(5), "entity": "id", "null_entity": "own"}, 'null_entity is "own"'),
         ({"folds": GroupKFold(5, stratify="id"), "entity": "id"}, "stratify is 'id'"),
         ({"folds": "rolling:n=5,step=soon", "split_date": "2025-01-01"}, "step is 'soon'; give a number"),

@@ -356,3 +356,88 @@ def test_the_commands_know_folds(tmp_path: Path) -> None:
 def test_a_number_of_folds_is_refused_with_the_kinds_there_are():
     with pytest.raises(SettingsError, match=r"folds is 5, .*rolling:n=5,step=30d or group-kfold:k=5"):
         headrace.TemporalSplit(source="raw", time="day", split_date="2025-01-01", folds=5)
+
+
+contents = st.lists(
+    st.tuples(st.sampled_from("abcdefghij"), st.integers(-90, 60), st.sampled_from("tuvwxyz")), min_size=1, max_size=25
+)
+
+
+def write_contents(directory: Path, rows: list[tuple[str, int, str]]) -> Path:
+    written = [(id_, f"{CUT + hours * HOUR}", str(place), content) for place, (id_, hours, content) in enumerate(rows)]
+    for place in range(2):
+        write_rows(directory / f"part-{place:05d}.parquet", HEADER, written[place::2] or written[:0])
+    return directory
+
+
+def components(rows: list[tuple[str, int, str]]) -> dict[str, frozenset[str]]:
+    """The entities that a chain of shared contents joins each one to, by looking at all pairs until nothing changes."""
+    found = {id_: frozenset(id_) for id_, _, _ in rows}
+    while True:
+        joined = {
+            one: frozenset().union(*(found[other] for other, _, theirs in rows if theirs in own))
+            for one in found
+            for own in [{content for id_, _, content in rows if id_ in found[one]}]
+        }
+        if joined == found:
+            return found
+        found = joined
+
+
+@given(contents, st.integers(2, 3))
+@settings(max_examples=examples(60), deadline=None)
+def test_entities_that_share_content_take_turns_together(
+    tmp_path: Path, rows: list[tuple[str, int, str]], k: int
+) -> None:
+    rows = [*rows, ("p", 0, "0"), ("q", 0, "1"), ("r", 0, "2")]  # three units that nothing joins
+    directory = fresh(tmp_path)
+    source = write_contents(directory / "in", rows)
+    asked: dict[str, Any] = {"entity": "id", "folds": headrace.GroupKFold(k), "content": ("kind",)}
+    made = fold(source, directory / "out", duplicates="group", **asked)
+    units = components(rows)
+    tested = [sorted(each["test"]) for each in delivered(directory / "out")]
+    sizes = sorted(Counter(units[id_] for id_, _, _ in rows).values(), reverse=True)
+
+    assert list(range(len(rows))) == sorted(row for each in tested for row in each)
+    for each in tested:
+        own = {units[rows[row][0]] for row in each}
+        assert own.isdisjoint({units[id_] for place, (id_, _, _) in enumerate(rows) if place not in each})
+    load = [0] * k
+    for size in sizes:
+        load[load.index(min(load))] += size
+    assert sorted(load) == sorted(map(len, tested))
+    assert len(sizes) == made.manifest.facts["fold_content"]["units"]
+    assert verify(directory / "out").problems == []
+
+
+@given(contents, st.booleans())
+@settings(max_examples=examples(60), deadline=None)
+def test_the_earliest_row_of_each_content_stays_in_folds(
+    tmp_path: Path, rows: list[tuple[str, int, str]], rolls: bool
+) -> None:
+    rows = [*rows, *((id_, -100, str(at)) for at, id_ in enumerate("pqrs"))]
+    directory = fresh(tmp_path)
+    source = write_contents(directory / "in", rows)
+    cuts = {"split_date": "2025-01-01", "folds": headrace.Rolling(n=2, step="60h"), "entity": None}
+    asked: dict[str, Any] = cuts if rolls else {"folds": headrace.GroupKFold(2), "entity": "id"}
+    made = fold(source, directory / "out", duplicates="drop", content=("kind",), **asked)
+    in_source = sorted(range(len(rows)), key=lambda place: (rows[place][1], place % 2, place))
+    first = {rows[place][2]: place for place in reversed(in_source)}
+    found = {row for each in delivered(directory / "out") for own in each.values() for row in own}
+
+    assert set(first.values()) == found
+    assert len(rows) - len(first) == made.manifest.dropped["duplicate"]
+    assert verify(directory / "out").problems == []
+
+
+def test_verify_finds_content_that_is_in_two_folds(tmp_path: Path) -> None:
+    rows = [(id_, place, "0" if id_ in "ad" else id_) for place, id_ in enumerate("abcd")]
+    made = fold(write_contents(tmp_path / "in", rows), tmp_path / "out", entity="id", folds=headrace.GroupKFold(4))
+    run = FinishedRun(*find_run(made.run))
+    run.manifest.facts["fold_content"] = {"content": ["kind"]}
+    config = {"source": tmp_path / "in", "time": "date", "entity": "id", "folds": headrace.GroupKFold(4)}
+    check = verify_folds(run, headrace.TemporalSplit(**config, duplicates="group", content=("kind",)), 1)[-1]
+
+    assert check.name == "content apart"
+    assert check.problem is not None
+    assert "its content is that of" in check.problem

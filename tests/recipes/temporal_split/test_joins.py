@@ -18,8 +18,8 @@ import headrace
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
 from headrace.split.allocate import Hashes, hash_entities
-from headrace.split.joins import stages
-from headrace.split.joins.known import Timed, ascending, latest_known, numbered, ranks
+from headrace.split.joins import pieces, stages
+from headrace.split.joins.known import Timed, ascending, latest_known, ranks, reachable
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.verify import join_checks
 from laws import examples
@@ -114,6 +114,32 @@ def test_the_kernel_agrees_with_a_loop_for_times_of_any_size(features: list[Any]
         assert (None if found[place] < 0 else tuple(features[found[place]])) == best
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5), st.integers(-5, 5), st.integers(0, 2)), max_size=40),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-6, 6)), max_size=20),
+    st.booleans(), st.none() | st.integers(0, 5),
+)  # fmt: skip
+@settings(max_examples=examples(300))
+def test_rows_get_the_same_of_the_features_that_are_fetched(
+    features: list[Any], rows: list[Any], knows: bool, max_age: int | None
+) -> None:
+    entity, event, known, value = np.array(features, np.int64).reshape(-1, 4).T.copy()
+    own, time = np.array(rows, np.int64).reshape(-1, 2).T.copy()
+
+    def values(places: Any) -> tuple[list[Any], int]:
+        timed = Timed(entity[places], event[places], known[places] if knows else None)
+        found, too_old = latest_known(timed, own, time, max_age, lambda ties: value[places[ties]])
+        return [None if place < 0 else value[places[place]] for place in found.tolist()], too_old
+
+    every = np.arange(len(features))
+    fetched, matched, too_old = reachable(Timed(entity, event, known if knows else None), own, time, max_age)
+    expected, old = values(every)
+
+    assert sorted(set(fetched.tolist())) == fetched.tolist()
+    assert values(fetched)[0] == expected
+    assert (matched, too_old) == (len(expected) - expected.count(None), old)
+
+
 @given(st.lists(st.integers(0, 40) | st.integers(0, 2**63 - 1) | st.integers(2**62, 2**62 + 40), min_size=1))
 def test_keys_are_put_in_order_to_their_last_bit(keys: list[int]) -> None:
     order = ascending(np.array(keys, np.uint64))
@@ -126,7 +152,7 @@ def test_keys_are_put_in_order_to_their_last_bit(keys: list[int]) -> None:
 def test_hashes_are_found_among_known_ones(known: list[int], others: list[int]) -> None:
     ordered = np.array(sorted(known), np.uint64)
     asked = np.array([*known, *others], np.uint64)
-    found = numbered(Hashes(ordered, ordered ^ np.uint64(5)), Hashes(asked, asked ^ np.uint64(5)))
+    found = Hashes(ordered, ordered ^ np.uint64(5)).places(Hashes(asked, asked ^ np.uint64(5)))
 
     assert [sorted(known).index(each) if each in known else -1 for each in [*known, *others]] == found.tolist()
 
@@ -134,9 +160,7 @@ def test_hashes_are_found_among_known_ones(known: list[int], others: list[int]) 
 def test_entities_that_share_half_a_hash_are_told_apart() -> None:
     high, low = np.array([7, 7, 7, 9], np.uint64), np.array([1, 2, 5, 1], np.uint64)
 
-    found = numbered(
-        Hashes(high, low), Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64))
-    )
+    found = Hashes(high, low).places(Hashes(np.array([7, 7, 7, 9, 9], np.uint64), np.array([5, 1, 3, 1, 2], np.uint64)))
 
     assert [2, 0, -1, 3, -1] == found.tolist()
 
@@ -195,6 +219,14 @@ def output(run: Path) -> pl.DataFrame:
     return pl.concat(map(pl.read_parquet, sorted((run / "training_data").rglob("*.parquet")))).sort("row")
 
 
+def test_a_value_that_no_row_gets_is_refused_too_if_it_is_not_of_its_type(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in" / "part-00000.csv", HEADER, [("a", "2024-12-03", 1), ("b", "2024-12-03", 2)])
+    facts = [("a", "2024-12-02", "1.5"), ("nobody", "2024-12-04", "much")]
+    write_rows(tmp_path / "f.csv", ("who", "day", "amount"), facts)
+    with pytest.raises(InputError, match="row 2: amount is 'much', declared float"):
+        joined(tmp_path / "in", tmp_path / "f.csv", tmp_path / "out", types={"amount": "float32"})
+
+
 def test_polars_join_asof_finds_the_same(tables: Any, tmp_path: Path) -> None:
     source, features, rows, frame = tables
     found = output(joined(source, features, tmp_path / "out", max_age="3d", val_in_test="keep").run)
@@ -235,14 +267,19 @@ def test_workers_and_partitions_do_not_change_a_byte(
     monkeypatch.setattr(stages, "_PARTITION_ROWS", 1000)
     monkeypatch.setattr(stages, "STRETCH_ROWS", 128)
     monkeypatch.setattr("headrace.split.recipe.STRETCH_ROWS", 128)
-    many = joined(source, features, tmp_path / "many")
+    monkeypatch.setattr(pieces, "BATCH_ROWS", 300)
+    monkeypatch.setattr(pieces, "_BATCH_BYTES", 1000)
+    (tmp_path / "f").mkdir()
+    for path in features.iterdir():
+        pq.write_table(pq.read_table(path), tmp_path / "f" / path.name, row_group_size=130)
+    many = joined(source, tmp_path / "f", tmp_path / "many")
 
     assert digests(one.run) == digests(four.run)
     shards = {name: digest for name, digest in digests(one.run).items() if name.startswith(("training_data", "oot"))}
     assert shards == {name: digest for name, digest in digests(many.run).items() if name in shards}
 
 
-@pytest.mark.parametrize("stage", ["join_features", "join_rows", "join_match", "split"])
+@pytest.mark.parametrize("stage", ["join_features", "join_rows", "join_choose", "join_fetch", "join_match", "split"])
 def test_what_is_interrupted_goes_on_to_the_same_run(tables: Any, tmp_path: Path, stage: str) -> None:
     source, features, _, _ = tables
     whole = joined(source, features, tmp_path / "whole", workers=1)

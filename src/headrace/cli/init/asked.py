@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,6 +27,10 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file i
 Out = Annotated[str, unless_given(help="Where the run will write.")]
 Entity = Annotated[str | None, unless_given(help="Column of the entity, or file_name; found out unless given.")]
 Time = Annotated[str | None, unless_given(help="Column of the time; found out unless given.")]
+Types = Annotated[
+    Literal["infer"] | None,
+    unless_given(help="infer: write types of text columns that hold all values, from a pass over all rows."),
+]
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class AskedSplit:
     split_date: Annotated[
         str | None, unless_given(help="The cutoff; about a fifth of the rows tests unless given.")
     ] = None
+    types: Types = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ class AskedRewrite:
 
     source: Annotated[list[str], typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs.")]
     out: Out
+    types: Types = None
 
 
 def _names(text: str | None) -> list[str]:

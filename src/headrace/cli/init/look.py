@@ -6,7 +6,7 @@ numbers counts as numbers, text that is all times as times: a CSV has no other w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,8 +16,11 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.checks import nearest
+from headrace.cli.init.commented import Section
 from headrace.cli.init.times import is_typed_time, time_format
+from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
+from headrace.formats.infer import infer_types
 from headrace.formats.listing import list_files
 from headrace.formats.partitions import partition_types
 from headrace.formats.schema import is_text
@@ -81,7 +84,7 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
 
     Raises `InputError` where there are no files or one cannot be read.
     """
-    listing = list_files(source)
+    listing = list_files(with_paths(list(source)))  # addresses of tables too
     chosen = evenly(len(listing.names), files)
     types = partition_types(listing.names)
     tables = [
@@ -101,6 +104,17 @@ def look_of(
         name: _column(name, [table[name] for _, table in tables if name in table.column_names]) for name in names
     }
     return Look(source, root, files, size, tables, columns)
+
+
+def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
+    """Read all rows of the source for the types of its text columns. keep: columns that stay text."""
+    nulls = NULLS if any(seen.holds(name, NULLS) for name in seen.texts()) else ()
+    types = infer_types([(seen.root / name, name) for name in seen.names], null_values=nulls, keep=keep)
+    if not types:
+        return []
+    words = "Types that hold every value of all rows, which were read; columns that are left out stay text."
+    words += " null_values are the texts that mean missing." if nulls else ""
+    return [Section(words, {"types": types, **({"null_values": list(nulls)} if nulls else {})})]
 
 
 def evenly(count: int, most: int) -> list[int]:

@@ -1,5 +1,8 @@
 """Texts as addresses: IPv4 in 4 bytes, IPv6 in 16, each with its own family; or numbers in the place of IPv4.
 
+A text of any kind is a number as well in rows, its code in a dictionary; before there is one, its hash stands in the
+place of IPv6.
+
 Give unique texts: the system reads them, one call a text, half a microsecond each; `text_kernels` reads columns of
 millions. Only the strict forms are read (four decimal parts without leading zeros; no zone index), so that a text is an
 address or is not.
@@ -19,8 +22,8 @@ import pyarrow.compute as pc
 
 from headrace.arrays import U8, U64, Bools
 
-Kind = Literal["address", "number"]
-KINDS: tuple[Kind, ...] = ("address", "number")
+Kind = Literal["address", "number", "text"]
+KINDS: tuple[Kind, ...] = ("address", "number", "text")
 _OCTETS = pa.array([str(number) for number in range(256)], pa.string())
 
 
@@ -82,14 +85,24 @@ def _packed(text: str) -> bytes:
         return b""
 
 
+def of_numbers(numbers: npt.NDArray[np.integer]) -> Addresses:
+    """Make the addresses that numbers below 2**32 are: [N]."""
+    data = np.zeros((len(numbers), 16), np.uint8)
+    data[:, :4] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
+    return Addresses(np.full(len(numbers), 4, np.uint8), data)
+
+
+def as_numbers(addresses: Addresses) -> npt.NDArray[np.int64]:
+    """Give the numbers that addresses are, the inverse of `of_numbers`: int64 [N]."""
+    return np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel().astype(np.int64)
+
+
 def render(addresses: Addresses, kind: Kind) -> pa.StringArray:
     """Write addresses in their usual form [N]; IPv6 compressed in small letters, as the system writes it."""
     fours = np.flatnonzero(addresses.family != 6)
     first_four = addresses.bytes[fours, :4]
     if kind == "number":
-        return pa.array(np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel().astype(np.uint32)).cast(
-            pa.string()
-        )
+        return pa.array(as_numbers(addresses).astype(np.uint32)).cast(pa.string())
     octets = [_OCTETS.take(pa.array(column)) for column in first_four.T]
     dotted = pc.binary_join_element_wise(*octets, ".")
     if len(fours) == len(addresses):

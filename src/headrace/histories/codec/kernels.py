@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.arrays import F64, I8, I64, U8, U16, U32, U64
 from headrace.compiled import compiled, read_only
-from headrace.histories.codec.rows import LARGEST_US
+from headrace.histories.codec.latencies import LARGEST_US
 
 _SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)

@@ -1,9 +1,4 @@
-"""Latency codes and the row blob.
-
-A latency takes two bytes: whole microseconds as an 11-bit mantissa shifted by a 5-bit exponent, rounded. The code is
-exponent << 11 | mantissa, the value mantissa << exponent. Values below 2,048 µs are exact; above, the mantissa is 1,024
-to 2,047 and the error at most half a step, 0.049 %. Code 0 is a failed measurement, so a latency of 0 µs becomes 1 µs.
-Every code that `encode_latencies` gives is a fixed point: it decodes to a value that encodes to it.
+"""The row blob.
 
 A row blob is a part of one entity's history as columns, little-endian, describing itself. Version 1.
 
@@ -11,6 +6,10 @@ A header of 64 bytes; then `n` times (u32, seconds since the first, ascending, t
 `n` peer indices (u8, u16 or u32, as many bytes as the peers need; none without peers), and the peers: IPv4 first, 4
 bytes each, then IPv6, 16 bytes each, both ascending. Each column begins at a multiple of 4 bytes and the blob ends at
 one of 8, with zeros between. Columns are read as views, so a window of a row costs what the window holds.
+
+Version 2 is a row whose entity or peers are texts, or that has value columns beside the latency. It begins as version 1
+does. Two bytes of the header tell how many value columns there are, and whether there is no latency; behind the peers
+stand the values, see `values`. Rows that need none of this are of version 1.
 
 `encode_rows` makes the blobs of many rows at once: a few vector operations per column, whatever the number of rows.
 Many rows are checked and decoded together too, in a few vector operations for each law that bytes must keep, up to the
@@ -27,58 +26,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import F64, I64, U8, U16, U32, Bools, Ints
+from headrace.arrays import I64, U8, U16, U32, Bools, Ints
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
-
-FAILED = 0
-LARGEST_US = 2047 << 31  # about 51 days
-_MANTISSA_BITS = 11
-_BELOW = 1 << _MANTISSA_BITS
-
-
-@dataclass(frozen=True)
-class Codes:
-    """codes uint16 [N]; clamped: how many values were larger than `LARGEST_US` and became it."""
-
-    codes: U16
-    clamped: int
-
-
-def encode_latencies(microseconds: I64 | F64, failed: Bools) -> Codes:
-    """Encode latencies in whole microseconds; int64 or float64 [N], failed bool [N] → `Codes`.
-
-    0 µs becomes 1 µs. What `microseconds` holds where `failed` is true does not matter; elsewhere it must not be
-    negative. Never raises.
-    """
-    value = np.where(failed, 1.0, microseconds)
-    clamped = int(np.count_nonzero(value > LARGEST_US))
-    np.clip(value, 1, LARGEST_US, out=value)
-    # The bits of a float are its exponent above its mantissa. Rounded to 10 bits of mantissa (the first one is implied)
-    # it is the code but for a bit and a constant, as a mantissa that is rounded up to 2 carries into the exponent.
-    rounded = ((value.view(np.int64) + (1 << 41)) >> 42) - ((1023 + _MANTISSA_BITS - 1) << (_MANTISSA_BITS - 1))
-    wide = rounded + (rounded & -(_BELOW >> 1)) + (_BELOW >> 1)
-    np.copyto(wide, value, where=value < _BELOW >> 1, casting="unsafe")
-    codes = wide.astype(np.uint16)
-    codes[failed] = FAILED
-    return Codes(codes, clamped)
-
-
-def decode_latencies(codes: U16) -> I64:
-    """Decode codes to whole microseconds, −1 where it is `FAILED`; uint16 [N] → int64 [N]."""
-    wide = codes.astype(np.int64)
-    return np.where(codes == FAILED, -1, (wide & (_BELOW - 1)) << (wide >> _MANTISSA_BITS))
-
-
-def is_canonical(codes: U16) -> Bools:
-    """Tell which codes `encode_latencies` can give; the others are damage. uint16 [N] → bool [N]."""
-    mantissa, exponent = codes & np.uint16(_BELOW - 1), codes >> np.uint16(_MANTISSA_BITS)
-    canonical: Bools = (exponent == 0) | (mantissa >= _BELOW // 2)
-    return canonical
-
+from headrace.histories.codec.values import STORED, Values, read_values, values_bytes, write_values
 
 MAGIC = b"HIST"
-VERSION = 1
+VERSION, WITH_VALUES = 1, 2
 HEADER = np.dtype(
     [
         ("magic", "S4"),
@@ -93,7 +47,8 @@ HEADER = np.dtype(
         ("time_span", "<u4"),
         ("peer_width", "u1"),
         ("peer_kind", "u1"),
-        ("zero", "u1", 2),
+        ("values", "u1"),
+        ("no_latency", "u1"),
         ("entity", "u1", 16),
         ("length", "<u8"),
     ]
@@ -108,8 +63,9 @@ class RowColumns:
 
     first_time: epoch seconds; offsets uint32 [n]: seconds since then, ascending; codes uint16 [n]: of latencies;
     peers [n]: index into the peers (uint8, uint16 or uint32), None in rows without peers; peer_family uint8 [m]: 4 or
-    6; peer_bytes uint8 [m, 16]; entity_kind, peer_kind: "address" or "number"; entity_family 4 or 6; entity_bytes
-    uint8 [16]; part: place among the rows of the entity, from 0.
+    6; peer_bytes uint8 [m, 16]; entity_kind, peer_kind: see `KINDS`; entity_family 4 or 6; entity_bytes uint8 [16];
+    part: place among the rows of the entity, from 0; values [n] each: the value columns; has_latency: False where all
+    codes are 0 because there is none.
     """
 
     first_time: int
@@ -123,6 +79,8 @@ class RowColumns:
     entity_family: int
     entity_bytes: U8
     part: int
+    values: Values = ()
+    has_latency: bool = True
 
     @property
     def n(self) -> int:
@@ -146,7 +104,7 @@ class Measurements:
 
     times int64 [N], epoch seconds, ascending inside a row; codes uint16 [N]; peer [N], place in `peers`, or None;
     peers: ascending by family and bytes, each once; starts int64 [R]: where each row begins, the first at 0, no row
-    empty; entity: of each row, [R]; part int64 [R].
+    empty; entity: of each row, [R]; part int64 [R]; values [N] each, of stored types.
     """
 
     times: I64
@@ -158,6 +116,8 @@ class Measurements:
     entity_kind: Kind
     part: I64
     peer_kind: Kind = "address"
+    values: Values = ()
+    has_latency: bool = True
 
 
 @dataclass(frozen=True)
@@ -204,7 +164,8 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
         raise ValueError("times of a row are before 1970, or further apart than 2**32 - 1 seconds")
     index, held, count, peers6 = _peers_of_rows(rows, n, compiled=compiled)
     peers4, width = count - peers6, peer_width(count)
-    lengths = blob_bytes(n, peers4, peers6)
+    plain = blob_bytes(n, peers4, peers6)
+    lengths = plain + values_bytes(n, [each.dtype for each in rows.values])
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     data = np.zeros(int(offsets[-1]), np.uint8)
     begin = offsets[:-1]
@@ -232,7 +193,11 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
         _fill_peers(words, rows.peers, held, count, peers4, at_peers)
 
     header = np.zeros(len(starts), HEADER)
-    header["magic"], header["version"] = MAGIC, VERSION
+    if rows.values:
+        write_values(data.view("<u8"), begin + plain, n, rows.values)
+    is_new = rows.values or not rows.has_latency or "text" in (rows.entity_kind, rows.peer_kind)
+    header["magic"], header["version"] = MAGIC, WITH_VALUES if is_new else VERSION
+    header["values"], header["no_latency"] = len(rows.values), not rows.has_latency
     header["entity_kind"], header["peer_kind"] = KINDS.index(rows.entity_kind), KINDS.index(rows.peer_kind)
     header["entity_family"] = rows.entity.family
     header["n"], header["peers4"], header["peers6"] = n, peers4, peers6
@@ -300,7 +265,8 @@ class Decoded:
     head [R]: their headers; n, peers4, peers6 int64 [R]: measurements, and peers of each family; at_index int64 [R]:
     the byte of a row where its peer indices begin; seconds uint32 [N], since the first of the row; codes uint16 [N];
     index [N]: of each measurement among the peers of its row, 0 in a row without, None if no row has any; peers [P]:
-    row by row. damage: what is wrong with the row that follows, None if no row does.
+    row by row; values [N] each; at_values int64 [R]: the byte of a row where they begin, None without. damage: what is
+    wrong with the row that follows, None if no row does.
     """
 
     head: npt.NDArray[np.void]
@@ -312,6 +278,8 @@ class Decoded:
     codes: U16
     index: npt.NDArray[Any] | None
     peers: Addresses
+    values: Values = ()
+    at_values: I64 | None = None
     damage: str | None = None
 
     @property
@@ -346,10 +314,24 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     peers, lengths = peers4 + peers6, blob_bytes(n, peers4, peers6)
     magic, version, family, first_time = (head[name] for name in ("magic", "version", "entity_family", "first_time"))
     kinds = np.column_stack([head["entity_kind"], head["peer_kind"]])
+    columns, at_values = head["values"], begin + lengths
+    types = _types_of_values(data[: int(sizes[:1].sum())], int(lengths[:1].sum()), int(columns[:1].sum()))
+    lengths = lengths + values_bytes(n, [STORED[each] for each in types.tolist()])
     broken = first_broken(
         [
             (magic != MAGIC, lambda row: f"begins with {head[row].tobytes()[:4]!r}, a row with {MAGIC!r}"),
-            (version != VERSION, lambda row: f"has row version {version[row]}, this headrace reads {VERSION}"),
+            (
+                (version != VERSION) & (version != WITH_VALUES),
+                lambda row: f"has row version {version[row]}, this headrace reads {VERSION} and {WITH_VALUES}",
+            ),
+            (
+                (version == VERSION) & ((columns > 0) | (head["no_latency"] > 0) | (kinds > 1).any(axis=1)),
+                lambda row: f"is of version {VERSION} and has what only version {WITH_VALUES} has",
+            ),
+            (
+                (columns != columns[:1]) | (head["no_latency"] != head["no_latency"][:1]) | (head["no_latency"] > 1),
+                lambda row: f"has {columns[row]} value columns, the row before has others",
+            ),
             (
                 (n == 0) | (width != peer_width(peers)),
                 lambda row: (
@@ -385,13 +367,24 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
         [
             (wrong, lambda row: "has times that do not ascend from its first to its last"),
             ((most >= peers) & (peers > 0), lambda row: f"names peer {most[row]} of {peers[row]}"),
+            (
+                (data[at_values[:, None] + np.arange(len(types))] != types).any(axis=1),
+                lambda row: "has value columns of other types than the row before",
+            ),
         ]
     )
     if broken is not None:
         return broken
     codes = _column(data, begin + at_codes, n, 2)
     held = _peers(data, begin + at_index + -(-width * n // 4) * 4, peers4, peers)
-    return Decoded(head, n, peers4, peers6, at_index, seconds, codes, index, held)
+    values = read_values(data, at_values, n, types) if len(types) else ()
+    return Decoded(head, n, peers4, peers6, at_index, seconds, codes, index, held, values, at_values - begin)
+
+
+def _types_of_values(row: U8, at: int, columns: int) -> U8:
+    """Read the types of a row's value columns; none where it is too short for them or they are unknown."""
+    types = row[at : at + columns]
+    return types if len(types) == columns and (types < len(STORED)).all() else types[:0]
 
 
 def _column(data: U8, at: I64, n: I64, width: int) -> npt.NDArray[Any]:
@@ -468,6 +461,8 @@ def _views(found: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowColum
     ends = np.cumsum(peers).tolist()
     names = ("n", "peer_width", "first_time", "part", "entity_kind", "peer_kind", "entity_family")
     columns = zip(blobs, *(head[name].tolist() for name in names), found.at_index.tolist(), strict=False)
+    at_values = found.n if found.at_values is None else found.at_values
+    types = np.array([STORED.index(each.dtype) for each in found.values], np.uint8)
     rows = []
     for number, (blob, n, width, first_time, part, kind, peer_kind, family, at_index) in enumerate(columns):
         held = slice(ends[number - 1] if number else 0, ends[number])
@@ -484,6 +479,8 @@ def _views(found: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowColum
                 entity_family=family,
                 entity_bytes=head["entity"][number].copy(),
                 part=part,
+                values=read_values(np.frombuffer(blob, np.uint8), at_values[[number]], found.n[[number]], types),
+                has_latency=not head["no_latency"][number],
             )
         )
     return rows

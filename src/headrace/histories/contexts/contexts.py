@@ -24,13 +24,14 @@ from headrace.arrays import I32, I64
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import CorruptShard, MissingExtra
+from headrace.errors import CorruptShard, MissingExtra, SettingsError
 from headrace.histories.contexts.index import ContextIndex, SmallFacts, may_be_small
 from headrace.histories.contexts.options import ContextOptions, Kernel, Keys, Shuffle, Weighting
 from headrace.histories.contexts.reading import HistoryRows, open_rows
+from headrace.histories.contexts.results import longest_measurement
 from headrace.histories.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
 from headrace.histories.contexts.tokens import Tokens, batch_of, tokens_in_python
-from headrace.histories.contexts.vocabulary import Vocabulary
+from headrace.histories.contexts.vocabulary import SIZE, Vocabulary
 from headrace.stream.loader.dataset import stream_of
 from headrace.stream.loader.items import ItemArguments, ItemPasses, item_index, item_options, no_block
 from headrace.stream.loader.options import StreamOptions
@@ -119,6 +120,11 @@ class Contexts:
     def __len__(self) -> int:
         """Count the contexts of an epoch, the same in every epoch: N."""
         return len(self.index)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Count the token ids: those of the vocabulary, and one for each value column."""
+        return SIZE[self.options.vocab] + len(self.rows.values)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
         """Make the context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
@@ -347,4 +353,11 @@ def open_contexts(
     """
     checked = ContextOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
-    return Contexts(open_rows(path, split, run=run, cache_bytes=checked.cache_bytes, files=files), checked)
+    rows = open_rows(path, split, run=run, cache_bytes=checked.cache_bytes, files=files)
+    longest = longest_measurement(rows.values) if rows.values else 0
+    if longest > checked.context_tokens:
+        raise SettingsError(
+            f"contexts: context_tokens is {checked.context_tokens}, and a measurement of {len(rows.values)} value "
+            f"columns takes up to {longest} tokens; give at least as many"
+        )
+    return Contexts(rows, checked)

@@ -36,7 +36,7 @@ from headrace.digest import derive_key, permutation
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.sample import FULL, IN_NUMPY, NONE, PARTIAL, Sampling, Segments
 
-_SHORTEST = 7  # start, source of 5, failed: no row of more measurements than room / 7 is small
+_SHORTEST = 6  # start, source of 5: no row of more measurements than room / 6 is small
 _WELL_FILLED = 0.97  # share of a context's tokens
 _FEWEST = 4  # measurements worth a piece of their own
 

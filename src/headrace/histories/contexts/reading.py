@@ -26,6 +26,7 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
 from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
+from headrace.histories.contexts.results import result_sizes
 from headrace.histories.shard_file import open_array_record, unreadable
 
 ROWS = "rows.parquet"
@@ -40,7 +41,8 @@ class _Shard(Protocol):
 
 
 class HistoryRows:
-    """The rows of one split, in the order of `rows.parquet`. n: int64 [R], measurements of each.
+    """The rows of one split, in the order of `rows.parquet`. n: int64 [R], measurements of each; values: names of the
+    value columns, and their types in rows.
 
     cache_bytes: rows kept open, by each process. files: how shards become local files.
     """
@@ -48,6 +50,7 @@ class HistoryRows:
     def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
         run = FinishedRun(root, manifest)
         self.root, self.split, self.cache_bytes = root, split, cache_bytes
+        self.values: dict[str, str] = dict(manifest.facts.get("values", {}))
         self.identity = sha256_hex(canonical_json([manifest.run_id, split, manifest.facts["rows_digest"]]))
         table = checked_table(root / ROWS, manifest.facts["rows_digest"], _COLUMNS)
         table = table.filter(pc.equal(table["split"], split))
@@ -172,7 +175,9 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
     if found.damage:
         raise CorruptShard(damaged(names[len(found.n)], found.damage))
     n, starts, index = found.n, found.starts, found.index
-    lengths = np.where(found.codes == 0, 3, 5) + np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
+    has_latency = np.repeat(found.head["no_latency"] == 0, n)
+    lengths = 2 + result_sizes(found.codes, found.values, has_latency)
+    lengths += np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
     if index is not None:
         lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.peers4 + found.peers6 > 0, n)
     long_gaps = np.diff(found.seconds.astype(np.int64)) >= 256

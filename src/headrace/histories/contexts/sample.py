@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U16, U64
+from headrace.arrays import I32, I64, U8, U16, U64
 from headrace.draws import (
     FRACTION,
     MODE,
@@ -32,6 +32,7 @@ from headrace.draws import (
 )
 from headrace.errors import CorruptShard
 from headrace.histories.codec.rows import RowColumns
+from headrace.histories.contexts.results import result_sizes, result_tokens
 
 FULL, PARTIAL, NONE = 0, 1, 2  # modes: all timestamps, some, none
 FULL_BELOW, PARTIAL_BELOW = 0.4, 0.7
@@ -65,7 +66,7 @@ class Candidates:
 
     index: int64 [M], place in the row (later is not earlier in time); time: int64 [M]; code: uint16 [M];
     family: uint8 [M], 4, 6 or 0 where there is no peer; address: uint8 [M, 16], the first 4 or 16 bytes count;
-    source_family: uint8 [S]; source: uint8 [S, 16].
+    source_family: uint8 [S]; source: uint8 [S, 16]; result_sizes: int64 [M], results: int32 [M, W], see `results`.
     """
 
     offsets: I64
@@ -76,12 +77,14 @@ class Candidates:
     address: U8
     source_family: U8
     source: U8
+    result_sizes: I64
+    results: I32
 
 
 def shortest_measurement(row: RowColumns) -> int:
     """Count the tokens that any measurement of the row has at least, without a timestamp."""
     peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
-    return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + 1
+    return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + row.has_latency
 
 
 class Columns(NamedTuple):
@@ -170,13 +173,20 @@ def candidates(
         np.empty(total, np.uint8),
         np.empty((total, 16), np.uint8),
     )
+    values = tuple(np.empty(total, each.dtype) for each in (opened[0].values if opened else ()))
     order = np.argsort(which, kind="stable")  # a row is read in one go for all its segments
     ends = np.searchsorted(which[order], np.arange(len(opened)), side="right").tolist()
     for row, begin, end in zip(opened, [0, *ends], ends, strict=False):
         sampling.gather(row, order[begin:end], offsets, index, columns)
+        for column, held in zip(values, row.values, strict=True):
+            places = _places(order[begin:end], offsets)
+            column[places] = held[index[places]]
     source_family = np.array([row.entity_family for row in opened], np.uint8)[which]
     source = np.array([row.entity_bytes for row in opened], np.uint8).reshape(-1, 16)[which]
-    return Candidates(offsets, index, *columns, source_family, source)
+    has_latency = not opened or opened[0].has_latency
+    results = result_tokens(columns.code, values, has_latency=has_latency)
+    sizes = result_sizes(columns.code, values, has_latency)
+    return Candidates(offsets, index, *columns, source_family, source, sizes, results)
 
 
 def _places(segments: I64, offsets: I64) -> slice | I64:

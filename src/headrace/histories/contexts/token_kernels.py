@@ -43,7 +43,7 @@ def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: 
     made = fitted(segments, found, room)
     _build(
         segments.context, segments.key, found.offsets, *made, found.time, found.code, found.family, found.address,
-        found.source_family, found.source, tokens,
+        found.source_family, found.source, found.result_sizes, found.results, tokens,
     )  # fmt: skip
     return Tokens(tokens, made.lengths, made.taken)
 
@@ -86,7 +86,7 @@ def fitted(segments: Segments, found: Candidates, room: int) -> Fitted:
     count = len(segments.row)
     made = Fitted(np.empty(len(found.index), np.uint64), *(np.zeros(count, np.int64) for _ in range(3)))
     _fit(
-        segments.context, segments.mode, segments.fraction, found.offsets, found.index, found.time, found.code,
+        segments.context, segments.mode, segments.fraction, found.offsets, found.index, found.time, found.result_sizes,
         found.family, found.source_family, room, *made,
     )  # fmt: skip
     return made
@@ -94,7 +94,7 @@ def fitted(segments: Segments, found: Candidates, room: int) -> Fitted:
 
 @compiled
 def _fit(
-    context: Any, mode: Any, fraction: Any, offsets: Any, index: Any, time: Any, code: Any, family: Any,
+    context: Any, mode: Any, fraction: Any, offsets: Any, index: Any, time: Any, results: Any, family: Any,
     source_family: Any, room: Any, order: Any, timed_of: Any, lengths: Any, taken: Any,
 ) -> None:  # fmt: skip
     most = 1
@@ -111,7 +111,7 @@ def _fit(
             used, last = 0, context[s]
         mine, limit = slice(offsets[s], offsets[s + 1]), room - used
         count, timed, total = _first(
-            mode[s], fraction[s], limit, 18 if source_family[s] == 6 else 6, index[mine], code[mine], family[mine],
+            mode[s], fraction[s], limit, 18 if source_family[s] == 6 else 6, index[mine], results[mine], family[mine],
             sizes, places, at_random,
         )  # fmt: skip
         if timed:
@@ -128,7 +128,7 @@ def _fit(
 
 @compiled
 def _first(
-    mode: Any, fraction: Any, limit: Any, base: Any, index: Any, code: Any, family: Any, sizes: Any, places: Any,
+    mode: Any, fraction: Any, limit: Any, base: Any, index: Any, results: Any, family: Any, sizes: Any, places: Any,
     at_random: Any,
 ) -> Any:  # fmt: skip
     """Count the candidates that fit if every timestamp is short, those that have one, and the tokens of all else."""
@@ -137,7 +137,7 @@ def _first(
         now = (np.uint64(j + 1) * fraction + _LOW) >> _32
         has_time = int(mode == FULL or (mode != NONE and now == lost))
         lost = now
-        size = base + (1 if code[j] == 0 else 3) + (0 if family[j] == 0 else 17 if family[j] == 6 else 5)
+        size = base + results[j] + (0 if family[j] == 0 else 17 if family[j] == 6 else 5)
         stamps = timed + has_time
         if total + size + 2 * stamps + (7 if stamps else 0) > limit:
             return j, timed, total
@@ -238,7 +238,7 @@ def _draw(key: Any, slot: Any) -> Any:
 @compiled
 def _build(
     context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, taken: Any, times: Any, codes: Any,
-    family: Any, address: Any, source_family: Any, source: Any, tokens: Any,
+    family: Any, address: Any, source_family: Any, source: Any, result_sizes: Any, results: Any, tokens: Any,
 ) -> None:  # fmt: skip
     used, last = 0, -1
     for s in range(len(context)):
@@ -265,7 +265,7 @@ def _build(
                     stamp = _2 if value < 256 else _5
                 previous = times[m]
             code = codes[m]
-            result = _1 if code == 0 else _3
+            result = np.uint64(result_sizes[m])
             peer = _0 if family[m] == 0 else _17 if family[m] == 6 else _5
             mine = _17 if source_family[s] == 6 else _5
             sizes = mine | peer << _8 | result << _16 | stamp << _24
@@ -276,8 +276,13 @@ def _build(
             if peer:
                 _address(out, at + _sum(sizes & _BEFORE[fields, 1]), v.DESTINATION_V4, family[m], address[m])
             to = at + _sum(sizes & _BEFORE[fields, 2])
-            out[to] = v.FAILED if code == 0 else v.ROUND_TRIP
-            if code:
+            if results.shape[1]:
+                for q in range(result):
+                    out[to + np.uint64(q)] = results[m, q]
+            elif code == 0:
+                out[to] = v.FAILED
+            else:
+                out[to] = v.ROUND_TRIP
                 out[to + _1], out[to + _2] = v.BYTE + (code >> 8), v.BYTE + (code & 255)
             if has_time:
                 _time(out, at + _sum(sizes & _BEFORE[fields, 3]), stamp, value)

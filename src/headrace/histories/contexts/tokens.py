@@ -78,9 +78,14 @@ def _segment(segments: Segments, found: Candidates, number: int, room: int) -> t
     place, time = found.index[mine].tolist(), found.time[mine].tolist()
     source = _address(v.SOURCE_V4, int(found.source_family[number]), found.source[number])
     peers = zip(found.family[mine].tolist(), found.address[mine], strict=True)
+    if found.results.shape[1]:
+        sizes = found.result_sizes[mine].tolist()
+        results = [row[:size] for row, size in zip(found.results[mine].tolist(), sizes, strict=True)]
+    else:
+        results = [_value(v.ROUND_TRIP, code, 2) if code else [v.FAILED] for code in found.code[mine].tolist()]
     fields = [
-        (source, _address(v.DESTINATION_V4, family, address), _value(v.ROUND_TRIP, code, 2) if code else [v.FAILED])
-        for (family, address), code in zip(peers, found.code[mine].tolist(), strict=True)
+        (source, _address(v.DESTINATION_V4, family, address), result)
+        for (family, address), result in zip(peers, results, strict=True)
     ]
     mode, fraction = int(segments.mode[number]), int(segments.fraction[number])
 

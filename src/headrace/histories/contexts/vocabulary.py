@@ -15,6 +15,11 @@
 | 10      | 9       | throughput            | reserved, never made                                    |
 | 11      | 10      | failed                | nothing: the measurement failed                         |
 | 12..267 | 11..266 | byte 0..255           |                                                         |
+| 268 + k | 267 + k | value column k        | 1 to 8 bytes, as the column's type has, big-endian      |
+
+Value columns stand behind the result, in the order of their names; one that is missing has no token. A category is its
+place in its dictionary, an integer its two's complement, a float its IEEE 754 bits. Without a latency there is no
+result.
 
 "compat" is the older layout of 267 ids, in which pad and start share 0: there only the segment ids tell padding.
 The timestamp before is the last one in the same segment, whatever measurements without one stand between.
@@ -22,8 +27,8 @@ The timestamp before is the last one in the same segment, whatever measurements 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +51,7 @@ ROUND_TRIP = 9
 THROUGHPUT = 10
 FAILED = 11
 BYTE = 12
+VALUE = 268
 SIZE: dict[Vocabulary, int] = {"standard": 268, "compat": 267}
 
 _FIELDS = {  # what a role tells, and how many bytes follow it
@@ -62,12 +68,17 @@ _FIELDS = {  # what a role tells, and how many bytes follow it
 
 
 class Measurement(NamedTuple):
-    """One decoded measurement. time: epoch seconds or None; code: latency code, 0 = failed."""
+    """One decoded measurement.
+
+    time: epoch seconds or None; code: latency code, 0 = failed, None in histories without latency; values: of the value
+    columns, a category by its place in the dictionary, None where it is missing.
+    """
 
     time: int | None
     source: bytes
     destination: bytes | None
-    code: int
+    code: int | None
+    values: tuple[int | float | None, ...] = ()
 
 
 def in_vocabulary(tokens: npt.NDArray[np.int32], vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
@@ -76,27 +87,36 @@ def in_vocabulary(tokens: npt.NDArray[np.int32], vocabulary: Vocabulary) -> npt.
 
 
 def decode(
-    tokens: npt.ArrayLike, segments: npt.ArrayLike | None = None, *, vocabulary: Vocabulary = "standard"
+    tokens: npt.ArrayLike,
+    segments: npt.ArrayLike | None = None,
+    *,
+    vocabulary: Vocabulary = "standard",
+    values: Mapping[str, str] | None = None,
 ) -> list[list[Measurement]]:
     """Decode the measurements of one context, a list for each segment, in the order in which they stand.
 
     tokens: integers [T]; segments: integers [T], 0 = padding, else as `inputs_segmentation` has them; None: all before
-    the padding is one segment (compat has no padding to go by there: every token counts). For a context as loaders
-    give it see `decode_context`. Raises `InputError` for tokens that are no measurements, naming the position.
+    the padding is one segment (compat has no padding to go by there: every token counts); values: names and types of
+    the value columns, as `Contexts.rows.values` has them. For a context as loaders give it see `decode_context`. Raises
+    `InputError` for tokens that are no measurements, naming the position.
     """
     ids = np.asarray(tokens, np.int64) + (vocabulary == "compat")
     if segments is None:
         numbers = np.ones(len(ids), np.int64) if vocabulary == "compat" else (ids != PAD).astype(np.int64)
     else:
         numbers = np.asarray(segments, np.int64)
+    types = [np.dtype(each).newbyteorder(">") for each in (values or {}).values()]
     return [
-        _segment(ids[numbers == each].tolist(), int(np.argmax(numbers == each)))
+        _segment(ids[numbers == each].tolist(), int(np.argmax(numbers == each)), types)
         for each in range(1, int(numbers.max(initial=0)) + 1)
     ]
 
 
 def decode_context(
-    context: Mapping[str, npt.ArrayLike], *, vocabulary: Vocabulary = "standard"
+    context: Mapping[str, npt.ArrayLike],
+    *,
+    vocabulary: Vocabulary = "standard",
+    values: Mapping[str, str] | None = None,
 ) -> list[list[Measurement]]:
     """Decode the measurements of one context as `Contexts` and its loaders give it, a list for each segment, in order.
 
@@ -111,10 +131,11 @@ def decode_context(
     tokens, segments, targets = (np.asarray(context[name], np.int64) for name in (*names, "targets"))
     if len(tokens) and targets[-1]:  # no measurement ends with the token 0: it is pad, or in compat also start
         tokens, segments = np.append(tokens, targets[-1]), np.append(segments, segments[-1])
-    return decode(tokens, segments, vocabulary=vocabulary)
+    return decode(tokens, segments, vocabulary=vocabulary, values=values)
 
 
-def _segment(ids: list[int], begin: int) -> list[Measurement]:
+def _segment(ids: list[int], begin: int, types: Sequence[np.dtype[Any]]) -> list[Measurement]:
+    known = _FIELDS | {VALUE + number: (f"value {number}", each.itemsize) for number, each in enumerate(types)}
     found: list[Measurement] = []
     previous: int | None = None
     at = 0
@@ -125,7 +146,7 @@ def _segment(ids: list[int], begin: int) -> list[Measurement]:
         fields: dict[str, tuple[int, bytes]] = {}
         while at < len(ids) and ids[at] != START:
             role = ids[at]
-            name, size = _FIELDS.get(role, ("", 0))
+            name, size = known.get(role, ("", 0))
             body = ids[at + 1 : at + 1 + size]
             if not name or len(body) != size or not all(BYTE <= each < BYTE + 256 for each in body):
                 raise InputError(
@@ -136,14 +157,16 @@ def _segment(ids: list[int], begin: int) -> list[Measurement]:
                 raise InputError(f"tokens: position {begin + at} has a second {name} in one measurement")
             fields[name] = (role, bytes(each - BYTE for each in body))
             at += 1 + size
-        measurement = _measurement(fields, previous, begin + at)
+        measurement = _measurement(fields, previous, begin + at, types)
         previous = previous if measurement.time is None else measurement.time
         found.append(measurement)
     return found
 
 
-def _measurement(fields: dict[str, tuple[int, bytes]], previous: int | None, end: int) -> Measurement:
-    if "source" not in fields or "result" not in fields:
+def _measurement(
+    fields: dict[str, tuple[int, bytes]], previous: int | None, end: int, types: Sequence[np.dtype[Any]]
+) -> Measurement:
+    if "source" not in fields or ("result" not in fields and not types):
         raise InputError(f"tokens: the measurement before position {end} has only {sorted(fields)}; it is cut")
     time: int | None = None
     if "time" in fields:
@@ -154,4 +177,9 @@ def _measurement(fields: dict[str, tuple[int, bytes]], previous: int | None, end
                 raise InputError(f"tokens: the measurement before position {end} has a delta and no timestamp before")
             time += previous
     destination = fields["destination"][1] if "destination" in fields else None
-    return Measurement(time, fields["source"][1], destination, int.from_bytes(fields["result"][1], "big"))
+    code = int.from_bytes(fields["result"][1], "big") if "result" in fields else None
+    values = (fields.get(f"value {number}", (0, b""))[1] for number in range(len(types)))
+    read = tuple(
+        np.frombuffer(body, each)[0].item() if body else None for body, each in zip(values, types, strict=True)
+    )
+    return Measurement(time, fields["source"][1], destination, code, read)

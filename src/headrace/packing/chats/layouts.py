@@ -130,10 +130,10 @@ def sample_of(
     judging = preference_column(row)
     if judging is not None and judging not in filters and _ANSWERS.isdisjoint(columns):
         _refuse_preference(row, judging)
-    cells = _Cells(row, columns)
+    cells = Cells(row, columns)
     if layout == "auto":
         layout = _found_layout(cells)
-    sample = _LAYOUTS[layout][0](cells)
+    sample = LAYOUTS[layout][0](cells)
     if isinstance(sample, Conversation) and not sample.messages:
         raise RowRejected("no_messages", f"layout {layout}: the conversation is empty")
     return sample
@@ -141,7 +141,7 @@ def sample_of(
 
 def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> Layout:
     """Find the layout that "auto" takes a row for. Raises `RowRejected` if it is of none."""
-    return _found_layout(_Cells(row, columns))
+    return _found_layout(Cells(row, columns))
 
 
 def _refuse_preference(row: Mapping[str, Any], name: str) -> None:
@@ -149,14 +149,17 @@ def _refuse_preference(row: Mapping[str, Any], name: str) -> None:
     if name in ("label", "kto_tag"):
         if "text" in row and not ("messages" in row or "prompt" in row):
             return  # a class of a text: there is no answer
-        cure = f'keep the good rows with filters={{"{name}": ["True"]}}'
+        cure = f'prepare it with `headrace preferences`, or keep the good rows with filters={{"{name}": ["True"]}}'
     else:
-        cure = 'name the columns to train on with mapping, e.g. "messages=chosen" or "user=prompt,assistant=chosen"'
+        cure = (
+            "prepare it with `headrace preferences`, or name the columns to train on with mapping, e.g. "
+            '"messages=chosen" or "user=prompt,assistant=chosen"'
+        )
     raise RowRejected("preference_data", f"column {name} is {shown(row[name])}, which judges answers; {cure}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Cells:
+class Cells:
     """A row under the names that layouts use."""
 
     row: Mapping[str, Any]
@@ -190,10 +193,10 @@ class _Cells:
         return numbers.astype(np.int64)
 
 
-def _found_layout(cells: _Cells) -> Layout:
+def _found_layout(cells: Cells) -> Layout:
     if "assistant" in cells.columns:
         return "question_answer"
-    for layout, (_, first, others) in _LAYOUTS.items():
+    for layout, (_, first, others) in LAYOUTS.items():
         if (
             first
             and cells.get(first) is not None
@@ -205,7 +208,7 @@ def _found_layout(cells: _Cells) -> Layout:
     raise RowRejected("unknown_layout", f"none of the known layouts has the columns {shown(list(cells.row))}")
 
 
-def _listed(cells: _Cells, value: object, role: str = "role", content: str = "content") -> Conversation:
+def listed(cells: Cells, value: object, role: str = "role", content: str = "content") -> Conversation:
     """A conversation from a list of messages; role, content: their keys unless the mapping names others."""
     if isinstance(value, str):
         value = parsed(value, "broken_json", "messages")
@@ -225,22 +228,23 @@ def _listed(cells: _Cells, value: object, role: str = "role", content: str = "co
     return _conversation(cells, messages, weights)
 
 
-def _conversation(cells: _Cells, messages: list[Message], weights: list[int]) -> Conversation:
+def _conversation(cells: Cells, messages: list[Message], weights: list[int]) -> Conversation:
     system = cells.get("system")
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
     values = cells.get("values") if "values" in cells.columns else cells.row.get("chat_template_kwargs")
-    return Conversation(messages, weights, tools_of(cells.get("tools")), values if isinstance(values, Mapping) else {})
+    values = values if values is not None and isinstance(values, Mapping) else {}
+    return Conversation(messages, weights, tools_of(cells.get("tools")), values)
 
 
-def _pairs(cells: _Cells, *pairs: tuple[str, str]) -> Conversation:
+def _pairs(cells: Cells, *pairs: tuple[str, str]) -> Conversation:
     messages: list[Message] = []
     for user, assistant in pairs:
         messages += ({"role": "user", "content": user}, {"role": "assistant", "content": assistant})
     return _conversation(cells, messages, [0, 1] * len(pairs))
 
 
-def _instruction(cells: _Cells) -> Conversation:
+def _instruction(cells: Cells) -> Conversation:
     history = cells.get("history") or []
     try:
         pairs = [(user, assistant) for user, assistant in history]
@@ -256,7 +260,7 @@ def _instruction(cells: _Cells) -> Conversation:
     return _pairs(cells, *pairs, (asked, cells.text("output")))
 
 
-def _prompt_completion(cells: _Cells) -> Conversation:
+def _prompt_completion(cells: Cells) -> Conversation:
     prompt, completion = cells.get("prompt"), cells.get("completion")
     completion = cells.get("response") if completion is None else completion
     if isinstance(prompt, str) and isinstance(completion, str):
@@ -265,22 +269,22 @@ def _prompt_completion(cells: _Cells) -> Conversation:
     after = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
     if not isinstance(before, Sequence) or not isinstance(after, Sequence):
         raise RowRejected("bad_content", f"prompt is {shown(prompt)}, completion {shown(completion)}")
-    whole = _listed(cells, [*before, *after])
+    whole = listed(cells, [*before, *after])
     asked = len(whole.messages) - len(after)  # with a system message of its own column
     return Conversation(whole.messages, [0] * asked + whole.weights[asked:], whole.tools, whole.values)
 
 
-def _raw_completion(cells: _Cells) -> Text:
+def _raw_completion(cells: Cells) -> Text:
     prompt = cells.text("prompt")
     return Text(prompt + cells.text("completion", "response"), len(prompt))
 
 
-def _question_answer(cells: _Cells) -> Conversation:
+def _question_answer(cells: Cells) -> Conversation:
     user, assistant = ("user", "assistant") if "assistant" in cells.columns else ("question", "answer")
     return _pairs(cells, (cells.text(user), cells.text(assistant)))
 
 
-def _tokens(cells: _Cells) -> Tokens:
+def _tokens(cells: Cells) -> Tokens:
     ids, mask, labels = (cells.numbers(name) for name in ("input_ids", "loss_mask", "labels"))
     if ids is None or not len(ids):
         raise RowRejected("no_messages", f"{cells.name('input_ids')} are empty")
@@ -306,10 +310,10 @@ def _tokens(cells: _Cells) -> Tokens:
 
 
 # How a row is read, a column that tells the layout, and columns of which it has one besides. In the order of "auto".
-_LAYOUTS: dict[Layout, tuple[Callable[[_Cells], Sample], str, tuple[str, ...]]] = {
+LAYOUTS: dict[Layout, tuple[Callable[[Cells], Sample], str, tuple[str, ...]]] = {
     "tokens": (_tokens, "input_ids", ()),
-    "messages": (lambda cells: _listed(cells, cells.get("messages")), "messages", ()),
-    "conversations": (lambda cells: _listed(cells, cells.get("conversations"), "from", "value"), "conversations", ()),
+    "messages": (lambda cells: listed(cells, cells.get("messages")), "messages", ()),
+    "conversations": (lambda cells: listed(cells, cells.get("conversations"), "from", "value"), "conversations", ()),
     "instruction": (_instruction, "instruction", ("output",)),
     "prompt_completion": (_prompt_completion, "prompt", ("completion", "response")),
     "question_answer": (_question_answer, "question", ("answer",)),
@@ -317,9 +321,10 @@ _LAYOUTS: dict[Layout, tuple[Callable[[_Cells], Sample], str, tuple[str, ...]]] 
     "raw_completion": (_raw_completion, "", ()),
 }
 _BESIDE = ("input", "history", "loss_mask", "labels", "attention_mask", "tools", "system", "role", "content", "values")
+_OF_PREFERENCES = ("chosen", "rejected", "label")
 NAMES = frozenset(
-    {name for _, first, others in _LAYOUTS.values() for name in (first, *others)} - {""}
-    | {*_BESIDE, "user", "assistant"}
+    {name for _, first, others in LAYOUTS.values() for name in (first, *others)} - {""}
+    | {*_BESIDE, *_OF_PREFERENCES, "user", "assistant"}
 )
 """Columns that a mapping may give other names."""
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from headrace.packing.chats.layouts import REASONING_KEYS, Conversation, Message
@@ -69,10 +70,31 @@ def json_mark(number: int, text: str) -> str:
     return f"{JSON_BEGIN}{digits}{_MARK.sub('', text)}{JSON_END}{digits}"
 
 
+class AnyOf:
+    """Whether one of some texts stands in another. It looks for single characters first, which is much faster."""
+
+    def __init__(self, wanted: Iterable[str]) -> None:
+        self._wanted = sorted({*wanted} - {""}, key=lambda each: (-len(each), each))
+        counts = Counter(chain.from_iterable(map(set, self._wanted)))
+        self._hints = sorted(
+            {min(each, key=lambda sign: (sign.isalnum(), -counts[sign], sign)) for each in self._wanted}
+        )
+        self.pattern = re.compile("|".join(map(re.escape, self._wanted)) or r"(?!)")
+
+    def stands_in(self, text: str) -> bool:
+        """Tell whether the text holds one of them."""
+        return any(map(text.__contains__, self._hints)) and self.pattern.search(text) is not None
+
+
 def tags_of(template: str) -> re.Pattern[str]:
     """Make a pattern of the tags that a template mentions, and may therefore look for in a message."""
-    found = sorted(set(_TAG.findall(template)), key=lambda tag: (-len(tag), tag))
+    found = sorted(tags_in(template), key=lambda tag: (-len(tag), tag))
     return re.compile("(" + "|".join(map(re.escape, found)) + ")" if found else r"((?!))")
+
+
+def tags_in(template: str) -> set[str]:
+    """List the tags that a template mentions."""
+    return set(_TAG.findall(template))
 
 
 def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Any], list[str]]:
@@ -230,6 +252,11 @@ class Skeleton:
             for message, (first, last) in self.turns.items()
         }
 
+    def without_jsons(self, jsons: Sequence[str]) -> tuple[list[str | int], list[tuple[int, int, int, int]]]:
+        """Write the JSON of a rendering into the parts; with them where trained parts begin and end, in order."""
+        parts = [part if isinstance(part, str) or part >= 0 else jsons[-1 - part] for part in self.parts]
+        return parts, [(*first, *last) for _, (first, last) in sorted(self.turns.items())]
+
 
 def skeleton_of(
     text: str, found: Sequence[Found], pieces: Sequence[Piece], jsons: Sequence[str], turns: dict[int, Span]
@@ -270,7 +297,8 @@ class Specials:
     def __init__(self, tokens: Sequence[str], eos: str | None = None) -> None:
         self.tokens = sorted({*tokens} - {""}, key=lambda token: (-len(token), token))
         self._number = {token: number for number, token in enumerate(self.tokens)}
-        self.pattern = re.compile("|".join(map(re.escape, self.tokens)) or r"(?!)")
+        self._any = AnyOf(self.tokens)
+        self.pattern = self._any.pattern
         self.eos = eos or None
 
     def spans(self, text: str, until: int | None = None) -> list[Span]:
@@ -305,11 +333,18 @@ class Specials:
 
         return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
 
+    def first_in_chat(self, chat: Conversation) -> str | None:
+        """Find the first special token in the texts of a conversation, those of its tools and values included."""
+        if not chat.tools and not chat.values:
+            contents = [message["content"] for message in chat.messages if len(message) == 2]
+            if len(contents) == len(chat.messages) and not self._any.stands_in("\0".join(contents)):
+                return None
+        return self.first_in((chat.messages, chat.tools, chat.values))
+
     def first_in(self, value: Any) -> str | None:
         """Find the first special token that stands in a text, or in the texts of a collection; None if none does."""
         if type(value) is str:
-            match = self.pattern.search(value)
-            return None if match is None else match[0]
+            return self.pattern.search(value)[0] if self._any.stands_in(value) else None  # type: ignore[index]  # it matches
         inner = (*value.keys(), *value.values()) if isinstance(value, Mapping) else value
         if not isinstance(inner, list | tuple):
             return None

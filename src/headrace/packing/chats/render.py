@@ -30,6 +30,7 @@ from headrace.packing.chats.marks import (
     JSON_BEGIN,
     JSON_END,
     RESERVED,
+    AnyOf,
     Found,
     Skeleton,
     Span,
@@ -38,6 +39,7 @@ from headrace.packing.chats.marks import (
     parts_of,
     shape_of,
     skeleton_of,
+    tags_in,
     tags_of,
     without_generated,
     without_marks,
@@ -65,16 +67,18 @@ _FORMS: list[tuple[str | None, Literal["object", "text"]]] = [
 _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
     borders: of turns, where they were asked for; see `turn_borders`.
+    skeleton: its parts and turns, with the JSON of the rendering in them, where there is one.
     """
 
     text: str
     spans: list[Span]
     borders: list[Border] = field(default_factory=list)
+    skeleton: tuple[list[str | int], list[tuple[int, int, int, int]]] | None = None
 
 
 class ChatRenderer:
@@ -85,6 +89,14 @@ class ChatRenderer:
     ) -> None:
         self._reasoning = reasoning
         self._turns = {name: Turns(template, specials) for name, template in templates.items()}
+
+    def looked_for(self) -> dict[str, list[str] | None]:
+        """List what each template looks for in contents, or may; None for one of which that cannot be told."""
+        found = {name: turns.template.looked_for for name, turns in self._turns.items()}
+        return {
+            name: None if texts is None else sorted({*texts, *tags_in(self._turns[name].template.source)})
+            for name, texts in found.items()
+        }
 
     def render(self, chat: Conversation, *, borders: bool = False) -> list[Rendered]:
         """Render one conversation as one sequence, or with reasoning="every_user_turn" one per answered user turn.
@@ -119,6 +131,7 @@ class Turns:
         self.template, self.specials, self.tags = template, specials, tags_of(template.source)
         asks = _ASKS_FOR_NONE.search(template.source) is not None
         self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
+        self._looked_for = AnyOf(template.looked_for or ())
         self._skeletons: dict[Any, list[Skeleton]] = {}
         self._remembered: dict[Any, int | None] = {}
 
@@ -168,34 +181,38 @@ class Turns:
         wanted = [place for place, weight in enumerate(chat.weights) if weight]
         if not wanted:
             return Rendered(text, [])
-        turns = self._find(chat, text, trace, wanted)
+        turns, skeleton = self._find(chat, text, trace, wanted)
         spans = [turns[place] for place in wanted]
         for (_, last), (begin, end) in pairwise([(0, 0), *spans]):
             if not last <= begin < end:
                 raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(turns.values())}")
-        return Rendered(text, spans)
+        return Rendered(text, spans, skeleton=None if skeleton is None else skeleton.without_jsons(trace.texts))
 
-    def _find(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> dict[int, Span]:
+    def _find(
+        self, chat: Conversation, text: str, trace: Trace, wanted: list[int]
+    ) -> tuple[dict[int, Span], Skeleton | None]:
         """Find where in `text`, the plain rendering, the `wanted` messages are trained; learn what others may use.
 
         Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
         shape, texts = shape_of(chat.messages, self.tags)
-        key = (*shape, *chat.weights, bool(chat.tools), repr(chat.values) if chat.values else "")
+        held = self._looked_for.stands_in("\0".join(message["content"] or "" for message in chat.messages))
+        key = (*shape, *chat.weights, held, bool(chat.tools), repr(chat.values) if chat.values else "")
         for skeleton in self._skeletons.get(key, ()):
             if (turns := skeleton.spans(text, texts, trace.texts)) is not None:
-                return turns
+                return turns, skeleton
         rendering = Rendering(self, chat, text)
         if not rendering.takes_marks():
             turns = {place: rendering.turn_by_difference(place) for place in wanted}
             rendering.check_by_difference()
-            return turns
+            return turns, None
         rendering.check_marks()
         owners = set(rendering.owner)
         turns = {
             place: rendering.turn_by_marks(place) if place in owners else rendering.turn_by_difference(place)
             for place in wanted
         }
+        learnt = None
         if self.template.fixed_prompt and owners.issuperset(wanted):
             learnt = skeleton_of(text, rendering.found, rendering.pieces, trace.texts, turns)
             if learnt is not None:
@@ -203,7 +220,7 @@ class Turns:
                     self._skeletons.clear()
                 kept = self._skeletons.setdefault(key, [])
                 kept[:] = [*kept[-_MOST_SKELETONS + 1 :], learnt]
-        return turns
+        return turns, learnt
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
         """Give what was found for this key before. Only where nothing but the key decides."""

@@ -8,6 +8,9 @@ processes. The kernel limits the processor time of each conversation (`RLIMIT_CP
 A process takes a batch of conversations through its standard input and answers on its standard output, which costs less
 than rendering itself and lets threads render side by side. Batches are pickled for it, as we trust ourselves. Answers
 are JSON, because a template that escaped from the sandbox could write them. The process has no environment to reveal.
+
+Most conversations never go there: once a process has told what the template looks for in contents, and the skeleton of
+a shape, this side writes the conversations of that shape itself (`predict`).
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from typing import Any
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Specials
+from headrace.packing.chats.predict import Predictions
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
 from headrace.packing.chats.turns import Border
@@ -89,6 +93,7 @@ class ProcessRenderer:
     def __init__(self, settings: RenderSettings) -> None:
         self.settings = settings
         self._overruns = 0
+        self._predictions: dict[str, Predictions] | None = None  # by template; None until a process has compiled them
         self._begin()
 
     def render(self, chats: Sequence[Conversation], *, borders: bool = False) -> list[list[Rendered] | RowRejected]:
@@ -97,11 +102,37 @@ class ProcessRenderer:
         borders: whether to find the borders of turns. Raises `SettingsError` if the template does not compile, needs a
         date, or reaches the time limit again and again; `EngineError` if processes are killed from outside.
         """
+        found: dict[int, list[Rendered] | RowRejected] = {}
+        unknown: dict[int, tuple[Predictions, Any, list[str]]] = {}
+        known = {} if self._predictions is None or borders else self._predictions
+        for place, chat in enumerate(chats if known else ()):
+            predictions = known.get(self._template_of(chat))
+            shape = None if predictions is None else predictions.shape_of(chat)
+            if predictions is None or shape is None:
+                continue
+            if (written := predictions.written(*shape)) is not None:
+                found[place] = [Rendered(*written)]
+            else:
+                unknown[place] = (predictions, *shape)
+        left = [place for place in range(len(chats)) if place not in found]
+        for place, outcome in zip(left, self._in_processes([chats[each] for each in left], borders), strict=True):
+            found[place] = outcome
+            if place in unknown and isinstance(outcome, list) and outcome[0].skeleton:
+                predictions, key, texts = unknown[place]
+                predictions.learn(key, texts, *outcome[0].skeleton)
+        return [found[place] for place in range(len(chats))]
+
+    def _template_of(self, chat: Conversation) -> str:
+        return "tool_use" if chat.tools and "tool_use" in self.settings.templates else "default"
+
+    def _in_processes(self, chats: Sequence[Conversation], borders: bool) -> list[list[Rendered] | RowRejected]:
         found: list[list[Rendered] | RowRejected] = []
         killed = -1  # the conversation at which a process died for no fault of the template, as far as we know
         while len(found) < len(chats):
             process = self._take()
             try:
+                if self._predictions is None:
+                    self._predictions = process.compiled()
                 for outcome in process.render(chats[len(found) :], borders):
                     self._overruns = 0
                     found.append(outcome)
@@ -109,7 +140,7 @@ class ProcessRenderer:
                 process.end()
                 before = min(max(died.at, 0), len(chats) - len(found) - 1)
                 if before:  # finished, but not answered: again, without the conversation that did it
-                    found += self.render(chats[len(found) : len(found) + before], borders=borders)
+                    found += self._in_processes(chats[len(found) : len(found) + before], borders)
                 if died.signal == signal.SIGXCPU:
                     found.append(self._overrun())
                 elif killed == len(found):
@@ -187,14 +218,20 @@ class _Process:
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self._to, self._from = self._popen.stdin, self._popen.stdout
-        self._compiled = False
+        self._looked_for: dict[str, Any] | None = None  # until it has compiled the templates
         self._send(settings)
+
+    def compiled(self) -> dict[str, Predictions]:
+        """Wait until the templates are compiled; what can be predicted of each that can. Raises `SettingsError`."""
+        if self._looked_for is None:
+            answer = self._answer(0)
+            self._check(answer)
+            self._looked_for = answer["looked_for"]
+        return {name: Predictions(texts) for name, texts in self._looked_for.items() if texts is not None}
 
     def render(self, chats: Sequence[Conversation], borders: bool) -> Iterator[list[Rendered] | RowRejected]:
         """Yield outcomes, in order. Raises `_Died`; after any error the process is of no use."""
-        if not self._compiled:
-            self._check(self._answer(0))
-            self._compiled = True
+        self.compiled()
         self._finished[:8] = bytes(8)
         self._send((borders, [(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats]))
         done = 0
@@ -203,8 +240,10 @@ class _Process:
                 done += 1
                 if isinstance(outcome, list):
                     yield [
-                        Rendered(text, [(begin, end) for begin, end in spans], [Border(*each) for each in found])
-                        for text, spans, found in outcome
+                        Rendered(
+                            text, [(begin, end) for begin, end in spans], [Border(*each) for each in found], skeleton
+                        )
+                        for text, spans, found, skeleton in outcome
                     ]
                 else:
                     self._check(outcome)
@@ -229,7 +268,7 @@ class _Process:
         if line.endswith(b"\n"):
             return json.loads(line.decode("utf-8", "surrogatepass"))
         code = self._popen.wait()
-        if not self._compiled and code == -signal.SIGXCPU:
+        if self._looked_for is None and code == -signal.SIGXCPU:
             raise SettingsError(
                 f"the chat template takes more than {self._seconds} s of processor time to compile; give another with "
                 "chat_template="
@@ -250,16 +289,17 @@ def serve(finished_fd: int) -> None:
     settings: RenderSettings = pickle.load(receive)
     finished = mmap.mmap(finished_fd, mmap.PAGESIZE)
     limited = _Limited(settings.limits)
-    refused = {}
+    compiled: dict[str, Any] = {}
     try:
         renderer = settings.renderer()
+        compiled = {"looked_for": renderer.looked_for()}
     except SettingsError as error:
-        refused = {"settings": str(error)}
+        compiled = {"settings": str(error)}
     except MemoryError:
-        refused = {"settings": "the chat template takes too much memory to compile; give another with chat_template="}
-    send.write(_encoded(refused) + b"\n")
+        compiled = {"settings": "the chat template takes too much memory to compile; give another with chat_template="}
+    send.write(_encoded(compiled) + b"\n")
     send.flush()
-    if refused:
+    if "settings" in compiled:
         return
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # batches are many small objects without cycles: a tenth of the time
@@ -282,7 +322,8 @@ def serve(finished_fd: int) -> None:
 def _answer_of(renderer: ChatRenderer, chat: Conversation, borders: bool) -> bytes:
     found: Any
     try:
-        found = [(each.text, each.spans, each.borders) for each in renderer.render(chat, borders=borders)]
+        rendered = renderer.render(chat, borders=borders)
+        found = [(each.text, each.spans, each.borders, each.skeleton) for each in rendered]
         return _encoded(found)
     except RowRejected as wrong:
         found = {"rejected": [wrong.reason, wrong.detail]}

@@ -20,7 +20,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import NAMES
-from headrace.packing.chats.words import Layout, Reasoning
+from headrace.packing.chats.words import BackendName, Layout, Reasoning
 from headrace.settings import Names, Settings
 from headrace.storage.settings import PathOrTemplate
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 ROWS: dict[str, Any] = {"panel": "Rows and tokens"}
 _rows = partial(Field, json_schema_extra=ROWS)
+_NOT_ALL = {"tokenizer", "chat_template", "tokenizer_backend"}  # two count by their content, and one for nothing
 _DROP: dict[str, Any] = {**ROWS, "former_words": {"reject": "drop"}}
 
 
@@ -73,6 +74,11 @@ class ChatSettings(Settings):
         description="Text of a special token in a message, such as <|im_end|>; drop: its row; control: it becomes "
         "the token. Such rows are counted in any case. Rows that no template touches are taken as they are written.",
     )
+    tokenizer_backend: BackendName = _rows(
+        "auto",
+        description="What makes the ids, always the same; auto: headrace, word by word, where that is exact, else "
+        "tokenizers; fastokens: that library, compared with tokenizers on a sample. For byte-level BPE.",
+    )
 
 
 class RowForm(Settings):
@@ -104,7 +110,7 @@ def fingerprint_of(settings: ChatSettings) -> str:
     """Digest the tokenizer's files, the template and every setting that can change a token. Loads no tokenizer."""
     if settings.tokenizer is None:
         return sha256_hex(canonical_json(["tokens", settings.nothing_trained]))
-    values = settings.model_dump(mode="json", include=set(ChatSettings.model_fields) - {"tokenizer", "chat_template"})
+    values = settings.model_dump(mode="json", include=set(ChatSettings.model_fields) - _NOT_ALL)
     form = {"layout": "auto", "columns": {}, "filters": {}}  # older digests hold the form of rows, always this one
     template = None if settings.chat_template is None else template_text(settings.chat_template)
     return sha256_hex(canonical_json([read_tokenizer(settings.tokenizer).digest, template, {**values, **form}]))

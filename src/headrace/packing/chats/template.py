@@ -25,6 +25,7 @@ from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
 from headrace.packing.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
+from headrace.packing.chats.template_reads import texts_looked_for
 from headrace.packing.chats.words import RowRejected, shown
 
 try:
@@ -284,6 +285,11 @@ class Template:
         return asked == in_tests and all(
             _looks_at_roles_only(node, stored) for branch, around in found for node in (branch, *around)
         )
+
+    @cached_property
+    def looked_for(self) -> frozenset[str] | None:
+        """List the texts that the template looks for in contents; None if more may count. See `template_reads`."""
+        return None if self.has_generation_blocks else texts_looked_for(self._tree)
 
     @cached_property
     def _tree(self) -> nodes.Template:

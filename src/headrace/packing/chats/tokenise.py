@@ -1,11 +1,12 @@
 """Rows of chats as token ids with a loss mask, a batch at a time.
 
-Whole conversations go to the tokenizer in one batch, which encodes them in threads of its own without the interpreter
-lock. The mask comes from the character spans that `render` found. A token counts as trained if all its characters are
-in a span; where a token would straddle the border of a span, that text is encoded again in parts cut at the borders, so
-that no token is half the prompt's: what is trained is what the model would have to produce after encoding the prompt.
-Tokenizers whose parts do not add up (those that put a space before every text) keep the whole text's tokens instead,
-and a straddling token counts as trained if it begins inside the span.
+Whole conversations are encoded in batches, byte-level BPE by a backend without offsets (`backends`), all others by the
+tokenizer in threads of its own. The mask comes from the character spans that `render` found, and from the bytes or
+offsets of tokens. A token counts as trained if all its characters are in a span. Where a token would straddle the
+border of a span, that text is encoded again in parts cut at the borders, so that no token is half the prompt's: what is
+trained is what the model would have to produce after encoding the prompt. Tokenizers whose parts do not add up (those
+that put a space before every text) keep the whole text's tokens instead, and a straddling token counts as trained if
+it begins inside the span.
 
 Text of a special token that stands in a message itself stays text: it is encoded on its own, by a second tokenizer that
 knows no special tokens (see `marks.Specials`).
@@ -14,7 +15,7 @@ knows no special tokens (see `marks.Specials`).
 from __future__ import annotations
 
 import platform
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ import numpy as np
 
 from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
+from headrace.packing.chats.backends import Backend, backend_of
+from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row
@@ -60,6 +63,7 @@ class Encoded:
     special_text: how many rows with a sequence hold the text of a special token in a message.
     turns: where turns begin in sequences that are to be cut, in tokens; see `turns`.
     contents: of each sequence's row the digest of what asks: see `content_of`.
+    tally: conversations that a library's backend compared, and that it left to `tokenizers`.
     """
 
     tokens: I32
@@ -70,6 +74,7 @@ class Encoded:
     contents: list[bytes]
     special_text: int = 0
     turns: Mapping[int, list[Border]] = field(default_factory=dict)
+    tally: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def offsets(self) -> I64:
@@ -139,13 +144,19 @@ class ChatEncoder:
         """
         items: list[_Item] = []
         rejected: list[Rejected] = []
+        tally: Counter[str] = Counter()
         waiting: deque[tuple[list[_Item], Future[list[Encoding]]]] = deque()
         with ThreadPoolExecutor(1, "headrace-encode") as encoder:  # encodes some rows while the next are rendered
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
                 found = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin, form, rejected)
                 texts = [item for item in found if item.ids is None]
-                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
                 items += found
+                if self._backend is not None:  # most of it holds the interpreter lock
+                    encoded = self._backend.encode([item.text for item in texts])
+                    tally.update(backend_compared=encoded.compared, backend_instead=encoded.instead)
+                    self._fill_flat(texts, encoded)
+                    continue
+                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
                 if len(waiting) > 2:
                     self._fill(*waiting.popleft())
             while waiting:
@@ -169,6 +180,7 @@ class ChatEncoder:
             contents=[item.content for item in kept],
             special_text=len({item.row for item in kept if item.special_text}),
             turns={} if cut_over is None else self._turns(kept, cut_over),
+            tally=tally,
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
@@ -192,7 +204,8 @@ class ChatEncoder:
             try:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
-                _filter(row, filters)
+                if filters:
+                    filter_row(row, filters)
                 sample = sample_of(row, form.layout, form.mapping, form.filters)
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
                     raise SettingsError(f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer=")
@@ -222,7 +235,7 @@ class ChatEncoder:
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, Special]:
         """A conversation as it is given to the template, and how it holds the text of a special token."""
-        special, wanted = self._specials.first_in((chat.messages, chat.tools, chat.values)), self.settings.special_text
+        special, wanted = self._specials.first_in_chat(chat), self.settings.special_text
         if special is None or wanted == "control":
             return chat, "control" if special else "none"
         if wanted == "drop" or not self._adds_up:
@@ -289,20 +302,60 @@ class ChatEncoder:
     def _encode(self, texts: list[str]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
 
+    def _fill_flat(self, items: Sequence[_Item], encoded: Ids) -> None:
+        """Give texts their ids and masks, by the bytes that tokens stand for."""
+        if not items:
+            return
+        assert self._level is not None  # there is a backend
+        ids, counts, *_ = encoded
+        begins = np.concatenate([[0], np.cumsum(self._level.lengths[ids])])  # of tokens, in bytes of all texts
+        ends = np.cumsum(counts)
+        borders: list[int] = []
+        at = 0
+        texts = [item.text if item.text.isascii() else item.text.encode() for item in items]
+        for item, text in zip(items, texts, strict=True):
+            if isinstance(text, str):
+                borders += [at + place for span in item.spans for place in span]
+            else:
+                borders += [at + len(item.text[:place].encode()) for span in item.spans for place in span]
+            at += len(text)
+            borders.append(at)
+        tokens = np.searchsorted(begins, borders)
+        exact = (begins[np.minimum(tokens, len(ids))] == borders).tolist()
+        found, last, first = tokens.tolist(), 0, 0
+        mask = np.zeros(len(ids), np.uint8)
+        for item, end in zip(items, ends.tolist(), strict=True):
+            own = slice(last, last + 2 * len(item.spans))
+            last = own.stop + 1
+            whole = exact[own.stop] and found[own.stop] == end and not self._level.changes(item.text)
+            if not whole or not all(exact[own]):
+                (encoding,) = self._encode([item.text])
+                self._fill_one(item, encoding)
+            else:
+                for place in range(own.start, own.stop, 2):
+                    mask[found[place] : found[place + 1]] = 1
+                item.ids, item.mask = ids[first:end], mask[first:end]
+                if item.eos:
+                    item.ids, item.mask = _with(item.ids, self.eos_id), _with(item.mask, 1)
+            first = end
+
     def _fill(self, items: Sequence[_Item], encoded: Future[list[Encoding]]) -> None:
         """Give texts their ids and masks."""
         for item, encoding in zip(items, encoded.result(), strict=True):
-            ids = encoding.ids
-            runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
-            if runs is None and self._adds_up:
-                ids, runs = self._in_parts(item.text, item.spans)
-            elif runs is None:
-                starts = np.array([begin for begin, _ in encoding.offsets], np.int64)
-                runs = [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
-            if item.eos:
-                runs = [*runs, (len(ids), len(ids) + 1)]
-                ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
-            item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), _mask(runs, len(ids))
+            self._fill_one(item, encoding)
+
+    def _fill_one(self, item: _Item, encoding: Encoding) -> None:
+        ids = encoding.ids
+        runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
+        if runs is None and self._adds_up:
+            ids, runs = self._in_parts(item.text, item.spans)
+        elif runs is None:
+            starts = np.array([begin for begin, _ in encoding.offsets], np.int64)
+            runs = [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
+        if item.eos:
+            runs = [*runs, (len(ids), len(ids) + 1)]
+            ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
+        item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), _mask(runs, len(ids))
 
     def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
         """Ids and trained runs of a text cut at its borders. plain: where no special token may come of it."""
@@ -323,6 +376,17 @@ class ChatEncoder:
             ids += own
             at[cut] = len(ids)
         return ids, [(at[first], at[last]) for first, last in spans]
+
+    @cached_property
+    def _level(self) -> ByteLevel | None:
+        return byte_level_of(self.tokenizer) if self.settings.tokenizer is not None and self._adds_up else None
+
+    @cached_property
+    def _backend(self) -> Backend | None:
+        """What makes ids without offsets; None where there is no tokenizer, or offsets are needed."""
+        if self.settings.tokenizer is None:
+            return None
+        return backend_of(self.settings.tokenizer_backend, self._level, self.files.json_text)
 
     @cached_property
     def _adds_up(self) -> bool:
@@ -397,8 +461,12 @@ def _mask(runs: Sequence[Span], size: int) -> U8:
     return mask
 
 
-def _filter(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
-    """Raises `RowRejected` for a row that a filter leaves out."""
+def _with(values: Any, last: int | None) -> Any:
+    return np.append(values, np.array([last], values.dtype))
+
+
+def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
+    """Raise `RowRejected` for a row that a filter leaves out."""
     for name, words in filters if isinstance(row, Mapping) else ():
         if not words & _words(row.get(name)):
             raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")

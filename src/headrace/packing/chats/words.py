@@ -21,6 +21,9 @@ Layout = Literal[
 Reasoning = Literal["template", "every_user_turn"]
 """Who decides which reasoning is written: the template, or one sequence per user turn keeps it all."""
 
+BackendName = Literal["auto", "tokenizers", "fastokens"]
+"""What makes ids; see `backends`."""
+
 REASONS = {
     "broken_json": "the line, or a text that must be JSON, is not valid JSON",
     "repeated_key": "an object holds a key twice, and readers take different values",

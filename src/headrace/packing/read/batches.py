@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.bins.bins import offsets_of
-from headrace.bins.rows import PackedRows
+from headrace.bins.rows import TRACES, PackedRows
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
@@ -45,7 +45,6 @@ from headrace.packing.read.packed_rows import (
     lengths_of,
     stored_alignment,
 )
-from headrace.packing.storage.packed_parquet import TRACES
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.read.batch import in_format, make_batches
@@ -132,8 +131,8 @@ class PackedBatches:
 
     def default_columns(self, available: Sequence[str]) -> list[str]:
         """Leave out where sequences come from, as batches are for models; a column `source` alone is the user's own."""
-        traced = set(TRACES.names) <= set(available)
-        return [name for name in available if not traced or name not in TRACES.names]
+        traced = set(TRACES) <= set(available)
+        return [name for name in available if not traced or name not in TRACES]
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise `SettingsError` unless batches can be made of these columns."""

@@ -4,7 +4,7 @@
     loss_mask      list<uint8>   as many; 1 where the label of the position counts
     seq_start_id   list<int32>   where each sequence starts; the first is 0
 
-and, where bins hold sequences of several datasets, two more that readers of bins leave alone:
+and, where bins hold sequences of several datasets or it is asked for, two more that readers of bins leave alone:
 
     source         list<string>  the dataset and file that each sequence comes from
     source_row     list<int64>   its row or line there, from 1
@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from headrace.arrays import I64
-from headrace.bins.rows import PackedRows, as_type
+from headrace.bins.rows import TRACES, PackedRows, as_type
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.write import Block, HashingFile, Written
 from headrace.storage import local
@@ -49,8 +49,7 @@ SCHEMA = pa.schema(
         ("seq_start_id", pa.list_(pa.int32())),
     ]
 )
-TRACES = pa.schema([("source", pa.list_(pa.string())), ("source_row", pa.list_(pa.int64()))])
-"""The columns that lead from a bin to the rows that it was made of."""
+_TRACED = pa.schema(zip(TRACES, (pa.list_(pa.string()), pa.list_(pa.int64())), strict=True))
 
 _PAGE_BYTES = 8 << 20
 _BATCH_VALUES = 1 << 14  # encoded at a time
@@ -283,7 +282,7 @@ def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | No
     """Make the columns of packed rows; the tokens are not copied. sources: the names of the sources of traced rows."""
     tokens, starts = pa.array(rows.token_offsets.astype(np.int32)), pa.array(rows.start_offsets.astype(np.int32))
     parts = [(tokens, pa.array(rows.ids)), (tokens, pa.array(rows.mask)), (starts, pa.array(rows.starts))]
-    if sources is not None and TRACES.names[0] in schema.names:
+    if sources is not None and TRACES[0] in schema.names:
         parts += [(starts, sources.take(pa.array(rows.sources))), (starts, pa.array(rows.source_rows))]
     lists = [
         pa.ListArray.from_arrays(offsets, values, type=field.type)
@@ -335,10 +334,10 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
 
 
 def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
-    """Give the columns so declared, with those of `TRACES` if asked for. Raises `ValueError` for another word."""
+    """Give the columns so declared, with `bins.rows.TRACES` if asked for. Raises `ValueError` for another word."""
     if declared not in get_args(Declared):
         raise ValueError(f"declared is {declared!r}; choose one of {', '.join(get_args(Declared))}")
-    schema = pa.schema([*SCHEMA, *TRACES]) if traced else SCHEMA
+    schema = pa.schema([*SCHEMA, *_TRACED]) if traced else SCHEMA
     if declared == "nullable":
         return schema
     return pa.schema(

@@ -9,7 +9,7 @@ Times are int64 microseconds since 1970 everywhere. All functions are O(rows log
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -181,6 +181,16 @@ def infer(times: I64) -> Frequency | None:
     if steps.min() >= _SHORTEST_MONTH_US and (len(np.unique(since)) == 1 or len(np.unique(until)) == 1):
         return Frequency(0, _most_common(np.diff(months)))
     return Frequency(_most_common(steps))
+
+
+def usual(words: Mapping[str, int]) -> str:
+    """Return the frequency that most entities have, the longest of equally many. words: entities by frequency."""
+    return min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
+
+
+def coarsest(words: Mapping[str, int]) -> str:
+    """Return the longest frequency that an entity has. words: entities by frequency."""
+    return min(words, key=lambda each: (Frequency.parse(each).steps_per_year, each))
 
 
 def occurrences(times: I64, groups: I64) -> I64:

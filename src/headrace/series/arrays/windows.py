@@ -59,7 +59,7 @@ class Missing:
             base += len(flat)
         return cls(np.concatenate(found), columns)
 
-    def runs(self, columns: slice | int) -> Runs:
+    def runs(self, columns: slice | int | list[int]) -> Runs:
         """Find runs of rows where any of these columns is missing."""
         wanted = np.zeros(self.columns, bool)
         wanted[columns] = True

@@ -1,6 +1,6 @@
 """Fit pipelines to many entities at once, transform with them, bring values back. What the recipe calls.
 
-    plain = preprocessing.resolved(target="q", features=["p", "t"])
+    plain = preprocessing.resolved(targets=["q"], features=["p", "t"])
     columns = ("q", "p", "t")
     once = fit(plain.time_series, columns, train, offsets, chosen, strategy="unified")     # chosen_entities(...)
     batch = fit(plain.time_series, columns, train, offsets, entities, strategy="per_group")

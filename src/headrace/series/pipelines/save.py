@@ -88,7 +88,7 @@ class Pipelines:
     @property
     def features(self) -> list[GroupedPipeline | UnifiedPipeline]:
         """The pipelines of features, as objects that work on data frames."""
-        return [_frame_pipeline(part) for part in self.time_series.parts if part.columns != (self.target,)]
+        return [_frame_pipeline(part) for part in self.time_series.parts if self.target not in part.columns]
 
     @property
     def target_pipeline(self) -> GroupedPipeline | UnifiedPipeline:

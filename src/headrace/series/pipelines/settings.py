@@ -306,6 +306,7 @@ def _one_or_more(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
+_AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)  # of an entity that never was too
 Pipelines = Annotated[tuple[PipelineSettings, ...], BeforeValidator(_one_or_more)]
 
 
@@ -322,9 +323,19 @@ class Preprocessing(Settings):
     )
     joblib: Literal["write", "never"] = "write"
 
-    def resolved(self, *, target: str, features: Sequence[str], static_features: Sequence[str] = ()) -> Resolved:
-        """Return every pipeline with its columns. Raises `SettingsError` where they do not fit the columns."""
-        if target in features:
+    def resolved(
+        self,
+        *,
+        targets: Sequence[str],
+        features: Sequence[str],
+        static_features: Sequence[str] = (),
+        categories: Sequence[str] = (),
+    ) -> Resolved:
+        """Return every pipeline with its columns; categories, which are features, stay as they are.
+
+        Raises `SettingsError` where pipelines do not fit the columns.
+        """
+        for target in set(targets).intersection(features):
             raise SettingsError(
                 f"target {target!r} is among the features, which hands the answer to the model; take it out "
                 f"(earlier values of the target are an input by is_autoregressive)"
@@ -337,20 +348,20 @@ class Preprocessing(Settings):
                         f"{where}: {each.encoder['step']} makes numbers of texts, and {role} are numbers; use it in "
                         f"static_features"
                     )
-                if role == "features" and target in (each.columns or ()):
+                if role == "features" and not set(targets).isdisjoint(each.columns or ()):
                     raise SettingsError(
-                        f"{where}: target {target!r} is among the columns; take it out, the target has a pipeline of "
-                        f"its own"
+                        f"{where}: target {targets[0]!r} is among the columns; take it out, the target has a pipeline "
+                        f"of its own"
                     )
                 if each.strategy == "unified" and each.fit_on_n_basins is None:
                     raise SettingsError(
                         f"{where}: strategy is unified without fit_on_n_basins; give how many entities it is fitted "
                         f"on, e.g. fit_on_n_basins: 100 (their train rows are held in memory)"
                     )
-        if tuple(self.target.columns or (target,)) != (target,):
+        if tuple(self.target.columns or targets) != tuple(targets):
             raise SettingsError(
                 f"preprocessing_configs.target: columns are {', '.join(self.target.columns or ())}, the target is "
-                f"{target}; leave columns out"
+                f"{', '.join(targets)}; leave columns out"
             )
         for step in self.target.pipeline:
             reason = None
@@ -369,8 +380,11 @@ class Preprocessing(Settings):
                 "features, and on its own it would be scaled to nothing; give strategy: unified"
             )
         return Resolved(
-            features=_covered("features", self.features, features),
-            target=(self.target.model_copy(update={"columns": (target,)}),),
+            features=(
+                *_covered("features", self.features, sorted(set(features).difference(categories))),
+                *([_AS_THEY_ARE.model_copy(update={"columns": tuple(categories)})] if categories else ()),
+            ),
+            target=(self.target.model_copy(update={"columns": tuple(targets)}),),
             static_features=_covered("static_features", self.static_features, static_features),
         )
 

@@ -36,6 +36,7 @@ from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
+from headrace.series.windows.forecasts import in_units
 from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunks
 from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
@@ -204,12 +205,15 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return WindowDataset(self.inference(split))
 
     def inverse_transform(self, scaled: Any, entity: Any) -> F64:
-        """Return predictions [B, …] for batches' entities [B] in the target's unit: float64, same shape."""
+        """Return predictions [B, …] for batches' entities [B] in the target's unit: float64, same shape.
+
+        Of several targets the last axis has each.
+        """
         values, numbers = (
             each.detach().cpu().numpy() if hasattr(each, "detach") else np.asarray(each) for each in (scaled, entity)
         )
         names = self.store.entities.names.take(pa.array(numbers)).to_pylist()
-        return np.asarray(self.pipelines.inverse_transform(values, entity=names), np.float64)
+        return in_units(self.pipelines, values, names, self.store.columns.targets)
 
     def train_dataloader(self) -> EpochLoader:
         """Return the training stream, the same object whenever it is asked for: asking moves nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.arrays import F64
 from headrace.digest import canonical_json
 from headrace.errors import InputError, SettingsError
-from headrace.series.pipelines.save import load
+from headrace.series.pipelines.save import Pipelines, load
 from headrace.series.windows.windows import Windows
 from headrace.storage.local import beside, make_directory, publish, storing
 from headrace.storage.places import local_path_of
@@ -31,14 +32,15 @@ _SCHEMA = pa.schema(
 
 
 def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Mapping[str, Any], Any]]) -> int:
-    """Write a row for each window and horizon, and return how many there are. O(row group) of memory.
+    """Write a row for each window, horizon and target, and return how many there are. O(row group) of memory.
 
     windows: what the batches are of, from `open_windows` or `open`. forecasts: batches, each with what a model said of
-    it: the scaled target, [B, horizons], arrays or tensors. Rows are in the order of the batches; windows that only
-    fill a step (`valid` false) have none.
+    it: the scaled target, [B, horizons], or several, [B, horizons, T], arrays or tensors. Rows are in the order of the
+    batches; windows that only fill a step (`valid` false) have none.
 
     entity: text. issue_time: the moment of the last input. horizon: steps from there on, from 1. value: in the unit of
-    the target, by the run's own pipelines; null where the forecast is NaN. The file's metadata name the run.
+    the target, by the run's own pipelines; null where the forecast is NaN. target: its name, where there are several.
+    The file's metadata name the run.
 
     Raises `SettingsError` for a shape that does not fit the windows, and for a file that is there already; `InputError`
     for an entity that the target's pipeline does not know.
@@ -52,23 +54,29 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
     metadata = canonical_json(
         {"run": store.run_id, "target": pipelines.target, "frequency": store.columns.frequency.word}
     )
-    schema = _SCHEMA.with_metadata({METADATA: metadata})
+    targets = store.columns.targets
+    name = [pa.field("target", pa.string(), nullable=False)] if len(targets) > 1 else []
+    schema = pa.schema([*_SCHEMA, *name], {METADATA: metadata})
 
     def rows(batch: Mapping[str, Any], said: Any) -> pa.Table:
         scaled, entity, issued = (_array(each) for each in (said, batch["entity"], batch["input_end_date"]))
-        if scaled.shape != (len(entity), len(steps)):
+        shape = (len(entity), len(steps), len(targets))[: 2 + len(name)]
+        if scaled.shape != shape:
+            of = f" and {len(targets)} targets" if name else ""
             raise SettingsError(
                 f"write_forecasts: a forecast has the shape {scaled.shape}, and its batch {len(entity)} windows of "
-                f"{len(steps)} horizons; give ({len(entity)}, {len(steps)})"
+                f"{len(steps)} horizons{of}; give {shape}"
             )
         kept = _array(batch["valid"]).astype(bool) if "valid" in batch else np.ones(len(entity), bool)
         names = np.array(found.entity_names(entity[kept]), object)
-        values = pipelines.inverse_transform(scaled[kept].astype(np.float64), entity=names.tolist())
+        values = in_units(pipelines, scaled[kept].astype(np.float64), names.tolist(), targets)
+        each = len(steps) * len(targets)
         columns = [
-            pa.array(np.repeat(names, len(steps)), pa.string()),
-            pa.array(np.repeat(issued[kept].astype("datetime64[us]"), len(steps)), pa.timestamp("us")),
-            pa.array(np.tile(steps, len(names)), pa.int32()),
+            pa.array(np.repeat(names, each), pa.string()),
+            pa.array(np.repeat(issued[kept].astype("datetime64[us]"), each), pa.timestamp("us")),
+            pa.array(np.tile(np.repeat(steps, len(targets)), len(names)), pa.int32()),
             pa.array(values.reshape(-1), pa.float64(), from_pandas=True),
+            *[pa.array(np.tile(np.array(targets, object), len(names) * len(steps)), pa.string()) for _ in name],
         ]
         return pa.Table.from_arrays(columns, schema=schema)
 
@@ -88,6 +96,14 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
             raise InputError(f"{target}: there is no forecast to write; give batches of windows")
         publish(temporary, target)
     return written
+
+
+def in_units(pipelines: Pipelines, scaled: Any, names: Sequence[str], targets: Sequence[str]) -> F64:
+    """Bring scaled predictions of these entities back, [B, …], of several targets with one each in the last axis."""
+    if len(targets) == 1:
+        return np.asarray(pipelines.inverse_transform(scaled, entity=names), np.float64)
+    own = [pipelines.inverse_transform(scaled[..., at], entity=names, column=each) for at, each in enumerate(targets)]
+    return np.asarray(np.stack(own, axis=-1), np.float64)
 
 
 def _flush(writer: pq.ParquetWriter, held: list[pa.Table]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,22 +27,36 @@ from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
 METADATA = b"headrace.series"
+USUAL = ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},)
 _MEND = "restore it or prepare the run again"
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the matrices: the target, the forcing, masks of what was filled."""
+    """The columns of the matrices: targets, the forcing, masks of what was filled. future: forcing known ahead."""
 
-    target: str
+    targets: tuple[str, ...]
     features: tuple[str, ...]
     masks: tuple[str, ...]
     frequency: Frequency
+    future: tuple[str, ...]
+
+    @property
+    def behind(self) -> int:
+        """Count targets and forcing."""
+        return len(self.targets) + len(self.features)
+
+    @property
+    def future_places(self) -> slice | list[int]:
+        """Where the columns are that are known ahead."""
+        if self.future == self.features:
+            return slice(len(self.targets), self.behind)
+        return [self.names.index(name) for name in self.future]
 
     @property
     def names(self) -> tuple[str, ...]:
         """All, in order."""
-        return (self.target, *self.features, *self.masks)
+        return (*self.targets, *self.features, *self.masks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +65,8 @@ class Entities:
 
     first_row, rows: where its rows are; val_row, test_row: positions among them where val and test begin; first_time:
     microseconds since 1970; from_end: whether its calendar months are counted from their end, bool [E]; static_row: its
-    row of the static features, -1: it has none. names: text [E].
+    row of the static features, -1: it has none. names: text [E]. borders: where stretches of rows begin, and the last
+    ends, [E, S + 1]; ranges: of each fold, or of the one split, the stretches [first, last + 1) of each split.
     """
 
     names: pa.Array
@@ -62,9 +77,16 @@ class Entities:
     first_time: I64
     from_end: Bools
     static_row: I64
+    borders: I64
+    ranges: Sequence[Mapping[str, Sequence[int]]]
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def bounds(self, split: str, fold: int | None = None) -> tuple[I64, I64]:
+        """Return the rows [start, stop) of a split among each entity's, int64 [E]; "all" are all rows."""
+        first, last = (0, -1) if split == "all" else self.ranges[fold or 0][split]
+        return self.borders[:, first], self.borders[:, last]
 
 
 class Matrices:
@@ -140,7 +162,9 @@ class SeriesStore:
         self.pipeline_digests: dict[str, str] = manifest.facts.get("pipelines", {})
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
-        self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES)
+        self.folds = len(manifest.facts.get("folds", ()))
+        ranges = manifest.facts.get("parts", {}).get("ranges", USUAL)
+        self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES, ranges)
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
         if (root / STATICS).exists():
@@ -219,17 +243,22 @@ def _mapped(path: Path, columns: Columns, rows: int) -> F32:
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:
     try:
         record = json.loads((schema.metadata or {})[METADATA])
-        target, names, masks = record["target"], record["columns"], tuple(record.get("masks", ()))
-        features = tuple(name for name in names[1:] if name not in masks)
-        columns = Columns(target, features, masks, Frequency.parse(record["frequency"]).on(record.get("days", ())))
+        names, masks = record["columns"], tuple(record.get("masks", ()))
+        targets = tuple(record.get("targets", (record["target"],)))
+        features = tuple(name for name in names[len(targets) :] if name not in masks)
+        future = tuple(record.get("future", features))
+        frequency = Frequency.parse(record["frequency"]).on(record.get("days", ()))
+        columns = Columns(targets, features, masks, frequency, future)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CorruptShard(f"{path}: its metadata does not say which columns there are ({error!r}); {_MEND}") from None
-    if list(columns.names) != list(names):
-        raise CorruptShard(f"{path}: has the columns {names}, expected the target {target!r} first; {_MEND}")
+    if list(columns.names) != list(names) or not set(columns.future) <= set(features):
+        raise CorruptShard(f"{path}: has the columns {names}, expected the target {targets[0]!r} first; {_MEND}")
     return columns
 
 
-def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]:
+def _entities_of(
+    table: pa.Table, path: Path, ranges: Sequence[Mapping[str, Sequence[int]]]
+) -> tuple[list[str], I64, Entities]:
     """Shard names, the first row of each and the end, and the entities with their rows numbered through all shards."""
     encoded = table["shard"].combine_chunks().cast(pa.string()).dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
@@ -239,13 +268,11 @@ def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]
     first_row = _int64(table, "first_row") + bases[shard]
     val_row, test_row = _int64(table, "val_row"), _int64(table, "test_row")
     expected = np.cumsum(rows) - rows
-    bad = (
-        (first_row != expected)
-        | (val_row < 0)
-        | (test_row < val_row)
-        | (rows < test_row)
-        | (np.diff(shard, prepend=0) < 0)
-    )
+    edges = np.column_stack([val_row, test_row])
+    if "edges" in table.column_names:
+        edges = table["edges"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    borders = np.column_stack([np.zeros(len(rows), np.int64), edges, rows]).astype(np.int64)
+    bad = (first_row != expected) | (np.diff(borders) < 0).any(axis=1) | (np.diff(shard, prepend=0) < 0)
     if bad.any():
         which = int(np.flatnonzero(bad)[0])
         raise CorruptShard(
@@ -257,7 +284,18 @@ def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]
     first_time = table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
     from_end = np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool)
     static_row = _int64(table, "static_row")
-    entities = Entities(names, first_row, rows, val_row, test_row, first_time, from_end, static_row)
+    entities = Entities(
+        names,
+        first_row,
+        rows,
+        val_row,
+        test_row,
+        first_time,
+        from_end,
+        static_row,
+        np.asarray(borders, np.int64),
+        ranges,
+    )
     return encoded.dictionary.to_pylist(), bases, entities
 
 

@@ -26,7 +26,7 @@ from headrace.arrays import I64, Bools
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError
+from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, Targets, find_valid_sequences
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
 from headrace.settings import Settings
@@ -42,17 +42,18 @@ class WindowOptions(Settings):
     input_length, output_length: L and H, steps of the inputs and of the horizon behind them.
     horizons: the steps of the horizon that y has, from 1 to H, ascending; None: all.
     stride: steps from one window of an entity to the next.
-    is_autoregressive: whether the target's own past is the first column of X.
+    is_autoregressive: whether the past of the target, or of each, is the first column of X.
     history: whether inputs may reach back before the split, into the rows that come before ("preceding"), or not
         ("within"). Labels never cross: all of a window's horizon is in the split.
     targets: "all" of a window's horizons must be observed; "any" of them, the others being 0 in y and false in
         y_observed; "none": no y at all, which is how one predicts beyond the last row.
-    future: the horizon's forcing as an input of its own; "none": not needed and not given.
+    future: the horizon's forcing that is known ahead as an input of its own; "none": not needed and not given.
     static: static attributes where the run has them; "none": not given.
     masks: whether X ends with the columns that say which values were filled in; "none": without.
     incomplete: "skip" windows that miss a value; "keep" all, with NaN in X and future where they are missing, and
         `complete` false for such windows, which is for predicting.
     layout: "views", X, y and future share one block of memory; "contiguous", each has its own.
+    fold: which fold of a run that was prepared in folds, from 0.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -69,6 +70,7 @@ class WindowOptions(Settings):
     masks: Literal["inputs", "none"] = "none"
     incomplete: Literal["skip", "keep"] = "skip"
     layout: Layout = "views"
+    fold: Annotated[int, Field(strict=True, ge=0)] | None = None
 
     @model_validator(mode="after")
     def _check_horizon(self) -> WindowOptions:
@@ -106,21 +108,20 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
     """Find what these options block by one pass over the values; nothing where incomplete windows are kept."""
     if options.incomplete != "skip":
         return Blockers()
-    matrices, behind = store.matrices, 1 + len(store.columns.features)
+    matrices, columns = store.matrices, store.columns
     missing = Missing.find(matrices.matrices, columns=matrices.columns)
-    forcing = missing.runs(slice(1, behind))
+    forcing = missing.runs(slice(len(columns.targets), columns.behind))
     return Blockers(
-        inputs=missing.runs(slice(0, behind)) if options.is_autoregressive else forcing,
-        future=forcing if options.future != "none" else NOTHING,
-        target=missing.runs(0),
+        inputs=missing.runs(slice(0, columns.behind)) if options.is_autoregressive else forcing,
+        future=missing.runs(columns.future_places) if options.future != "none" else NOTHING,
+        target=missing.runs(slice(0, len(columns.targets))),
     )
 
 
 def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[I64, I64]:
     """Return where the rows of every entity begin and end that a split's windows may be in; int64 [E] each."""
     entities = store.entities
-    low = {"val": entities.val_row, "test": entities.test_row}.get(split, np.zeros_like(entities.rows))
-    high = {"train": entities.val_row, "val": entities.test_row}.get(split, entities.rows)
+    low, high = entities.bounds(split, options.fold)
     begins = entities.first_row + low
     if options.history == "preceding":
         begins = np.maximum(begins - options.input_length, entities.first_row)
@@ -294,7 +295,7 @@ class Windows:
     def _inputs(self) -> slice:
         columns, options = self.store.columns, self.options
         masks = len(columns.masks) if options.masks != "none" else 0
-        return slice(0 if options.is_autoregressive else 1, 1 + len(columns.features) + masks)
+        return slice(0 if options.is_autoregressive else len(columns.targets), columns.behind + masks)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -304,7 +305,7 @@ class Windows:
     @property
     def future_names(self) -> tuple[str, ...]:
         """The columns of future."""
-        return self.store.columns.features if self.options.future != "none" else ()
+        return self.store.columns.future if self.options.future != "none" else ()
 
     @property
     def static_names(self) -> tuple[str, ...]:
@@ -324,7 +325,7 @@ class Windows:
     @cached_property
     def identity(self) -> str:
         """A word that changes whenever a number may mean another window."""
-        rules = self.options.model_dump(exclude={"layout", "static"})
+        rules = self.options.model_dump(exclude={"layout", "static", *(["fold"] if self.options.fold is None else [])})
         some = sha256_hex(np.packbits(self.per_entity > 0).tobytes())
         return sha256_hex(canonical_json([self.store.run_id, self.split, rules, len(self), some]))
 
@@ -352,19 +353,20 @@ class Windows:
     def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
         """Copy the windows at these places, in the options' layout or another one.
 
-        X [B, L, F] and y [B, horizons] float32, static [B, S], future [B, H, Ff], entity int64 [B], input_end_date
-        datetime64[us] [B]; y_observed bool [B, horizons] where targets may be missing, complete bool [B] where inputs
-        may.
+        X [B, L, F] and y [B, horizons] float32, of several targets [B, horizons, T]; static [B, S], future [B, H, Ff],
+        entity int64 [B], input_end_date datetime64[us] [B]; y_observed bool, as y, where targets may be missing,
+        complete bool [B] where inputs may.
         """
         options, behind = self.options, self.options.input_length
         block = self.matrices.windows(places.offset, options.window_rows)
         batch: dict[str, Any] = {"X": block[:, :behind, self._inputs]}
         if options.targets != "none":
-            batch["y"] = block[:, behind:, 0]
+            several = len(self.store.columns.targets)
+            batch["y"] = block[:, behind:, :several] if several > 1 else block[:, behind:, 0]
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
-            batch["future"] = block[:, behind:, 1 : 1 + len(self.store.columns.features)]
+            batch["future"] = block[:, behind:, self.store.columns.future_places]
         if options.incomplete == "keep":
             batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
             if "future" in batch:
@@ -415,6 +417,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     if name not in SPLITS:
         raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
     entities, columns = store.entities, store.columns
+    _check_fold(store, name, options.fold)
     begins, ends = row_ranges(store, name, options)
     holes = np.isnan(store.static_of_entity).any(axis=1)
     if options.static != "none" and holes.any():  # nothing is filled in silently
@@ -429,6 +432,18 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
         )
     segments = segments_of(store, name, options, blockers_of(store, options))
     return Windows(store, name, options, segments, entities.first_row, begins, ends)
+
+
+def _check_fold(store: SeriesStore, split: str, fold: int | None) -> None:
+    """Raise `SettingsError` for a fold that is not there or not chosen, `InputError` for a split that folds lack."""
+    if store.folds and fold is None and split != "all":
+        raise SettingsError(f"{store.root}: is prepared in {store.folds} folds; choose one, such as fold=0")
+    if fold is not None and fold >= store.folds:
+        has = f"folds 0 to {store.folds - 1}" if store.folds else "no folds"
+        raise SettingsError(f"{store.root}: fold is {fold}, and it has {has}")
+    if split != "all" and split not in store.entities.ranges[fold or 0]:
+        known = ", ".join(store.entities.ranges[0])
+        raise InputError(f"{store.root}: its folds have no {split!r}, only {known}; prepare with val_end to have val")
 
 
 def open_windows(

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools
-from headrace.split.allocate import Hashes
 
 _KEY_BITS = 63
 
@@ -71,6 +71,30 @@ def latest_known(
     return found, int(len(young) - np.count_nonzero(young))
 
 
+def reachable(features: Timed, entity: I64, time: I64, max_age_us: int | None) -> tuple[I64, int, int]:
+    """List the places of the features that rows get, ascending, and of all that only their values tell from these.
+
+    Also returns how many rows get one, and how many have only one that is too old.
+    """
+    ties = [np.empty(0, np.int64)]
+
+    def ranked(places: I64) -> I64:
+        ties.append(places)  # those of one entity and time stand together
+        return np.zeros(len(places), np.int64)
+
+    found, too_old = latest_known(features, entity, time, max_age_us, ranked)
+    found = found[found >= 0]
+    chosen = np.zeros(len(features.event), np.bool_)
+    chosen[found] = True
+    tied = np.concatenate(ties)
+    if len(tied):
+        keys = [features.entity, features.event] + ([] if features.known is None else [features.known])
+        begins = np.flatnonzero(np.any([np.diff(key[tied], prepend=~key[tied[0]]) != 0 for key in keys], axis=0))
+        groups = np.logical_or.reduceat(chosen[tied], begins)
+        chosen[tied] = np.repeat(groups, np.diff(begins, append=len(tied)))
+    return np.flatnonzero(chosen), len(found), too_old
+
+
 def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
     """Put entity and time of each pair into one key, ordered by both; and by how many bits the entity is shifted."""
     entities, times = [entity for entity, _ in pairs], [time for _, time in pairs]
@@ -81,8 +105,7 @@ def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
         times, first, bits = [np.searchsorted(distinct, each) for each in times], 0, len(distinct).bit_length()
     shift, keys = np.uint64(bits), []
     for entity, time in zip(entities, times, strict=True):
-        key = entity.astype(np.uint64)
-        key <<= shift
+        key = entity.view(np.uint64) << shift
         key |= (time - first).view(np.uint64)
         keys.append(key)
     return keys, shift
@@ -94,15 +117,19 @@ def ascending(keys: U64) -> I64:
     To sort the upper bits of each key with its place behind them takes a third of the time of an argsort; the few keys
     that differ in the lower bits alone are put in order afterwards.
     """
-    bits = len(keys).bit_length()
-    lower = np.uint64(max(0, int(keys.max()).bit_length() + bits - 64))
-    packed = keys >> lower
-    packed <<= np.uint64(bits)
-    packed |= np.arange(len(keys), dtype=np.uint64)
+    if not len(keys):
+        return np.empty(0, np.int64)
+    bits, most = len(keys).bit_length(), int(keys.max()).bit_length()
+    lower = np.uint64(max(0, most + bits - 64))
+    packed: Any = keys >> lower if lower else keys.astype(np.uint32 if most + bits <= 32 else np.uint64)
+    packed <<= packed.dtype.type(bits)
+    packed |= np.arange(len(keys), dtype=packed.dtype)
     packed.sort()
-    order = (packed & np.uint64((1 << bits) - 1)).view(np.int64)
-    packed >>= np.uint64(bits)
-    if lower and len(places := _repeated(packed[1:] == packed[:-1])):
+    mask = packed.dtype.type((1 << bits) - 1)
+    order: I64 = (packed & mask).astype(np.uint64, copy=False).view(np.int64)
+    if lower:
+        packed >>= np.uint64(bits)
+        places = _repeated(packed[1:] == packed[:-1])
         rows = order[places]
         order[places] = rows[np.argsort(keys[rows])]
     return order
@@ -154,33 +181,6 @@ def _ordered(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     numbers = column.to_numpy().astype(f"f{size // 8}").view(f"i{size // 8}")
     numbers = numbers ^ ((numbers >> (size - 1)) & np.iinfo(numbers.dtype).max)
     return pa.array(numbers, mask=missing)
-
-
-def numbered(known: Hashes, hashes: Hashes) -> I64:
-    """Find each hash [N] among known ones, which are ascending and distinct; -1 for those that are not there.
-
-    A table of the upper bits leads to a place a few steps before it: hashes are spread evenly between the first and the
-    last, as those of a partition are. A binary search takes six times as long.
-    """
-    if not len(known):
-        return np.full(len(hashes), -1, np.int64)
-    first, last = known.high[0], known.high[-1]
-    shift = np.uint64(max(0, int(last - first).bit_length() - max(1, (4 * len(known)).bit_length())))
-    edges = np.arange(int((last - first) >> shift) + 2, dtype=np.uint64)
-    starts = np.searchsorted((known.high - first) >> shift, edges)
-    inside = (hashes.high >= first) & (hashes.high <= last)
-    slot = np.where(inside, (hashes.high - first) >> shift, np.uint64(len(edges) - 1)).astype(np.int64)
-    at = starts[slot]
-    left = np.arange(len(at))
-    while len(left):
-        place = np.minimum(at[left], len(known) - 1)
-        high, low = known.high[place], known.low[place]
-        behind = (high < hashes.high[left]) | ((high == hashes.high[left]) & (low < hashes.low[left]))
-        left = left[behind & (at[left] < len(known) - 1)]
-        at[left] += 1
-    at = np.minimum(at, len(known) - 1)
-    hit = (known.high[at] == hashes.high) & (known.low[at] == hashes.low)
-    return np.where(hit, at, -1)
 
 
 def without_order(columns: Sequence[pa.Field]) -> pa.Field | None:

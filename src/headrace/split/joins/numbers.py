@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, Bools
 from headrace.formats.text_columns import as_text
 from headrace.split.allocate import Hashes, hash_entities
-from headrace.split.joins.known import numbered
 
-_LEAST_BITS, _MOST_BITS = 10, 22  # 12 bytes a slot, so up to 50 MB
+_LEAST_BITS, _MOST_BITS = 10, 22  # 16 bytes a slot, so up to 64 MB
 _MIX = np.int64(0x1E3779B97F4A7C15)
 _OTHER, _NOBODY = -1, -2
 
@@ -33,9 +32,8 @@ class EntityNumbers:
     def __init__(self, entities: Hashes, null_values: Sequence[str], seed: int) -> None:
         self.entities, self._null_values, self._seed = entities, null_values, seed
         self._bits = min(_MOST_BITS, max(_LEAST_BITS, (4 * len(entities)).bit_length()))
-        self._met = np.zeros(1 << self._bits, np.int64)
+        self._met = np.zeros((1 << self._bits, 2), np.int64)  # value and number, which come into the cache together
         self._met[0] = 1  # which has another slot; so no value counts as met
-        self._number = np.empty(len(self._met), np.int32)
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -57,12 +55,12 @@ class EntityNumbers:
     def _of_integers(self, values: I64) -> I64:
         slot = (values + (values >> self._bits) * _MIX) & (len(self._met) - 1)
         with self._lock:
-            number: I64 = self._number[slot].astype(np.int64)
-            new = np.flatnonzero(self._met[slot] != values)
+            met = self._met.take(slot, axis=0)
+            number: I64 = met[:, 1].copy()
+            new = np.flatnonzero(met[:, 0] != values)
             if len(new):
                 number[new] = self._of_any(pa.chunked_array([values[new]]))
-                # of several values for one slot, both writes keep the last
-                self._met[slot[new]], self._number[slot[new]] = values[new], number[new]
+                self._met[slot[new]] = np.stack([values[new], number[new]], axis=1)  # of several for a slot, the last
         return number
 
     def _of_any(self, column: pa.ChunkedArray) -> I64:
@@ -70,7 +68,7 @@ class EntityNumbers:
         encoded = column.combine_chunks().dictionary_encode()
         encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         texts = as_text(pa.chunked_array([encoded.dictionary]), self._null_values, "entity").combine_chunks()
-        number: I64 = numbered(self.entities, hash_entities(pc.fill_null(texts, ""), self._seed))
+        number: I64 = self.entities.places(hash_entities(pc.fill_null(texts, ""), self._seed))
         number[np.asarray(texts.is_null(), np.bool_)] = _NOBODY
         found: I64 = np.append(number, _NOBODY)[pc.fill_null(encoded.indices, len(texts)).to_numpy()]
         return found

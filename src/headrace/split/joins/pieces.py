@@ -1,10 +1,13 @@
-"""Gather features, and the rows that ask for them, by partition of their entities: the first of two passes.
+"""Gather features, and the rows that ask for them, by partition of their entities.
 
 Entities are numbered by the order of their hashes, and a partition is a range of numbers. Features of entities that no
 row has are left out.
 
-A piece is the Arrow file of one source shard: for each half a million of its rows, a record batch for each partition. A
-partition reads of every piece only what is its own. O(batch) of memory.
+A feature is gathered as its keys: its entity, its times, and where it stands in its file. Its values are fetched in a
+second pass over the file, once its partition has found that a row can get them.
+
+A piece is the Arrow file of one source shard: for each stretch of its rows, a record batch for each partition. A
+partition reads of every piece only what is its own. O(stretch) of memory.
 """
 
 from __future__ import annotations
@@ -32,12 +35,13 @@ from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
+from headrace.split.joins.known import ascending
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.scan import MIXED, one_form_advice
 from headrace.storage.places import place_of
 
-BATCH_ROWS, _BATCH_BYTES = 1 << 19, 64 << 20
-ENTITY, EVENT, KNOWN = "entity", "event", "known"
+BATCH_ROWS, _BATCH_BYTES = 1 << 21, 64 << 20
+ENTITY, EVENT, KNOWN, ROW = "entity", "event", "known", "row"
 NOBODY, UNTIMED = "without_entity", "without_time"  # features that no row can get
 
 
@@ -67,35 +71,47 @@ class Join:
         return {EVENT: self.features.event_time, **known}
 
     @property
-    def columns(self) -> list[str]:
-        """The columns that are read, each once."""
-        return list(dict.fromkeys([self.entity, *self.times.values(), *self.read.names]))
+    def key_names(self) -> list[str]:
+        """The columns that keys are made of."""
+        return [self.entity, *self.times.values()]
+
+    @property
+    def keys(self) -> pa.Schema:
+        """The schema of what is gathered of a feature. Its row counts from the first of its batch."""
+        return pa.schema([(ENTITY, pa.uint32()), *((name, pa.int64()) for name in self.times), (ROW, pa.uint32())])
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of a piece: values are numbered, as their names are free."""
-        keys = [(ENTITY, pa.uint32()), *((name, pa.int64()) for name in self.times)]
+        """The schema of a feature with its values, which are numbered, as their names are free."""
+        keys = [field for field in self.keys if field.name != ROW]
         return pa.schema([*keys, *((str(place), kind) for place, kind in enumerate(self.output.types))])
 
 
 class PieceWriter:
     """Writes the piece of one shard. write: of `TaskFiles.arrow_batches`; entities: how many there are."""
 
-    def __init__(self, write: Callable[[pa.Table], None], entities: int, partitions: int) -> None:
-        self._write, self._entities, self._partitions = write, entities, partitions
+    def __init__(self, write: Callable[[pa.Table], None], schema: pa.Schema, entities: int, partitions: int) -> None:
+        self._write, self._schema, self._entities, self._partitions = write, schema, entities, partitions
+        self._held: list[tuple[pa.RecordBatch, list[int]]] = []
+        self.rows = 0
 
-    def append(self, table: pa.Table, asked: Bools | None = None) -> None:
-        """Write the rows of a table, or those that are asked for, as a batch for each partition."""
+    def add(self, table: pa.Table) -> None:
+        """Keep the rows of a table, by partition: some ten thousand at once, which are ordered in the cache."""
+        if not len(table):
+            return
         entity = table[ENTITY].to_numpy().astype(np.int64)
-        places = None if asked is None or asked.all() else np.flatnonzero(asked)
-        entity = entity if places is None else entity[places]
-        partition = (entity * self._partitions // max(1, self._entities)).astype(np.uint16)  # 16 bits sort by radix
-        order = np.argsort(partition, kind="stable")
-        ordered = table.combine_chunks().take(pa.array(order if places is None else places[order])).combine_chunks()
-        begin = 0
-        for rows in np.bincount(partition, minlength=self._partitions).tolist():
-            self._write(ordered.slice(begin, rows))
-            begin += rows
+        partition = entity * self._partitions // max(1, self._entities)
+        bounds = [0, *np.cumsum(np.bincount(partition, minlength=self._partitions)).tolist()]
+        ordered = table.combine_chunks().take(pa.array(ascending(partition.view(np.uint64))))
+        self._held.append((ordered.to_batches()[0], bounds))
+        self.rows += len(table)
+
+    def flush(self) -> None:
+        """Write what was kept as a batch for each partition, in the order it was added in."""
+        for part in range(self._partitions):
+            parts = [batch.slice(bounds[part], bounds[part + 1] - bounds[part]) for batch, bounds in self._held]
+            self._write(pa.Table.from_batches(parts, self._schema).combine_chunks())
+        self._held, self.rows = [], 0
 
 
 def piece_file(name: str) -> str:
@@ -113,78 +129,134 @@ def read_batches(path: Path, first: int, step: int) -> list[pa.Table]:
 def gather_features(
     files: TaskFiles, join: Join, shard: Shard, name: str, numbers: EntityNumbers, partitions: int
 ) -> dict[str, Any]:
-    """Write the piece of one shard of features. numbers: of the entities of all rows.
+    """Write the keys of one shard of features. numbers: of the entities of all rows.
 
-    Raises `InputError` for a time that is none, where that is an error.
+    Returns, among counts, the first row of each batch. Raises `InputError` for a time that is none, where that is an
+    error.
     """
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
-    with files.arrow_batches(piece_file(name), join.schema) as write:
-        writer = PieceWriter(write, len(numbers.entities), partitions)
-        for first_row, table in _batches(shard, join.columns):
-            counts["rows_read"] += table.num_rows
+    first_rows, row = [0], 0
+    with files.arrow_batches(piece_file(name), join.keys) as write:
+        writer = PieceWriter(write, join.keys, len(numbers.entities), partitions)
+        for chunk in _chunks(shard, join.key_names, coded=[join.entity]):
+            if row - first_rows[-1] + len(chunk) > BATCH_ROWS and row > first_rows[-1]:
+                writer.flush()
+                first_rows.append(row)
             try:
-                writer.append(*_piece(join, shard, table, first_row, numbers, counts, forms))
+                writer.add(_keys(join, shard, chunk, (row, row - first_rows[-1]), numbers, counts, forms))
             except InputError as error:
                 if str(shard.path) in str(error):
                     raise
-                raise InputError(f"{shard.path}: from row {first_row + 1}: {error}") from error
+                raise InputError(f"{shard.path}: from row {row + 1}: {error}") from error
+            row += len(chunk)
+        writer.flush()
     place = place_of(shard.path)
     version = checksum_file(shard.path) if place.reads == "calls" else place.version(place.stat())
-    return {**counts, "forms": {each: sorted(found) for each, found in forms.items()}, "version": version}
+    told = {each: sorted(found) for each, found in forms.items()}
+    return {**counts, "rows_read": row, "forms": told, "version": version, "first_rows": first_rows}
 
 
-def _batches(shard: Shard, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the columns, null where the shard has none, about `BATCH_ROWS` at a time with the number of the first.
+def _chunks(shard: Shard, columns: Sequence[str], coded: Sequence[str]) -> Iterator[pa.Table]:
+    """Read those of the columns that the shard has, in the order of rows.
 
-    Parquet decodes texts three times as slowly as codes and a dictionary together.
+    coded: those that may come as codes, which Parquet decodes three times as fast as texts.
     """
-    held: list[pa.Table] = []
-    first_row = rows = size = 0
-    wanted = [name for name in columns if name in shard.schema.names]
-    absent = [name for name in columns if name not in wanted]
-    kinds = {name: shard.schema.field(name).type for name in wanted}
-    for chunk in read_chunks(shard, wanted, coded=[name for name in wanted if is_text(kinds[name])]):
-        whole = chunk.table(wanted)
-        decoded = [
-            each.with_type(kinds[each.name]) if pa.types.is_dictionary(each.type) else each for each in whole.schema
-        ]
-        for begin in range(0, len(whole), CHUNK_ROWS):  # few at once, as long texts may have short codes
-            table = whole.slice(begin, CHUNK_ROWS).cast(pa.schema(decoded))
-            for name in absent:
-                table = table.append_column(name, pa.nulls(len(table), pa.string()))
-            held.append(table)
-            rows, size = rows + len(table), size + table.nbytes
-            if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
-                yield first_row, pa.concat_tables(held)
-                first_row, rows, size, held = first_row + rows, 0, 0, []
-    if rows:
-        yield first_row, pa.concat_tables(held)
+    wanted = [name for name in dict.fromkeys(columns) if name in shard.schema.names] or shard.schema.names[:1]
+    texts = [name for name in coded if name in wanted and is_text(shard.schema.field(name).type)]
+    for chunk in read_chunks(shard, wanted, coded=texts):
+        yield chunk.table(wanted)
 
 
-def _piece(
+def _keys(
     join: Join,
     shard: Shard,
-    table: pa.Table,
-    first_row: int,
+    chunk: pa.Table,
+    first: tuple[int, int],
     numbers: EntityNumbers,
     counts: Counter[str],
     forms: dict[str, set[str]],
-) -> tuple[pa.Table, Bools]:
-    """Make the columns of a piece of those of a source, and say which of its rows a row can get."""
-    where = str(shard.path)
-    entity, nobody = numbers.of(table[join.entity])
-    times, untimed = {}, np.zeros(len(table), np.bool_)
+) -> pa.Table:
+    """Make the keys of those features of a chunk that a row can get. first: the chunk's first row, and in its batch."""
+    absent = pa.chunked_array([pa.nulls(len(chunk), pa.string())])
+    columns = {name: chunk[name] if name in chunk.column_names else absent for name in join.key_names}
+    entity, nobody = numbers.of(columns[join.entity])
+    times, untimed = [], np.zeros(len(chunk), np.bool_)
     for role, name in join.times.items():
-        micros = _times(join, table[name], name, where, first_row, forms[role])
+        micros = _times(join, columns[name], name, str(shard.path), first[0], forms[role])
         untimed |= micros == MISSING
-        times[role] = micros
-    values = fit(table.select([name for name in join.read.names if name in shard.schema.names]), join.read)
-    values = typed(values, join.types, join.null_values, where, first_row)
+        times.append(micros)
     counts[NOBODY] += int(np.count_nonzero(nobody))
     counts[UNTIMED] += int(np.count_nonzero(untimed & ~nobody))
-    columns = [entity.astype(np.uint32), *times.values(), *values.columns]
-    return pa.table(columns, schema=join.schema), (entity >= 0) & ~untimed
+    rows = np.flatnonzero((entity >= 0) & ~untimed)
+    if len(rows) < len(chunk):
+        entity, times = entity[rows], [each[rows] for each in times]
+    return pa.table([entity.astype(np.uint32), *times, (rows + first[1]).astype(np.uint32)], schema=join.keys)
+
+
+def fetch_features(
+    files: TaskFiles, join: Join, shard: Shard, name: str, wanted: Iterator[pa.Table], entities: int, partitions: int
+) -> dict[str, Any]:
+    """Write the features of one shard that are wanted, with their values.
+
+    wanted: tables of keys, whose rows are numbers in the shard and ascend from table to table.
+    """
+    values = _Values(join, shard)
+    fetched = 0
+    with files.arrow_batches(piece_file(name), join.schema) as write:
+        writer = PieceWriter(write, join.schema, entities, partitions)
+        for keys in wanted:
+            begin = size = 0
+            for table in values.of(keys[ROW].to_numpy()):
+                part = keys.slice(begin, len(table)).drop_columns([ROW])
+                writer.add(pa.Table.from_arrays([*part.columns, *table.columns], schema=join.schema))
+                begin, size = begin + len(table), size + table.nbytes
+                if size >= _BATCH_BYTES:
+                    writer.flush()
+                    size = 0
+            writer.flush()
+            fetched += begin
+        values.finish()
+    return {"rows_read": fetched}
+
+
+class _Values:
+    """Reads values of one shard of features, in the order of its rows.
+
+    Where types are declared, texts are read as these in every row, so that a bad value is told of in any.
+    """
+
+    def __init__(self, join: Join, shard: Shard) -> None:
+        self._join, self._where = join, str(shard.path)
+        names = join.read.names
+        self._chunks = _chunks(shard, names, coded=() if join.types else names)
+        self._chunk, self._first = join.read.empty_table(), 0
+
+    def of(self, rows: I64) -> Iterator[pa.Table]:
+        """Yield the values of rows, which ascend, a table for some at a time."""
+        done = 0
+        while done < len(rows):
+            last = self._first + len(self._chunk)
+            if rows[done] >= last:
+                self._chunk, self._first = self._typed(next(self._chunks), last), last
+                continue
+            end = done + int(np.searchsorted(rows[done : done + CHUNK_ROWS], last))  # long texts may have short codes
+            yield self._fitted(self._chunk.take(pa.array(rows[done:end] - self._first)))
+            done = end
+
+    def finish(self) -> None:
+        """Read on to the end where every value counts."""
+        for chunk in self._chunks if self._join.types else ():
+            self._first += len(self._chunk)
+            self._chunk = self._typed(chunk, self._first)
+
+    def _typed(self, chunk: pa.Table, first_row: int) -> pa.Table:
+        if not self._join.types:
+            return chunk
+        return typed(fit(chunk, self._join.read), self._join.types, self._join.null_values, self._where, first_row)
+
+    def _fitted(self, chunk: pa.Table) -> pa.Table:
+        return chunk if self._join.types else fit(chunk, self._join.read)
 
 
 def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:

@@ -1,19 +1,23 @@
 """Join features to the rows of a split, out of core, as stages of a run.
 
-    join_features   each file of features     → its piece, by partition of entities
+    join_features   each file of features     → the keys of its features, by partition of entities
     join_rows       each shard of the source  → entity and time of the rows that are kept, by partition
+    join_choose     each partition            → the keys of the features that its rows get, by file of features
+    join_fetch      each file of features     → these features with their values, by partition
     join_match      each partition            → the features of its rows, for each stretch of rows of the source
 
-A stretch is some consecutive rows of a shard. What partitions leave of a stretch is put in the order of its rows when
-the shard is written. On disk: the features' values and 12 bytes for each, 16 bytes a row, and the joined values.
-A match takes about 200 bytes for each of its half a million features or rows.
+So the values of most features are decoded and left at that: only those that a row gets are moved. A stretch is some
+consecutive rows of a shard. What partitions leave of a stretch is put in the order of its rows when the shard is
+written. On disk: 16 bytes a feature, 24 with `known_at`, 16 a row, and twice the joined values.
+To choose takes about 100 bytes for each of a partition's million features or rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +36,18 @@ from headrace.run.events import Note
 from headrace.run.receipts import Receipt
 from headrace.split.allocate import Hashes
 from headrace.split.joins.features import Features, folder
-from headrace.split.joins.known import Timed, latest_known, ranks, without_order
+from headrace.split.joins.known import Timed, latest_known, ranks, reachable, without_order
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.pieces import (
     ENTITY,
     EVENT,
     KNOWN,
     NOBODY,
+    ROW,
     UNTIMED,
     Join,
     PieceWriter,
+    fetch_features,
     gather_features,
     piece_file,
     read_batches,
@@ -50,11 +56,11 @@ from headrace.split.scan import MIXED, one_form_advice
 from headrace.split.settings import TemporalSplit
 
 STRETCH_ROWS = 1 << 19
-_PARTITION_ROWS, MAX_PARTITIONS = 1 << 19, 1 << 12
+_PARTITION_ROWS, MAX_PARTITIONS = 1 << 20, 1 << 12
 _TASK_BYTES = 256 << 20  # of one task, and together they stay below the limit
 _MEMORY_BYTES = 768 << 20
 _TEXT_ROW_BYTES = 32  # of a file of features that is no Parquet, about
-ROW, TIME, JOINED = "row", "time", "joined"
+TIME, JOINED = "time", "joined"
 ROW_SCHEMA = pa.schema([(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.uint32())])
 
 
@@ -121,8 +127,18 @@ def rows_name(shard: int) -> str:
     return f"rows-{shard:05d}"
 
 
+def keys_name(join: int, shard: int) -> str:
+    """Name of the piece of the keys of a file of features."""
+    return f"{join}-keys-{shard:05d}"
+
+
+def chosen_file(join: int, partition: int) -> str:
+    """Path of the keys of the features that a partition's rows get, relative to the run."""
+    return piece_file(f"{join}-chosen-{partition:05d}")
+
+
 def features_name(join: int, shard: int) -> str:
-    """Name of the piece of a file of features."""
+    """Name of the piece of those features of a file that rows get."""
     return f"{join}-features-{shard:05d}"
 
 
@@ -208,14 +224,14 @@ def _rows_about(shard: Shard) -> int:
 
 
 def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
-    """Gather all features by partition; the receipts of each table. Raises `InputError` for times of two forms."""
+    """Gather the keys of all features; the receipts of each table. Raises `InputError` for times of two forms."""
     numbers = EntityNumbers(
         joins.entities, joins.joins[0].null_values, joins.joins[0].seed
     )  # as the settings have them
     tasks, owners = [], []
     for join in joins.joins:
         for place, shard in enumerate(join.shards):
-            name = features_name(join.number, place)
+            name = keys_name(join.number, place)
             work = partial(
                 gather_features,
                 join=join,
@@ -241,6 +257,32 @@ def digest_of(gathered: Sequence[Receipt]) -> str:
     return sha256_hex(canonical_json([each.result["version"] for each in gathered]))
 
 
+def fetch_stages(context: RunContext, joins: Joins, gathered: Sequence[Sequence[Receipt]]) -> list[list[Receipt]]:
+    """Choose the features that rows get, and fetch their values; the receipts of choosing, of each table."""
+    few = _few_at_once(context)
+    found = few.stage("join_choose", _of_partitions(joins, choose), durable=False)
+    tasks = []
+    for join, own in zip(joins.joins, gathered, strict=True):
+        starts = [each.result["first_rows"] for each in own]
+        total = sum(map(len, starts))
+        begin = 0
+        for place, (shard, first_rows) in enumerate(zip(join.shards, starts, strict=True)):
+            batches = dict(zip(range(begin, begin + len(first_rows)), first_rows, strict=True))
+            begin += len(first_rows)
+            work = partial(fetch, joins=joins, join=join, place=place, batches=batches, total=total)
+            tasks.append(Task(shard.name, 0, work, [shard.path]))
+    few.stage("join_fetch", tasks, durable=False)
+    return [found[number * joins.partitions :][: joins.partitions] for number in range(len(joins.joins))]
+
+
+def _of_partitions(joins: Joins, work: Callable[..., dict[str, Any]]) -> list[Task]:
+    return [
+        Task(f"join[{join.number}], partition {part}", 0, partial(work, joins=joins, join=join, partition=part))
+        for join in joins.joins
+        for part in range(joins.partitions)
+    ]
+
+
 def join_stages(
     context: RunContext, joins: Joins, sources: Sequence[Shard], write_rows: Callable[[int, TaskFiles], dict[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -251,15 +293,10 @@ def join_stages(
     gathered = gather_stage(context, joins)
     rows = [Task(shard.name, 0, partial(write_rows, place)) for place, shard in enumerate(sources)]
     context.stage("join_rows", rows, durable=False)
-    matches = [
-        Task(f"join[{join.number}], partition {part}", 0, partial(match, joins=joins, join=join, partition=part))
-        for join in joins.joins
-        for part in range(joins.partitions)
-    ]
-    receipts = _few_at_once(context).stage("join_match", matches, durable=False)
+    chosen = fetch_stages(context, joins, gathered)
+    _few_at_once(context).stage("join_match", _of_partitions(joins, match), durable=False)
     facts = []
-    for join, own in zip(joins.joins, gathered, strict=True):
-        done = receipts[join.number * joins.partitions : (join.number + 1) * joins.partitions]
+    for join, own, done in zip(joins.joins, gathered, chosen, strict=True):
         counted = [
             *((word, name, own) for word, name in (("rows_read", "features"), (NOBODY, NOBODY), (UNTIMED, UNTIMED))),
             *((word, word, done) for word in ("rows", "matched", "too_old")),
@@ -308,10 +345,45 @@ def _one_form(join: Join, gathered: Sequence[Receipt]) -> None:
             )
 
 
+def choose(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[str, Any]:
+    """Write the keys of the features that a partition's rows get, a batch for each that was gathered."""
+    asked = rows_of(files.run, joins, partition)
+    pieces = _pieces(files.run, joins, join, partition, keys_name)
+    features, entity, time = _timed(joins, join, partition, pieces, asked)
+    places, matched, too_old = reachable(features, entity, time, join.features.max_age_us)
+    chosen = pa.concat_tables([join.keys.empty_table(), *pieces]).take(pa.array(places)).combine_chunks()
+    ends = np.searchsorted(places, np.cumsum([0, *map(len, pieces)])).tolist()
+    with files.arrow_batches(chosen_file(join.number, partition), join.keys) as write:
+        for begin, end in pairwise(ends):
+            write(chosen.slice(begin, end - begin))
+    return {"rows_read": len(time), "rows": len(time), "matched": matched, "too_old": too_old}
+
+
+def fetch(
+    files: TaskFiles, joins: Joins, join: Join, place: int, batches: Mapping[int, int], total: int
+) -> dict[str, Any]:
+    """Write the features of a file that rows get.
+
+    batches: the first row of each batch of its keys, by the number of the batch among all `total` of the table.
+    """
+
+    def wanted() -> Iterator[pa.Table]:
+        for number, first_row in batches.items():
+            paths = [files.run / chosen_file(join.number, part) for part in range(joins.partitions)]
+            keys = pa.concat_tables([table for path in paths for table in read_batches(path, number, total)])
+            rows = keys[ROW].to_numpy().astype(np.int64) + first_row
+            order = np.argsort(rows)
+            keys = keys.drop_columns([ROW]).take(pa.array(order))
+            yield keys.append_column(ROW, pa.array(rows[order]))
+
+    name = features_name(join.number, place)
+    return fetch_features(files, join, join.shards[place], name, wanted(), len(joins.entities), joins.partitions)
+
+
 def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[str, Any]:
     """Write the features of a partition's rows, a batch for each stretch."""
     asked = rows_of(files.run, joins, partition)
-    values, result = features_of_rows(files.run, joins, join, partition, asked)
+    values = features_of_rows(files.run, joins, join, partition, asked)
     numbers = np.concatenate([np.empty(0, np.uint32), *(each[ROW].to_numpy() for each in asked)])
     table = values.add_column(0, ROW, pa.array(numbers)).combine_chunks()
     with files.arrow_batches(matched_file(join.number, partition), table.schema) as write:
@@ -319,7 +391,7 @@ def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[st
         for each in asked:
             write(table.slice(begin, len(each)))
             begin += len(each)
-    return result
+    return {"rows_read": len(table)}
 
 
 def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
@@ -328,41 +400,51 @@ def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
     return [table for path in paths for table in read_batches(path, partition, joins.partitions)]
 
 
-def features_of_rows(
-    run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]
-) -> tuple[pa.Table, dict[str, int]]:
+def features_of_rows(run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]) -> pa.Table:
     """Find the features of rows, in their order: the columns of the output by number, null where there is none."""
-    paths = [run / piece_file(features_name(join.number, place)) for place in range(len(join.shards))]
-    pieces = [table for path in paths for table in read_batches(path, partition, joins.partitions)]
-    first = -(-partition * len(joins.entities) // joins.partitions)  # the least number of the partition
-    entity, row_entity = (_column(tables, ENTITY, np.uint32).astype(np.int64) - first for tables in (pieces, asked))
-    known = None if join.features.known_at is None else _column(pieces, KNOWN, np.int64)
-    features = Timed(entity, _column(pieces, EVENT, np.int64), known)
+    pieces = _pieces(run, joins, join, partition, features_name)
+    features, entity, time = _timed(joins, join, partition, pieces, asked)
     values = pa.concat_tables([join.schema.empty_table(), *pieces]).drop_columns([ENTITY, *join.times])
     values = values.combine_chunks()
 
     def ranked(places: I64) -> I64:
         return ranks(values.take(pa.array(places)))
 
-    time: I64 = _column(asked, TIME, np.int64)
-    found, too_old = latest_known(features, row_entity, time, join.features.max_age_us, ranked)
-    table = values.take(pa.array(found, mask=found < 0))
-    matches = int(np.count_nonzero(found >= 0))
-    return table, {"rows_read": len(time), "rows": len(time), "matched": matches, "too_old": too_old}
+    found, _ = latest_known(features, entity, time, join.features.max_age_us, ranked)
+    return values.take(pa.array(found, mask=found < 0))
 
 
-def _column(tables: Sequence[pa.Table], name: str, kind: type[np.generic]) -> Any:
-    return np.concatenate([np.empty(0, kind), *(each[name].to_numpy() for each in tables)])
+def _pieces(run: Path, joins: Joins, join: Join, partition: int, name: Callable[[int, int], str]) -> list[pa.Table]:
+    """Read what a partition has of the pieces of features of this name."""
+    paths = [run / piece_file(name(join.number, place)) for place in range(len(join.shards))]
+    return [table for path in paths for table in read_batches(path, partition, joins.partitions)]
+
+
+def _timed(
+    joins: Joins, join: Join, partition: int, pieces: Sequence[pa.Table], asked: Sequence[pa.Table]
+) -> tuple[Timed, I64, I64]:
+    """Return features, and of rows their entities and times. Entities count from the first of the partition."""
+    first = -(-partition * len(joins.entities) // joins.partitions)
+    entity, row_entity = (_column(tables, ENTITY) for tables in (pieces, asked))
+    entity -= first
+    row_entity -= first
+    known = None if join.features.known_at is None else _column(pieces, KNOWN)
+    return Timed(entity, _column(pieces, EVENT), known), row_entity, _column(asked, TIME)
+
+
+def _column(tables: Sequence[pa.Table], name: str) -> I64:
+    return np.concatenate([np.empty(0, np.int64), *(each[name].to_numpy() for each in tables)], dtype=np.int64)
 
 
 def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
     """Write the piece of a shard's rows: numbers of their entities, times in UTC, and their own numbers, ascending."""
     with files.arrow_batches(piece_file(rows_name(shard)), ROW_SCHEMA) as write:
-        writer = PieceWriter(write, len(joins.entities), joins.partitions)
+        writer = PieceWriter(write, ROW_SCHEMA, len(joins.entities), joins.partitions)
         for stretch in range(joins.stretches[shard]):
             first = stretch * STRETCH_ROWS
             part = slice(*np.searchsorted(number, (first, first + STRETCH_ROWS)).tolist())
             own: U32 = (number[part] - first).astype(np.uint32)
             columns: list[I64 | U32] = [entity[part].astype(np.uint32), time[part], own]
-            writer.append(pa.table(columns, schema=ROW_SCHEMA))
+            writer.add(pa.table(columns, schema=ROW_SCHEMA))
+            writer.flush()
     return {"rows_read": len(number)}

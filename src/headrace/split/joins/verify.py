@@ -30,8 +30,8 @@ from headrace.split.allocate import EntitySet, Hashes, hash_entities
 from headrace.split.joins.features import files_of
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.pieces import (
-    BATCH_ROWS,
     ENTITY,
+    ROW,
     Join,
     PieceWriter,
     in_utc,
@@ -39,11 +39,12 @@ from headrace.split.joins.pieces import (
     read_batches,
 )
 from headrace.split.joins.stages import (
-    ROW,
+    STRETCH_ROWS,
     TIME,
     Joins,
     digest_of,
     features_of_rows,
+    fetch_stages,
     gather_stage,
     rows_name,
     survey_joins,
@@ -65,13 +66,17 @@ def join_checks(run: FinishedRun, settings: TemporalSplit, workers: int) -> Iter
             )
             gathered = gather_stage(context, joins)
         except (HeadraceError, OSError) as error:
-            names = [_name(number) for number in range(len(said))]
-            yield from (Check(name, f"not proved, as they cannot be read: {error}", kind="unchecked") for name in names)
+            yield from _unread(len(said), error)
             return
         work = [partial(_gather_rows, run, settings, joins, place) for place in range(len(run.splits))]
         tasks = [Task(split, 0, own) for split, own in zip(run.splits, work, strict=True)]
         alone = [receipt.result["problem"] for receipt in context.stage("join_rows", tasks, durable=False)]
-        for join, receipts, own in zip(joins.joins, gathered, said, strict=True):
+        try:
+            chosen = fetch_stages(context, joins, gathered)
+        except (HeadraceError, OSError) as error:
+            yield from _unread(len(said), error)
+            return
+        for join, receipts, choices, own in zip(joins.joins, gathered, chosen, said, strict=True):
             if digest_of(receipts) != own["digest"]:
                 where = settings.join[join.number].source[0]
                 told = f"not proved: {where} is not what it was when the run read it"
@@ -79,14 +84,19 @@ def join_checks(run: FinishedRun, settings: TemporalSplit, workers: int) -> Iter
                 continue
             parts = range(joins.partitions)
             found = context.map([partial(_compare, run, context.run, joins, join, part) for part in parts])
-            problem = next((each for *_, each in found if each is not None), None)
+            problem = next((each for each in found if each is not None), None)
             problem = problem or next((each[join.number] for each in alone if each[join.number] is not None), None)
-            rows, matched = sum(rows for rows, _, _ in found), sum(matched for _, matched, _ in found)
+            rows, matched = (sum(each.result[word] for each in choices) for word in ("rows", "matched"))
             detail = (
                 f"{matched:,} of {rows:,} rows have the latest feature of the source that was known at their time, the "
                 f"others none; no row has a later one"
             )
             yield Check(_name(join.number), detail, problem)
+
+
+def _unread(joins: int, error: Exception) -> Iterator[Check]:
+    for number in range(joins):
+        yield Check(_name(number), f"not proved, as they cannot be read: {error}", kind="unchecked")
 
 
 def _entities(run: FinishedRun, settings: TemporalSplit, context: RunContext) -> Hashes:
@@ -122,10 +132,8 @@ def _gather_rows(
     schema = pa.schema([*_KEYS, *digests])
     columns = list(dict.fromkeys([settings.time, settings.entity, *(field.name for field in joins.fields)]))
     numbers = EntityNumbers(joins.entities, settings.null_values, settings.seed)
-    held: list[pa.Table] = []
-    rows = 0
     with files.arrow_batches(piece_file(rows_name(place)), schema) as write:
-        writer = PieceWriter(write, len(joins.entities), joins.partitions)
+        writer = PieceWriter(write, schema, len(joins.entities), joins.partitions)
         for block, first in enumerate(index.first_row.tolist()):
             table = read(block, columns)
             entity, nobody = numbers.of(table[settings.entity])
@@ -140,30 +148,26 @@ def _gather_rows(
                     problem[number] = f"{where}: it has no entity, and features all the same"
             places = first + np.arange(len(table))
             made = pa.table([entity.astype(np.uint32), time, places, *words], schema=schema)
-            held.append(made.filter(pa.array(there & ~nobody)))
-            rows += len(held[-1])
-            if rows >= BATCH_ROWS:
-                writer.append(pa.concat_tables(held))
-                held, rows = [], 0
-        if held:
-            writer.append(pa.concat_tables(held))
+            writer.add(made.filter(pa.array(there & ~nobody)))
+            if writer.rows >= STRETCH_ROWS:
+                writer.flush()
+        writer.flush()
     return {"problem": [problem.get(number) for number in range(len(joins.joins))]}
 
 
-def _compare(run: FinishedRun, pieces: Path, joins: Joins, join: Join, partition: int) -> tuple[int, int, str | None]:
-    """Match the rows of a partition again; how many there are, how many have a feature, and what is wrong."""
+def _compare(run: FinishedRun, pieces: Path, joins: Joins, join: Join, partition: int) -> str | None:
+    """Match the rows of a partition again, and say what is wrong."""
     asked = [
         (split, table)
         for place, split in enumerate(run.splits)
         for table in read_batches(pieces / piece_file(rows_name(place)), partition, joins.partitions)
     ]
-    values, result = features_of_rows(pieces, joins, join, partition, [table for _, table in asked])
+    values = features_of_rows(pieces, joins, join, partition, [table for _, table in asked])
     digests, begin = row_digests(values), 0
     for split, table in asked:
         wrong = np.flatnonzero(digests[begin : begin + len(table)] != table[str(join.number)].to_numpy())
         if len(wrong):
             where = place_of_row(run, split, table[ROW][int(wrong[0])].as_py())
-            problem = f"{where}: its features are not the latest of join[{join.number}] that were known at its time"
-            return result["rows"], result["matched"], problem
+            return f"{where}: its features are not the latest of join[{join.number}] that were known at its time"
         begin += len(table)
-    return result["rows"], result["matched"], None
+    return None

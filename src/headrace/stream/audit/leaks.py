@@ -2,7 +2,8 @@
 
 A split by time and entity says nothing about content: the same text can stand under two entities, on both sides of the
 cutoff. `find_leaks` reads the splits and reports; it changes nothing. Contents are compared by 64-bit hashes of all
-values of a row, which two different rows share once in 10^19 pairs. Of packed rows each sequence is compared by itself.
+values of a row, which two different rows share once in 10^19 pairs. Of packed rows each sequence is compared by itself,
+of histories all that an entity has.
 """
 
 from __future__ import annotations
@@ -91,11 +92,12 @@ class Telling:
 class LeakReport:
     """Result of `find_leaks`.
 
-    unit: "row" or "sequence". rows: units of each split. content: the columns that were compared. blank: units of each
-    split that hold nothing in them, and are not compared. repeated: units of each split whose content an earlier one of
-    the same split has. shared: for each pair of splits. overlaps: of the benchmarks with the rows, see `Overlap`;
-    items: benchmark items looked for. periods, concurrent: of splits whose rows have a time, see `Period` and
-    `Together`. past_cut: of labels from after their row, see `PastCut`. near: near duplicates, if asked for.
+    unit: "row", "sequence" or "entity", what is compared. rows: units of each split. content: the columns that were
+    compared. blank: units of each split that hold nothing in them, and are not compared. repeated: units of each split
+    whose content an earlier one of the same split has. shared: for each pair of splits. overlaps: of the benchmarks
+    with the rows, see `Overlap`; items: benchmark items looked for. periods, concurrent: of splits whose rows have a
+    time, see `Period` and `Together`. past_cut: of labels from after their row, see `PastCut`. near: near duplicates,
+    if asked for.
     """
 
     unit: str
@@ -112,6 +114,11 @@ class LeakReport:
     past_cut: tuple[PastCut, ...] = ()
     blank: Mapping[str, int] = field(default_factory=dict)
     near: NearDuplicates | None = None
+
+    @property
+    def units(self) -> str:
+        """The plural of the unit."""
+        return {"entity": "entities"}.get(self.unit, f"{self.unit}s")
 
     @property
     def worst(self) -> float:
@@ -166,27 +173,29 @@ def find_leaks(
     features = content_columns(names, {time, entity, label, *roles.get("targets", ())})
     packed = set(_PACKED) <= set(names) and not content
     own = None if content or dataset.manifest is None else registration_of_run(dataset.manifest.recipe).contents
-    alone = _PACKED[:1] if packed else () if own is None else own[1:]
-    compared = tuple(content) or alone or features
+    compared = tuple(content) or (_PACKED[:1] if packed else features)
     _refuse_what_finds_nothing(dataset.schema, compared, near=near is not None and not packed, against=bool(against))
     workers = workers or default_workers()
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
-    digest = partial(_sequence_digests, compared) if packed else row_digests if own is None else load(own[0])
     read = (_PACKED[0], _PACKED[2]) if packed else compared
-    digests = {each.name: split_digests(dataset, each.name, workers, read, digest) for each in splits}
+    first: dict[str, I64] = {}  # row of each unit, where units are several rows
+    if own is None:
+        digest = partial(_sequence_digests, compared) if packed else row_digests
+        digests = {each.name: split_digests(dataset, each.name, workers, read, digest) for each in splits}
+    else:
+        digests = {}
+        for each in splits:
+            compared, first[each.name], digests[each.name] = load(own[0])(dataset, each.name, workers)
     contents = {name: found[found != NOTHING] for name, found in digests.items()}
     dated = {} if time is None else _dated(splits, roles)
     sources = {str(path): read_items(path) for path in find_benchmarks(against)}
     return LeakReport(
-        unit="sequence" if packed else "row",
+        unit="sequence" if packed else "row" if own is None else own[1],
         rows={name: len(found) for name, found in digests.items()},
         content=compared,
         blank={name: len(found) - len(contents[name]) for name, found in digests.items()},
         repeated={name: len(held) - len(np.unique(held)) for name, held in contents.items()},
-        shared=tuple(
-            _shared(first, second, digests[first.name], digests[second.name], packed=packed)
-            for first, second in combinations(splits, 2)
-        ),
+        shared=tuple(_shared(one, other, digests, first, packed=packed) for one, other in combinations(splits, 2)),
         near_ids=None if entity is None else _near_ids(splits, entity),
         telling=() if label is None else _telling(splits, label, features),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
@@ -275,14 +284,22 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
     return pl.Series(pl.from_arrow(blobs)).hash(seed=0).to_numpy()
 
 
-def _shared(earlier: SplitBlocks, later: SplitBlocks, known: U64, found: U64, *, packed: bool) -> Shared:
+def _shared(
+    earlier: SplitBlocks, later: SplitBlocks, digests: Mapping[str, U64], first_row: Mapping[str, I64], *, packed: bool
+) -> Shared:
+    """Compare two splits. first_row: of each unit, where a unit is several rows."""
+    known, found = digests[earlier.name], digests[later.name]
+
+    def place(split: SplitBlocks, unit: int) -> str:
+        return split.place(int(first_row[split.name][unit]) if first_row else unit)
+
     hit = np.flatnonzero(np.isin(found, known) & (found != NOTHING))
     examples = []
     if not packed:
         order = np.argsort(known, kind="stable")
         first = order[np.searchsorted(known[order], found[hit[:_EXAMPLES]])]
         pairs = zip(first.tolist(), hit[:_EXAMPLES].tolist(), strict=True)
-        examples = [(earlier.place(a), later.place(b)) for a, b in pairs]
+        examples = [(place(earlier, a), place(later, b)) for a, b in pairs]
     return Shared(
         earlier=earlier.name,
         split=later.name,

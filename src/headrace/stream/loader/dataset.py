@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
-from headrace.dataset.entities import EntityIndex, entity_column, entity_index
+from headrace.dataset.entities import EntityIndex, entity_column, entity_index, indexed_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
 from headrace.dataset.folds import Fold
 from headrace.dataset.html import table_html
@@ -217,10 +217,11 @@ class Dataset(IndexedDataset):
     ) -> EntityIndex:
         """Return which rows each entity has, from one pass over its column that is kept in the cache.
 
-        column: whose values name entities; None: as the run's settings say. on_progress: hears (blocks read, blocks).
+        column: whose values name entities; None: as the run's settings say, or in bins that say it the rows that their
+        sequences are of, as SOURCE:ROW. on_progress: hears (blocks read, blocks).
         Raises `SettingsError` where nothing names the entities of rows, and what reading raises.
         """
-        return entity_index(self, entity_column(self, column), cache_dir=self._cache_dir, on_progress=on_progress)
+        return entity_index(self, indexed_column(self, column), cache_dir=self._cache_dir, on_progress=on_progress)
 
     def _contents_if_any(self) -> str | None:
         """Return `contents`; None where there is no such word, and rows are counted each time."""
@@ -303,7 +304,8 @@ def open_dataset(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Dataset:
     """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
-    TSV, JSON lines, or a table of another library (see `headrace.dataset.tables`), which is written into the cache.
+    TSV, JSON lines, a dataset of the hub (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`), or a table
+    of another library (see `headrace.dataset.tables`), which is written into the cache.
 
     Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.

@@ -1,0 +1,54 @@
+"""Views: directories in the cache that show files of another system where they lie, as one version of a source.
+
+`CACHE/KIND/OWNER--NAME/KEY/NAME/KEY/…` holds links to the files, and beside them a record of the splits and of each
+file as it was when it was checked (see `formats.saved`). KEY is the version, 40 hexadecimal digits such as a commit. It
+is a part of every file's name, so it is part of what is made of the names: fingerprints, run ids, what ranks compare.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.digest import canonical_json
+from headrace.formats.saved import VIEW
+from headrace.storage import local
+
+
+def is_whole(view: Path) -> bool:
+    """Tell whether a view is there, and its files are those that were checked."""
+    try:
+        checked = json.loads((view / VIEW).read_bytes())["checked"]
+        return all(_stamp(view / name) == stamp for name, stamp in checked.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def write_view(view: Path, address: str, splits: Mapping[str, Mapping[str, Path]]) -> None:
+    """Write a view in one step, in the place of an older one. splits: name below KEY → file, of each split."""
+    key = view.parent.name
+    files = {f"{key}/{name}": path.absolute() for own in splits.values() for name, path in own.items()}
+    record = {
+        "address": address,
+        "splits": {split: [f"{key}/{name}" for name in own] for split, own in splits.items()},
+        "checked": {name: _stamp(path) for name, path in files.items()},
+    }
+    local.make_directory(view.parent)
+    made = local.temporary_for(view)
+    try:
+        with local.storing(view):
+            for name, path in files.items():
+                (made / name).parent.mkdir(parents=True, exist_ok=True)
+                (made / name).symlink_to(path)
+            (made / VIEW).write_bytes(canonical_json(record))
+            shutil.rmtree(view, ignore_errors=True)
+            made.rename(view)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _stamp(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]

@@ -1,0 +1,176 @@
+"""What a run of series does to each entity, as functions of tables: to look at, to test, and to use elsewhere.
+
+    settings = headrace.Series(source="gauges", target="flow", features=["rain"], entity="gauge")
+    rows = headrace.frames.clean(table, settings)                # on its steps, gaps filled
+    parts = headrace.frames.split(table, settings)               # the same rows by split
+    windows = headrace.frames.windows_of_frame(parts["train"], settings, input_length=365, output_length=7)
+
+They run the code that the run does, on the rows of all entities in a polars, pandas or Arrow table, and give the same
+kind of table back. Nothing is scaled, read from `source` or written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from headrace.arrays import F32
+from headrace.errors import InputError
+from headrace.formats.dates import MISSING
+from headrace.formats.text_columns import as_text
+from headrace.series.arrays.axis import coarsest, infer, place, usual
+from headrace.series.clean import Cleaned
+from headrace.series.clean import clean as clean_entity
+from headrace.series.config import Series
+from headrace.series.observed import Observed
+from headrace.series.pipelines.unified import as_polars, check_column
+from headrace.series.source_settings import FILE_NAME
+from headrace.series.sources import parse
+from headrace.series.store import calendar_rows
+from headrace.series.times import timed
+from headrace.series.windows.store import USUAL, Columns, Entities, Matrices, SeriesStore
+from headrace.series.windows.windows import WindowOptions, Windows, check_some, windows_of
+
+__all__ = ["clean", "split", "windows_of_frame"]
+
+
+def clean(frame: Any, settings: Series) -> Any:
+    """Put the rows of each entity on its steps, trim them and fill short gaps: a row for each step, null where missing.
+
+    Columns: entity, time, target, features by name, calendar, masks. Raises `InputError` with the name of an entity
+    that does not pass, and the reason.
+    """
+    observed, settings = _observed(frame, settings)
+    return _like(frame, [_table(settings, *each) for each in _cleaned(observed, settings)])
+
+
+def split(frame: Any, settings: Series) -> dict[str, Any]:
+    """Clean and cut the rows of each entity: a table for each split, or cell of folds. Raises as `clean`."""
+    observed, settings = _observed(frame, settings)
+    parts: dict[str, list[pl.DataFrame]] = {name: [] for name in settings.division.parts.splits}
+    for entity, cleaned in _cleaned(observed, settings):
+        table = _table(settings, entity, cleaned)
+        borders = [0, *cleaned.cut.edges, len(table)]
+        for name, (start, stop) in settings.division.parts.named(borders):
+            if name is not None:
+                parts[name].append(table[start:stop])
+    return {name: _like(frame, tables) for name, tables in parts.items()}
+
+
+def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
+    """Find the windows of a table's rows, which may be scaled, as `headrace.windows.open_windows` finds those of a run.
+
+    options: see `WindowOptions`. Steps without a row are missing; nothing is filled or cut. Raises `InputError` for
+    times that come twice or lie between two steps, and where there is no window.
+    """
+    observed, settings = _observed(frame, settings)
+    matrices, entities = [], []
+    for entity, rows in observed.items():
+        placed = place(rows.times, settings.step)
+        if len(placed.off_grid) or (np.diff(placed.positions) == 0).any():
+            raise InputError(
+                f"entity {entity!r}: has times that come twice or lie between steps of {settings.step.word}; clean the "
+                "table first"
+            )
+        matrix = np.full((placed.axis.rows, len(settings.columns())), np.nan, np.float32)
+        matrix[placed.positions] = rows.values[placed.rows]
+        matrices.append(np.hstack([matrix, calendar_rows(settings, placed.axis)]))
+        entities.append((entity, placed.axis))
+    names = [*settings.columns(), *settings.calendar_columns()]
+    columns = Columns(
+        settings.targets, tuple(names[len(settings.targets) :]), (), settings.step, tuple(settings.future_names())
+    )
+    found = windows_of(_Rows(columns, entities, matrices), "all", WindowOptions(**options))
+    check_some(found)
+    return found
+
+
+class _Rows(SeriesStore):
+    """The rows of a table, in memory."""
+
+    def __init__(self, columns: Columns, entities: list[Any], matrices: list[F32]) -> None:
+        rows = np.array([len(each) for each in matrices], np.int64)
+        nothing = np.zeros(len(rows), np.int64)
+        self.root, self.run_id, self.folds = Path("the table"), "", 0
+        self.columns = columns
+        self.entities = Entities(
+            names=pa.array([name for name, _ in entities], pa.large_string()),
+            first_row=np.cumsum(rows) - rows,
+            rows=rows,
+            val_row=rows,
+            test_row=rows,
+            first_time=np.array([axis.first for _, axis in entities], np.int64),
+            from_end=np.array([axis.anchor == "end" for _, axis in entities], np.bool_),
+            static_row=nothing - 1,
+            borders=np.column_stack([nothing, rows, rows, rows]),
+            ranges=USUAL,
+        )
+        self.static_names, self.static = (), np.empty((0, 0), np.float32)
+        self.__setstate__({})
+        self._matrices = Matrices([np.concatenate(matrices)])
+
+
+def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
+    """The rows of each entity, in the order of names, and the settings with their frequency."""
+    table = as_polars(frame)
+    key = settings.entity if settings.entity != FILE_NAME else settings.entity_column
+    alone = settings.entity == FILE_NAME and key not in table.columns
+    for name in (settings.time, *settings.columns(), *([] if alone else [key])):
+        check_column(table, name)
+    rows = table.to_arrow()
+    times, values, bad = parse(settings, settings.columns(), rows, 0, "the table")
+    if bad:
+        raise InputError(f"the table: {bad[min(bad)]}")
+    names = pl.Series([""] * len(table) if alone else as_text(rows[key], (), key), dtype=pl.String)
+    if names.null_count():
+        raise InputError(f"column {key!r}: {names.null_count():,} rows have no entity; name them")
+    codes = names.rank("dense").to_numpy().astype(np.int64) - 1
+    order = np.argsort(codes, kind="stable")
+    found: dict[str, Observed] = {}
+    for name, own in zip(names.unique().sort(), np.split(order, np.cumsum(np.bincount(codes))[:-1]), strict=True):
+        unread = int((times[own] == MISSING).sum())
+        told = f"{unread:,} rows have no {settings.time} that can be read; correct it, or give bad_rows='drop'"
+        found[name] = Observed(times[own], values[own], told if unread else None)
+    if settings.frequency in ("infer", "coarsest"):
+        steps = (infer(each.times[each.times != MISSING]) for each in found.values())
+        words = Counter(each.word for each in steps if each is not None)
+        if not words:
+            raise InputError("no entity of the table has three times; give frequency, e.g. '1d'")
+        word = usual(words) if settings.frequency == "infer" else coarsest(words)
+        settings = settings.model_copy(update={"frequency": word})
+    return found, settings
+
+
+def _cleaned(observed: dict[str, Observed], settings: Series) -> Iterator[tuple[str, Cleaned]]:
+    for entity, rows in observed.items():
+        try:
+            yield entity, clean_entity(settings, timed(settings, rows), entity)
+        except InputError as error:
+            raise InputError(f"entity {entity!r}: {error}") from error
+
+
+def _table(settings: Series, entity: str, cleaned: Cleaned) -> pl.DataFrame:
+    times = pl.Series(cleaned.axis.times()).cast(pl.Datetime("us"))
+    calendar = calendar_rows(settings, cleaned.axis)
+    masks = len(settings.mask_columns())
+    columns = {
+        **dict(zip(settings.columns(), cleaned.values.T, strict=True)),
+        **dict(zip(settings.calendar_columns(), calendar.T, strict=True)),
+        **dict(zip(settings.mask_columns(), cleaned.filled.T[len(cleaned.filled.T) - masks :], strict=True)),
+    }
+    own = [pl.Series(name, np.ascontiguousarray(values), nan_to_null=True) for name, values in columns.items()]
+    return pl.DataFrame([pl.Series(settings.entity_column, [entity] * len(times)), times.alias(settings.time), *own])
+
+
+def _like(frame: Any, tables: list[pl.DataFrame]) -> Any:
+    """The rows of all tables as the kind of table that was given."""
+    whole = pl.concat(tables) if tables else pl.DataFrame()
+    if isinstance(frame, pl.DataFrame):
+        return whole
+    return whole.to_pandas() if hasattr(frame, "itertuples") else whole.to_arrow()

@@ -1,0 +1,262 @@
+"""Dictionaries of the texts of a run: those of entities, of peers and of each column of categories.
+
+A text is hashed where it is read, with a key of the seed; pieces and sorting know hashes of 64 bits. Each shard leaves
+its distinct texts in sorted batches. They are merged by ranges of texts, each of which fits in memory, to one sorted
+Arrow file in the run. The code of a text is its place there, and a table of the hashes, by ranges of hashes, says which
+code a hash has. O(memory limit) of memory, however many texts there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64, U32, U64
+from headrace.digest import derive_key, hash_texts
+from headrace.errors import CorruptShard, InputError
+from headrace.formats.write import HashingFile
+from headrace.histories.codec.addresses import Addresses, as_numbers, of_numbers, of_words
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.storage.local import storing
+
+MOST_TEXTS = (1 << 32) - 1
+SCHEMA = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
+_BATCH = 1 << 20  # texts that a shard holds before it sorts them
+_TEXT_BYTES = 512  # what a text costs in memory while it is merged
+_EVERY = 256
+_NUMBERED = np.dtype([("hash", "<u8"), ("code", "<u4"), ("zero", "u1", 4)])
+
+
+def hash_ids(texts: pa.Array | pa.ChunkedArray, seed: int) -> U64:
+    """Hash texts without nulls; never 0: uint64 [N]."""
+    high, _ = hash_texts(derive_key(seed, "histories.text"), texts)
+    high[high == 0] = 1
+    return high
+
+
+def hashed_addresses(hashes: U64) -> Addresses:
+    """Make what stands for texts until they have codes: their hashes, as IPv6 addresses begin."""
+    words = np.column_stack([hashes, np.zeros(len(hashes), np.uint64)])
+    return of_words(np.full(len(hashes), 6, np.uint8), words)
+
+
+def dictionary_file(role: str) -> str:
+    """Give the path of a dictionary, relative to the run."""
+    return f"dictionaries/{role}.arrow"
+
+
+def texts_file(role: str, shard: int) -> str:
+    """Give the path of the texts of a shard, relative to the run."""
+    return f"{STAGE_DIRECTORY}/texts-{role}-{shard:05d}.arrow"
+
+
+def _codes_file(role: str) -> str:
+    return f"{STAGE_DIRECTORY}/codes-{role}.bin"
+
+
+class ShardTexts:
+    """The texts of one source shard, which become files of sorted batches. Enter it to write them."""
+
+    def __init__(self, files: TaskFiles, roles: Sequence[str], shard: int) -> None:
+        self._files, self._shard, self._stack = files, shard, ExitStack()
+        self._held: dict[str, list[pa.Array]] = {role: [] for role in roles}
+        self._write: dict[str, Callable[[pa.Table], None]] = {}
+
+    def __enter__(self) -> Self:
+        for role in self._held:
+            opened = self._files.arrow_batches(texts_file(role, self._shard), SCHEMA)
+            self._write[role] = self._stack.enter_context(opened)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if kind is None:
+            for role in self._held:
+                self._sort(role)
+        self._stack.__exit__(kind, error, where)
+
+    def add(self, texts: Mapping[str, pa.Array]) -> None:
+        """Take texts by dictionary, some of them again."""
+        for role, found in texts.items():
+            self._held[role].append(found)
+            if sum(map(len, self._held[role])) >= _BATCH:
+                self._sort(role)
+
+    def _sort(self, role: str) -> None:
+        if self._held[role]:
+            self._write[role](_as_table(_distinct(self._held[role])))
+            self._held[role] = []
+
+
+def _distinct(parts: Sequence[pa.Array | pl.Series]) -> pl.Series:
+    """Sort the distinct texts of some arrays."""
+    return pl.concat([pl.Series("text", each, dtype=pl.String) for each in parts]).unique().sort()
+
+
+def _as_table(texts: pl.Series) -> pa.Table:
+    return pa.table({"text": texts.to_arrow().cast(pa.large_string())}, schema=SCHEMA)
+
+
+def merge_texts(files: TaskFiles, role: str, column: str, shards: int, seed: int, memory_limit: int) -> dict[str, Any]:
+    """Write one dictionary, and the codes of its hashes. Raises `InputError` for more texts than codes."""
+    batches = [
+        batch["text"] for shard in range(shards) for batch in _mapped(files.run / texts_file(role, shard)) if len(batch)
+    ]
+    most = max(1, memory_limit // _TEXT_BYTES)
+    parts = -(-sum(map(len, batches)) // most) or 1
+    scattered = [files.temporary(f"{STAGE_DIRECTORY}/codes-{role}-{part:05d}") for part in range(parts)]
+    target = dictionary_file(role)
+    temporary = files.temporary(target)
+    count = 0
+    for path in scattered:
+        with storing(path):
+            path.touch()
+    with HashingFile(temporary) as file:
+        with pa.ipc.new_file(file, SCHEMA) as writer:
+            for texts in _merged(batches, most):
+                if count + len(texts) > MOST_TEXTS:
+                    raise InputError(
+                        f"column {column!r} has more than {MOST_TEXTS:,} distinct texts, which have no codes"
+                    )
+                table = _as_table(texts)
+                with storing(temporary):
+                    writer.write_table(table.combine_chunks())
+                _scatter(hash_ids(table["text"], seed), count, scattered)
+                count += len(texts)
+        written = file.holding(count)
+    files.finished(temporary, target, written)
+    _gather_codes(files, role, column, scattered)
+    return {"rows_read": count, "digest": written.digest}
+
+
+def _merged(batches: Sequence[pa.Array], most: int) -> Iterator[pl.Series]:
+    """Yield all distinct texts in order, about `most` at a time; batches: sorted, each text once."""
+    if not batches:
+        return
+    some = [pl.Series("text", each.take(pa.array(np.arange(0, len(each), _EVERY)))) for each in batches]
+    borders = pl.concat(some).sort().gather_every(max(1, most // _EVERY)).unique().sort()[1:]
+    cuts = [[0, *pl.Series("text", each).search_sorted(borders).to_list(), len(each)] for each in batches]
+    for number in range(len(borders) + 1):
+        parts = [each[cut[number] : cut[number + 1]] for each, cut in zip(batches, cuts, strict=True)]
+        texts = _distinct(parts)
+        if len(texts):
+            yield texts
+
+
+def _scatter(hashes: U64, first: int, paths: Sequence[Path]) -> None:
+    """Append hashes and their codes to files by equal ranges of hashes."""
+    records = np.zeros(len(hashes), _NUMBERED)
+    records["hash"], records["code"] = hashes, np.arange(first, first + len(hashes))
+    part = (hashes >> np.uint64(32)) * np.uint64(len(paths)) >> np.uint64(32)
+    for number, path in enumerate(paths):
+        with storing(path), path.open("ab") as file:
+            file.write(records[part == number].tobytes())
+
+
+def _gather_codes(files: TaskFiles, role: str, column: str, paths: Sequence[Path]) -> None:
+    """Write all hashes in order, and their codes in the same order behind them."""
+    temporary = files.temporary(_codes_file(role))
+    with HashingFile(temporary) as file:
+        for name in ("hash", "code"):
+            for path in paths:
+                records = np.fromfile(path, _NUMBERED)
+                records = records[np.argsort(records["hash"], kind="stable")]
+                if (records["hash"][1:] == records["hash"][:-1]).any():
+                    raise InputError(f"two texts of column {column!r} have one hash of 64 bits; give another seed")
+                file.write(np.ascontiguousarray(records[name]).tobytes())
+        written = file.holding(0)
+    for path in paths:
+        path.unlink()
+    files.finished(temporary, _codes_file(role), written)
+
+
+def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The codes of the texts of a run that is being made, by their hashes. Mapped."""
+
+    run: Path
+    role: str
+
+    @cached_property
+    def _table(self) -> tuple[U64, U32]:
+        path = self.run / _codes_file(self.role)
+        data = np.memmap(path, np.uint8, "r").view(np.ndarray) if path.stat().st_size else np.zeros(0, np.uint8)
+        count = len(data) // 12
+        return data[: 8 * count].view("<u8"), data[8 * count :].view("<u4")
+
+    def of(self, hashes: U64) -> I64:
+        """Find the codes of hashes. Raises `CorruptShard` for one that has none."""
+        known, codes = self._table
+        place = np.searchsorted(known, hashes)
+        if len(hashes) and (not len(known) or (known[np.minimum(place, len(known) - 1)] != hashes).any()):
+            raise CorruptShard(f"{self.run}: a text has no code; remove the run's directory and prepare it again")
+        return codes[place].astype(np.int64)
+
+    def addresses(self, hashed: Addresses) -> Addresses:
+        """Give entities or peers by their codes instead of their hashes."""
+        return of_numbers(self.of(hashed.words()[:, 0]))
+
+    @property
+    def count(self) -> int:
+        """Count the texts."""
+        return len(self._table[0])
+
+
+class Dictionary:
+    """A dictionary of a finished run. Raises `CorruptShard` where it cannot be read."""
+
+    texts: pa.ChunkedArray
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.texts = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["text"]
+        except (OSError, pa.ArrowException, KeyError) as error:
+            raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def is_sorted(self) -> bool:
+        """Tell if every text is above the one before."""
+        before: Any = None
+        for chunk in self.texts.chunks:
+            if not len(chunk):
+                continue
+            if before is not None and not chunk[0].as_py() > before:
+                return False
+            if not pc.all(pc.less(chunk[:-1], chunk[1:]), min_count=0).as_py():
+                return False
+            before = chunk[-1].as_py()
+        return True
+
+    def hashes(self, seed: int) -> U64:
+        """Hash all texts: uint64 [N]."""
+        parts = [hash_ids(chunk, seed) for chunk in self.texts.chunks if len(chunk)]
+        return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+    def names(self, addresses: Addresses) -> pa.Array:
+        """Give the texts of entities or peers; a code that is not in the dictionary gives null."""
+        return self.take(as_numbers(addresses))
+
+    def take(self, codes: I64) -> pa.Array:
+        """Give the texts of codes; null for those that are not in the dictionary."""
+        known = (codes >= 0) & (codes < len(self))
+        found = self.texts.take(pa.array(codes, mask=~known)).combine_chunks()
+        return (pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found).cast(pa.string())

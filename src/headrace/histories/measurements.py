@@ -1,0 +1,139 @@
+"""Read the measurements of prepared histories back as Arrow batches, with the columns that the settings name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.arrays import I64
+from headrace.dataset.indexed import ALIASES
+from headrace.dataset.open import find_run
+from headrace.errors import CorruptShard, InputError
+from headrace.histories.codec.addresses import KINDS, Addresses, as_numbers, render
+from headrace.histories.codec.latencies import FAILED, decode_latencies
+from headrace.histories.codec.rows import Decoded, damaged, decode_together
+from headrace.histories.codec.values import is_missing
+from headrace.histories.dictionary import Dictionary, dictionary_file
+from headrace.histories.shard_file import read_pieces
+from headrace.storage.places import place_of
+
+ROWS = "rows.parquet"
+_US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
+_TEXTS = pa.dictionary(pa.int32(), pa.string())
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a run: its settings, and its dictionaries by column."""
+
+    config: Mapping[str, Any]
+    dictionaries: Mapping[str, Dictionary]
+
+    def batch(self, found: Decoded) -> pa.RecordBatch:
+        """Lay out the measurements of some rows, in their order."""
+        config, n = self.config, found.n
+        own = np.repeat(np.arange(len(n)), n)
+        entities = Addresses(found.head["entity_family"].copy(), np.ascontiguousarray(found.head["entity"]))
+        columns: dict[str, pa.Array] = {config["entity"]: self._texts("entity", entities).take(pa.array(own))}
+        seconds = found.head["first_time"].astype(np.int64)[own] + found.seconds
+        columns[config["time"]] = pa.array(seconds).cast(pa.timestamp("s", "UTC"))
+        if config["peer"] is not None:
+            peers = found.peers4 + found.peers6
+            place = (np.cumsum(peers) - peers)[own] + (0 if found.index is None else found.index)
+            columns[config["peer"]] = self._texts("peer", found.peers).take(pa.array(place))
+        if config["value"] is not None:
+            told = decode_latencies(found.codes) / _US_PER[config["value_unit"]]
+            columns[config["value"]] = pa.array(told, mask=found.codes == FAILED)
+        for name, values in zip(config.get("values", {}), found.values, strict=True):
+            columns[name] = self._values(name, values)
+        columns.setdefault("part", pa.array(found.head["part"].astype(np.int32)[own]))
+        return pa.record_batch(columns)
+
+    def _texts(self, role: str, addresses: Addresses) -> pa.DictionaryArray:
+        """Give what addresses are as texts, each once."""
+        kind = self.config[f"{role}_kind"]
+        if kind == "text":
+            codes, place = np.unique(as_numbers(addresses), return_inverse=True)
+            texts = self.dictionaries[self.config[role]].take(codes)
+            return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int32)), texts)
+        return render(addresses, kind).dictionary_encode().cast(_TEXTS)
+
+    def _values(self, name: str, values: np.ndarray[Any, Any]) -> pa.Array:
+        missing = is_missing(values)
+        if name not in self.dictionaries:
+            return pa.array(values, mask=missing)
+        codes, place = np.unique(values[~missing].astype(np.int64), return_inverse=True)
+        index = np.zeros(len(values), np.int32)
+        index[~missing] = place
+        return pa.DictionaryArray.from_arrays(pa.array(index, mask=missing), self.dictionaries[name].take(codes - 1))
+
+
+def read_measurements(path: str | Path, split: str = "train", *, run: str | None = None) -> Iterator[pa.RecordBatch]:
+    """Read the measurements of a split, entity by entity and in order of time, in batches of about 2 MiB of rows.
+
+    The columns have the names that the settings give them: the entity, the time (whole seconds, UTC), the peer, the
+    value in its unit (null where it failed), and the value columns; texts and categories are dictionary-encoded. `part`
+    counts the rows of an entity. run: a run_id, to choose another. O(a batch, or the largest row) of memory.
+    Raises `InputError` where there are no histories, `CorruptShard` for damaged rows.
+    """
+    root, manifest = find_run(path, run)
+    if "rows_digest" not in manifest.facts:
+        raise InputError(f"{root}: was made by {manifest.recipe!r} and holds no histories")
+    name = split if split in manifest.splits else ALIASES.get(split, split)
+    if name not in manifest.splits:
+        raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
+    return _read_split(root, name)
+
+
+def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
+    columns = columns_of_run(root)
+    assert columns is not None
+    with place_of(root / ROWS).local_copy() as here:
+        rows = pq.read_table(here, columns=["shard", "split"], filters=[("split", "=", split)])
+    for shard in sorted(set(rows["shard"].to_pylist())):
+        with place_of(root / shard).local_copy() as here:
+            yield from read_shard(here, columns, str(root / shard))
+
+
+def columns_of_run(root: Path) -> Columns | None:
+    """Read what a run says of its columns; None where there is no run."""
+    path = root / "config.json"
+    if not path.exists():
+        return None
+    config = json.loads(path.read_bytes())
+    values = config.get("values", {})
+    roles = {role: config[role] for role in ("entity", "peer") if config[f"{role}_kind"] == "text"}
+    roles |= {f"value-{place:02d}": name for place, name in enumerate(values) if values[name] == "category"}
+    dictionaries = {}
+    for role, column in roles.items():
+        with place_of(root / dictionary_file(role)).local_copy() as here:
+            dictionaries[column] = Dictionary(here)
+    return Columns(config, dictionaries)
+
+
+def read_shard(path: Path, columns: Columns, name: str) -> Iterator[pa.RecordBatch]:
+    """Read the measurements of a shard, some rows at a time. name: of the shard, for errors."""
+    before = 0
+    for piece in read_pieces(path):
+        found = decode_together(piece.data, piece.sizes)
+        if len(found.n):
+            _check(found, columns, f"{name}: row {before + 1}")
+            yield columns.batch(found)
+        before += len(found.n)
+        if found.damage is not None:
+            raise CorruptShard(damaged(f"{name}: row {before + 1}", found.damage))
+
+
+def _check(found: Decoded, columns: Columns, where: str) -> None:
+    """Raise `CorruptShard` for rows with other columns than the run has."""
+    kinds: I64 = np.array([KINDS.index(columns.config[f"{role}_kind"]) for role in ("entity", "peer")])
+    held = np.column_stack([found.head["entity_kind"], found.head["peer_kind"]])
+    if (held != kinds).any() or len(found.values) != len(columns.config.get("values", {})):
+        raise CorruptShard(f"{where}: has other columns than the settings of the run say")

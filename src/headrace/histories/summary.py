@@ -1,0 +1,35 @@
+"""Print a run of histories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.cli.tables import Detail, print_manifest
+from headrace.dataset.manifest import Manifest
+from headrace.printable import printable
+
+_FAILED = {"missing": "have no value", "negative": "are below 0", "zero": "are 0"}
+
+
+def print_histories(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
+    """Print a run, and the measurements that failed: how many, why, where the first is and what values they had."""
+    print_manifest(console, manifest, run, detail)
+    failed = manifest.facts.get("failed_by", {})
+    if not failed:
+        return
+    reasons = []
+    for word, each in failed.items():
+        values = f", such as {', '.join(f'{value:g}' for value in each['values'])}" if each["values"] else ""
+        reasons.append(f"{each['rows']:,} {_FAILED[word]}{values}, first in {printable(each['first'])}")
+    of, total = sum(manifest.facts["source_rows"].values()), manifest.facts["failed"]
+    text = f"{total:,} of {of:,} measurements are kept as failed: {'; '.join(reasons)}"
+    console.print(
+        Text(
+            f"{text}. To change this, give --missing, "
+            "--negative or --zero; a column that is no latency goes into --values.",
+            style="yellow",
+        )
+    )

@@ -1,0 +1,125 @@
+"""The settings that every recipe over chats has: what is read, what is left out, and which split a row is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
+from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
+from headrace.run.settings import RecipeSettings
+from headrace.settings import Duplicates, Names
+from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
+
+_rows = partial(Field, json_schema_extra=ROWS)
+_splits = partial(Field, json_schema_extra={"panel": "Splits"})
+
+
+class ChatRecipe(RecipeSettings, ChatSettings):
+    """Rows of chats from a blend of datasets, split by what they ask."""
+
+    blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
+        description="What to prepare: a blend file, a path to data, or the same as values."
+    )
+    seed: int = _splits(42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing.")
+    train_ratio: float = _splits(
+        0.98, ge=0, le=1, description="Share of units that train, exactly. Not for blends per split."
+    )
+    val_ratio: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        json_schema_extra={"panel": "Splits", "former": ["valid_ratio"]},
+        description="Share of units that validate.",
+    )
+    test_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that test.")
+    entity: str | None = Field(
+        None,
+        min_length=1,
+        json_schema_extra={"panel": "Splits", "former": ["split_key"]},
+        description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
+        "its own.",
+    )
+    duplicates: Duplicates | None = _splits(
+        None,
+        description="Rows with the same user turns (case and white space aside) or a same sequence; group: in one "
+        "split; drop: in one split, and the later copies of a whole row go; count: reported; allow: not looked for. "
+        "Unless given group, or count where the blend gives the splits.",
+    )
+    content: Names = _splits((), description="Columns to compare in place of user turns.")
+    exclude: Exclude = ()
+    exclude_ngram: ExcludeWords = 13
+    sample: int | None = _rows(
+        None, ge=1, description="At most this many rows of each dataset, chosen by seed; all unless given."
+    )
+    max_bad_share: float = _rows(
+        0.01, ge=0, le=1, description="More rejected rows than this share of all fail the run."
+    )
+    num_shards: int | None = Field(
+        None,
+        ge=1,
+        le=99_999,
+        json_schema_extra={"panel": "Output"},
+        description="Tasks and shards of each dataset; by size unless given.",
+    )
+
+    @model_validator(mode="after")
+    def _ratios_add_up(self) -> ChatRecipe:
+        total = self.train_ratio + self.val_ratio + self.test_ratio
+        if abs(total - 1) > 1e-9:
+            raise ValueError(
+                f"train_ratio, val_ratio and test_ratio are {self.train_ratio}, {self.val_ratio} and "
+                f"{self.test_ratio}, together {total:g}; make them add up to 1"
+            )
+        if self.train_ratio == 0 and self.blend.datasets:
+            raise ValueError("train_ratio is 0; leave something to train on")
+        return self
+
+    @property
+    def several_sources(self) -> bool:
+        """Tell whether a split may hold rows of more than one dataset."""
+        return any(sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups())
+
+    @property
+    def duplicates_are(self) -> Duplicates:
+        """The rule for rows with the same content: the setting, or a default that depends on who gives the splits."""
+        return self.duplicates or ("group" if self.blend.datasets else "count")
+
+    @property
+    def ratios(self) -> Mapping[Split, float]:
+        """The ratio of every split."""
+        return dict(zip(SPLITS, (self.train_ratio, self.val_ratio, self.test_ratio), strict=True))
+
+    @property
+    def asked_splits(self) -> list[Split]:
+        """The splits that the output has."""
+        if self.blend.datasets:
+            return [split for split in SPLITS if self.ratios[split] > 0]
+        return [split for split in SPLITS if getattr(self.blend, split)]
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """List the files of all datasets, each name after its split (of blends per split) and dataset."""
+        pairs = [pair for each in self.blend.find_files() for pair in zip(each.paths, each.names, strict=True)]
+        return sorted(pairs, key=lambda pair: pair[1])
+
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns of all datasets, as given."""
+        return [place for _, sources in self.blend.groups() for each in sources for place in each.path]
+
+    def identity_settings(self) -> dict[str, Any]:
+        """List the settings that can change a byte of output; tokenizer, template and benchmarks by digest, no paths.
+
+        A tokenizer of the hub is there by its name and commit too.
+        """
+        settings = self.identity_without(
+            "tokenizer", "chat_template", "tokenizer_backend", "max_bad_share", "exclude", "exclude_ngram"
+        )
+        for sources in settings["blend"].values():
+            for source in sources:
+                del source["path"]
+        named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
+        return {**settings, **named, **exclusion_identity(self), "encoder": fingerprint_of(self)}

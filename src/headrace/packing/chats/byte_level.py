@@ -1,0 +1,282 @@
+"""Byte-level BPE, word by word: ids without offsets, and where tokens begin in bytes.
+
+Most tokenizers of chat models cut a text at their added tokens, cut what is between into words by a pattern, and merge
+the bytes of each word. Words repeat, so their ids are kept: of a text only the pattern is left to do. The tokenizer's
+own model merges a new word. A token stands for as many bytes as its name has characters, so masks need no offsets.
+
+Ids are those of `tokenizers`, exactly. The pattern is translated for Python's `re`, with the characters of each class
+spelled out. Only characters whose class has been the same since Unicode 3.2 count as known. Parts of texts with other
+characters, and parts that normalising would change, are encoded by `tokenizers`, and so is everything where the
+tokenizer has a form that is not listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unicodedata import category, is_normalized, ucd_3_2_0
+
+import numpy as np
+
+from headrace.arrays import I32, I64
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""What `ByteLevel` cuts texts with where it is asked to."""
+
+_MOST_WORDS = 1 << 18
+_LONG_WORD = 64  # characters; longer words hardly come again
+_MOST_KEPT = 4 << 20  # characters of parts that may come again, as system prompts do
+_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_FOLDED = frozenset("\u017f\u212a")  # which a pattern that ignores case takes for s and k
+_NO_CHARACTER = "\uffff"
+_CLASS = re.compile(r"\\p\{(\w\w?)\}|\\([sdrnt])|(\\[^\w])|([^\\])", re.DOTALL)
+_PROBES = ("a", "B", "7", " ", "\n", "\r", "'", ".", "é", "\u3000", "'s", "\t")
+
+
+def _alphabet() -> dict[int, str]:
+    """The character that stands for each byte in the names of tokens."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + place) for place, byte in enumerate(others)}}
+
+
+class Ids(NamedTuple):
+    """Ids of texts end to end, and how many each has; compared, instead: texts of a library's, see `backends`."""
+
+    ids: I32
+    counts: I64
+    compared: int = 0
+    instead: int = 0
+
+
+class ByteLevel:
+    """One byte-level BPE tokenizer. lengths: bytes of each token; pattern: what cuts words; nfc: whether it normalises.
+
+    added: ids of added tokens by their text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, lengths: I64, pattern: str | None, added: Mapping[str, int], *, nfc: bool):
+        self.tokenizer, self.lengths, self.pattern, self.added, self.nfc = tokenizer, lengths, pattern, added, nfc
+
+    def changes(self, text: str) -> bool:
+        """Tell whether normalising changes a text, so that its tokens are not those of its own bytes."""
+        return self.nfc and not text.isascii() and not is_normalized("NFC", text)
+
+
+def byte_level_of(tokenizer: Tokenizer) -> ByteLevel | None:
+    """Read the form of a tokenizer; None if it is another kind, or has a part that is not known to be exact."""
+    model, normalizer = tokenizer.model, _state(tokenizer.normalizer)
+    if type(model).__name__ != "BPE" or any(
+        getattr(model, name) for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    ):
+        return None
+    if normalizer.get("type") == "Sequence" and not normalizer["normalizers"]:
+        normalizer = {}
+    if normalizer not in ({}, {"type": "NFC"}):
+        return None
+    steps = _steps(_state(tokenizer.pre_tokenizer))
+    if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space", True):
+        return None
+    if any(each.get("type") not in ("Split", "Digits") for each in steps[:-1]):
+        return None
+    tokens = tokenizer.get_added_tokens_decoder()
+    if any(each.lstrip or each.rstrip or each.single_word or each.normalized for each in tokens.values()):
+        return None
+    added = {each.content: number for number, each in tokens.items()}
+    known, signs = tokenizer.get_vocab(with_added_tokens=True), frozenset(_alphabet().values())
+    lengths = np.zeros(1 + max(known.values(), default=-1), np.int64)
+    for token, number in known.items():
+        lengths[number] = len(token.encode()) if token in added else len(token) if signs.issuperset(token) else 0
+    return ByteLevel(tokenizer, lengths, _pattern(steps), added, nfc=bool(normalizer))
+
+
+def _state(part: Any) -> dict[str, Any]:
+    """What a part of a tokenizer was made of."""
+    found: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
+    return found
+
+
+def _steps(pre_tokenizer: dict[str, Any]) -> list[Any]:
+    return [*pre_tokenizer["pretokenizers"]] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
+
+
+def _pattern(steps: Sequence[Mapping[str, Any]]) -> str | None:
+    """The one pattern that cuts words; None where there is more to it."""
+    if len(steps) == 1:
+        return GPT2 if steps[0].get("use_regex", True) else None
+    first, last = steps[0], steps[-1]
+    isolated = first.get("behavior") == "Isolated" and not first.get("invert")
+    if len(steps) != 2 or not isolated or last.get("use_regex", True):
+        return None
+    pattern = first.get("pattern", {}).get("Regex")
+    return pattern if isinstance(pattern, str) else None
+
+
+@cache
+def _known_characters() -> dict[str, str]:
+    """Ranges of the characters beyond ASCII that are known, by their category."""
+    found: dict[str, list[list[int]]] = {}
+    for number in range(0x80, 0x30000):
+        sign = chr(number)
+        kind = category(sign)
+        if kind != ucd_3_2_0.category(sign) or kind in ("Cn", "Cs") or sign in _FOLDED:
+            continue
+        runs = found.setdefault(kind, [])
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return {
+        kind: "".join(chr(low) if low == high else f"{chr(low)}-{chr(high)}" for low, high in runs)
+        for kind, runs in found.items()
+    }
+
+
+def _characters(name: str, wide: bool) -> str:
+    """The characters of a Unicode category or group of them, as they stand between brackets."""
+    own = [sign for sign in map(chr, range(128)) if category(sign).startswith(name)]
+    found = "".join(map(re.escape, own))
+    if wide:
+        found += "".join(ranges for kind, ranges in sorted(_known_characters().items()) if kind.startswith(name))
+    return found or _NO_CHARACTER
+
+
+def translated(pattern: str, wide: bool) -> re.Pattern[str] | None:
+    """Write a pattern of a tokenizer for `re`, with its classes spelled out; None if it holds anything unusual.
+
+    wide: for known characters of all kinds, not for ASCII alone.
+    """
+    spaces = _SPACES if wide else "\t\n\v\f\r "
+    found: list[str] = []
+    within, at = False, 0
+    while at < len(pattern):
+        match = _CLASS.match(pattern, at)
+        if match is None and pattern.startswith("\\S", at) and not within:
+            found.append(f"[^{spaces}]")
+            at += 2
+            continue
+        if match is None:
+            return None
+        at = match.end()
+        name, short, escaped, plain = match.groups()
+        if name or short in ("s", "d"):
+            inner = _characters(name or "Nd", wide) if short != "s" else spaces
+            found.append(inner if within else f"[{inner}]")
+        elif plain == "[" and within:
+            return None
+        elif plain == ".":
+            if not within:
+                return None
+            found.append(plain)
+        elif plain in ("[", "]"):
+            within = plain == "["
+            found.append(plain)
+        elif plain in ("&", "#") and within:
+            return None
+        elif plain in ("+", "?") and found[-1:] == ["}"]:
+            return None  # another meaning there
+        else:
+            found.append(match[0] if short or escaped else plain)
+    try:
+        return re.compile("".join(found))
+    except re.error:
+        return None
+
+
+class Words(dict[str, bytes]):
+    """Ids of words as bytes of int32; a new word is merged by the model. Bounded, and safe from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._tokenize = tokenizer.model.tokenize
+        self._signs = _alphabet()
+
+    def __missing__(self, word: str) -> bytes:
+        name = word.encode().decode("latin-1").translate(self._signs)
+        ids = array("i", [token.id for token in self._tokenize(name)]).tobytes()
+        if len(word) <= _LONG_WORD:
+            if len(self) >= _MOST_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids
+
+
+class WordEncoder:
+    """Encodes texts word by word."""
+
+    def __init__(self, level: ByteLevel, narrow: re.Pattern[str], wide: re.Pattern[str]) -> None:
+        self._level, self._words = level, Words(level.tokenizer)
+        self._narrow, self._wide = narrow.findall, wide.findall
+        known = "".join(_known_characters().values())
+        self._unknown = re.compile(f"[^\x00-\x7f{known}]").search
+        tokens = sorted(level.added, key=lambda each: (-len(each), each))
+        self._cut = re.compile(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})").split
+        self._added = {text: array("i", [number]).tobytes() for text, number in level.added.items()}
+        self._parts: dict[str, bytes] = {}
+        self._kept = 0
+
+    def encode(self, texts: Sequence[str]) -> Ids:
+        """Encode texts."""
+        found: list[bytes] = []
+        counts = np.empty(len(texts), np.int64)
+        parts, added = self._parts, self._added
+        for place, text in enumerate(texts):
+            size = 0
+            for number, part in enumerate(self._cut(text)):
+                if number & 1:
+                    ids = added[part]
+                elif not part:
+                    continue
+                else:
+                    kept = parts.get(part)
+                    ids = self._of_part(part) if kept is None else kept
+                found.append(ids)
+                size += len(ids)
+            counts[place] = size >> 2
+        return Ids(np.frombuffer(b"".join(found), np.int32), counts)
+
+    def _of_part(self, part: str) -> bytes:
+        if part.isascii():
+            ids = b"".join(map(self._words.__getitem__, self._narrow(part)))
+        elif self._unknown(part) or self._level.changes(part):
+            own = self._level.tokenizer.encode(part, add_special_tokens=False).ids
+            ids = array("i", own).tobytes()
+        else:
+            ids = b"".join(map(self._words.__getitem__, self._wide(part)))
+        if self._kept > _MOST_KEPT:
+            self._kept = 0
+            self._parts.clear()
+        if len(part) <= _MOST_KEPT:
+            self._kept += len(part)
+            self._parts[part] = ids
+        return ids
+
+
+def word_encoder_of(level: ByteLevel) -> WordEncoder | None:
+    """Make an encoder for a tokenizer; None where its pattern cannot be translated, or a probe differs."""
+    if level.pattern is None:
+        return None
+    narrow, wide = (translated(level.pattern, each) for each in (False, True))
+    if narrow is None or wide is None:
+        return None
+    found = WordEncoder(level, narrow, wide)
+    probes = [*_probes()]
+    ids, counts, *_ = found.encode(probes)
+    expected = level.tokenizer.encode_batch(probes, add_special_tokens=False)
+    same = [own.tolist() for own in np.split(ids, np.cumsum(counts)[:-1])] == [each.ids for each in expected]
+    return found if same else None
+
+
+def _probes() -> Iterator[str]:
+    """Texts in which every three kinds of characters stand beside each other."""
+    for first in _PROBES:
+        yield "".join(f"{first}{second}{third}x" for second, third in product(_PROBES, _PROBES))
+    yield "".join(map(chr, range(128)))

@@ -1,0 +1,168 @@
+"""Prompts and answers as tokens: the first stage of a run.
+
+A prompt is rendered with each of its answers, and the tokens before the answer are the prompt's: those that a model is
+given when it is asked. Both renderings must have the same. What a template writes behind an answer's end token is left
+out, so every token of an answer is one that the model produces. A spool has one sequence for each answer, prompt and
+answer, whose mask is 1 on the answer; of rows of prompts the prompt alone. Columns that are handed on lie beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I32, U8
+from headrace.errors import InputError
+from headrace.packing.chats.settings import RowForm
+from headrace.packing.chats.tokenise import ChatEncoder, filter_row
+from headrace.packing.chats.words import RowRejected
+from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding, again_if_different
+from headrace.packing.preferences.layouts import Question, question_of
+from headrace.packing.preferences.settings import LABEL, Preferences
+from headrace.packing.storage.spool import SpoolWriter
+from headrace.run.context import TaskFiles
+from headrace.stream.audit.overlap import Benchmarks
+
+COLUMNS = ".columns.arrow"
+
+_FORMS = {False: RowForm(layout="prompt_completion"), True: RowForm(layout="raw_completion")}
+
+
+def encode(
+    task: EncodeTask, files: TaskFiles, settings: Preferences, encoder: ChatEncoder, benchmarks: Benchmarks | None
+) -> dict[str, Any]:
+    """Tokenise. benchmarks: rows that overlap these are left out. O(batch) of memory, and O(columns handed on)."""
+
+    def encoded() -> dict[str, Any]:
+        with SpoolWriter(files, task.file()) as spool:
+            state = _Questions(settings, task, encoder, benchmarks, spool).taken()
+        files.write_arrow(task.file(COLUMNS), handed_on(state.columns, task.dataset.source.name))
+        return state.written(files)
+
+    return again_if_different(encoded)
+
+
+@dataclass
+class _Questions(Encoding):
+    """Keeps the sequences of questions. columns: what is handed on of each that was kept."""
+
+    settings: Preferences
+    columns: list[dict[str, Any]] = field(default_factory=list)
+
+    def encode(self, chosen: Chosen) -> None:
+        form = self.task.dataset.source
+        filters = [(name, frozenset(words)) for name, words in form.filters.items()]
+        questions: list[tuple[int, Question]] = []
+        for place, row in enumerate(chosen.rows):
+            try:
+                filter_row(row, filters)
+                questions.append((place, question_of(row, form, self.settings.kind)))
+            except RowRejected as wrong:
+                self.reject(chosen.batch, int(chosen.places[place]), wrong.reason, wrong.detail)
+        rows = [row for _, question in questions for row in question.rows()]
+        encoded = self.encoder.encode(rows, _FORMS[form.layout == "raw_completion"])
+        self.count["special_text_rows"] += encoded.special_text
+        self.count.update(encoded.tally)
+        ends = encoded.offsets
+        last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # of each row's sequences
+        wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}
+        answers = len(rows) // max(1, len(questions))
+        kept: list[tuple[int, list[tuple[I32, U8]], bytes]] = []
+        for number, (place, question) in enumerate(questions):
+            own = range(number * answers, (number + 1) * answers)
+            try:
+                for at in own:
+                    if at in wrong_of:
+                        raise wrong_of[at]
+                sequences = [slice(ends[last[at]], ends[last[at] + 1]) for at in own]
+                parts = [_answered(encoded.tokens[each], encoded.mask[each]) for each in sequences]
+                kept.append((place, self._checked(parts), encoded.contents[last[own[0]]]))
+            except RowRejected as wrong:
+                self.reject(chosen.batch, int(chosen.places[place]), wrong.reason, wrong.detail)
+                continue
+            self.columns.append(self._handed_on(chosen.rows[place], question))
+        if not kept:
+            return
+        ids, masks = ([part[side] for _, parts, _ in kept for part in parts] for side in (0, 1))
+        places = np.repeat(np.array([place for place, _, _ in kept]), answers)
+        contents = [content for _, _, content in kept for _ in range(answers)]
+        sizes, labels = (np.array(each, np.int64) for each in ([len(part) for part in ids], [m.sum() for m in masks]))
+        self.count.update(
+            encoded_sequences=len(sizes), encoded_tokens=int(sizes.sum()), encoded_labels=int(labels.sum())
+        )
+        self.store(chosen, places, contents, np.concatenate(ids), np.concatenate(masks), sizes, labels)
+
+    def _checked(self, parts: list[tuple[I32, int]]) -> list[tuple[I32, U8]]:
+        """Give sequences and masks of a question. parts: of each answer its sequence, and the tokens of its prompt."""
+        (first, prompt), *others = parts
+        for ids, length in others:
+            if not np.array_equal(first[:prompt], ids[:length]):
+                raise RowRejected("prompts_differ", "the template writes the prompt otherwise before the other answer")
+            if np.array_equal(first, ids):
+                raise RowRejected("same_answers", f"both answers are the same {len(ids) - length:,} tokens")
+        if not prompt:
+            raise RowRejected("no_prompt", "the prompt has no token")
+        if self.settings.kind == "prompts":
+            parts = [(first[:prompt], prompt)]
+        most = max(len(ids) for ids, _ in parts)
+        if most > (self.settings.max_tokens or most):
+            raise RowRejected(
+                TOO_LONG, f"prompt and answer have {most:,} tokens, max_tokens is {self.settings.max_tokens:,}"
+            )
+        return [(ids, (np.arange(len(ids)) >= length).astype(np.uint8)) for ids, length in parts]
+
+    def _handed_on(self, row: Mapping[str, Any], question: Question) -> dict[str, Any]:
+        settings, mapping = self.settings, self.task.dataset.source.mapping
+        names: Sequence[str] = settings.columns or ()
+        if settings.kind == "prompts" and settings.columns is None:
+            lists = [mapping.get(name, name) for name in ("messages", "conversations", "prompt")]
+            names = [name for name in row if name not in lists]
+        found = {name: row.get(name) for name in names}
+        if settings.kind == "judged":
+            found[LABEL] = question.label
+        if settings.kind == "prompts":
+            found["prompt"] = question.prompt if isinstance(question.prompt, str) else _plain(question.prompt)
+        return found
+
+
+def _answered(ids: I32, mask: U8) -> tuple[I32, int]:
+    """Cut a sequence behind its answer; also return the tokens before the answer."""
+    trained = np.flatnonzero(mask)
+    begin, end = int(trained[0]), int(trained[-1]) + 1
+    if len(trained) != end - begin:
+        raise RowRejected("several_turns", "the template marks several parts of the answer")
+    return ids[:end], begin
+
+
+def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Write messages so that all rows have one type: the arguments of calls as JSON text."""
+    plain = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        if calls is not None:
+            calls = [
+                {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+                for call in calls
+            ]
+        plain.append({**message, **({} if calls is None else {"tool_calls": calls})})
+    return plain
+
+
+def handed_on(rows: Sequence[Mapping[str, Any]], dataset: str) -> pa.Table:
+    """Make columns of what rows hand on; a name that a row lacks is null. Raises `InputError` for mixed types."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {}
+    for name in names:
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise InputError(
+                f"dataset {dataset}: column {name} holds values of several types ({error}); write them as text, or "
+                "leave the column out with columns="
+            ) from None
+    return pa.table(columns)

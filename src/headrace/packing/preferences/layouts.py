@@ -1,0 +1,167 @@
+"""Rows that compare or judge answers, and rows of prompts, as one prompt and its answers. Pure.
+
+The prompt is in one of these columns, or in what both answers begin with where there is none of them.
+
+| columns | prompt |
+|---|---|
+| `messages`, `conversations` | a list of messages; of judged rows all but the last, which is the answer |
+| `instruction`, `input`, `system`, `history` | as in rows of instructions |
+| `prompt` | a text, which is a user's turn, or a list of messages |
+| `question` | a text |
+
+`chosen` and `rejected` are a text, a message, or a list of messages. Lists that begin with another turn than the
+assistant's are whole conversations: what both begin with is the prompt. A judged answer is `completion`, `response`,
+`output` or `answer`, and `label` or `kto_tag` says whether it was liked. With layout "raw_completion" all of them are
+texts, and no template is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.packing.chats.layouts import LAYOUTS, Cells, Conversation, Message, listed
+from headrace.packing.chats.settings import RowForm
+from headrace.packing.chats.words import Layout, RowRejected, shown
+from headrace.packing.preferences.settings import ANSWERS, LABEL, Kind
+
+_LABELS = (LABEL, "kto_tag")
+_ANSWERED = {"instruction": "output", "question_answer": "answer", "prompt_completion": "completion"}
+_SOME_ANSWER = "x"  # what a template makes of the prompt does not depend on it
+_TRUTHS = {True: True, False: False, "true": True, "false": False}  # 1 and 0 are equal to the first two
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and its answers: messages, or texts that no template touches. label: of a judged answer."""
+
+    prompt: list[Message] | str
+    answers: list[list[Message] | str]
+    label: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    values: Mapping[str, Any] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give a row of prompt and completion for each answer, or for some answer where there is none."""
+        raw = isinstance(self.prompt, str)
+        some: Any = _SOME_ANSWER if raw else [{"role": "assistant", "content": _SOME_ANSWER}]
+        common = {"prompt": self.prompt, "tools": self.tools, "chat_template_kwargs": self.values}
+        return [{**common, "completion": answer} for answer in self.answers or [some]]
+
+
+def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
+    """Read a row. Raises `RowRejected` if it cannot be told without a guess."""
+    cells = Cells(row, form.mapping)
+    label = _label(cells) if kind == "judged" else None
+    if kind == "pairs":
+        missing = [cells.name(name) for name in ANSWERS[kind] if cells.get(name) is None]
+        if missing:
+            raise RowRejected("unknown_layout", f"no column {missing[0]}; there are {shown(list(row))}")
+    if form.layout == "raw_completion":
+        return _raw(cells, kind, label)
+    answers = [_turns(cells, cells.get(name)) for name in ANSWERS[kind]] if kind == "pairs" else []
+    if answers and any(turns[0]["role"] not in ("assistant", "tool") for turns in answers):
+        return _implicit(cells, answers)
+    layout = form.layout if form.layout != "auto" else _layout(cells, kind)
+    if layout in ("messages", "conversations"):
+        chat = listed(cells, cells.get(layout), *(("from", "value") if layout == "conversations" else ()))
+        if kind == "judged":
+            chat, answers = _without_last(chat), [chat.messages[-1:]]
+    else:
+        chat, answers = _single(cells, layout, kind, answers)
+    return _question(chat, answers, label)
+
+
+def _layout(cells: Cells, kind: Kind) -> Layout:
+    for layout in ("messages", "conversations", "instruction", "prompt_completion", "question_answer"):
+        if cells.get(LAYOUTS[layout][1]) is not None:
+            return layout
+    needed = " and ".join((*ANSWERS[kind], *((LABEL,) if kind == "judged" else ())))
+    what = f"a prompt beside {needed}" if needed else "a prompt"
+    raise RowRejected("unknown_layout", f"no column of {what}; there are {shown(list(cells.row))}")
+
+
+def _turns(cells: Cells, value: object) -> list[Message]:
+    """Read an answer: a text, a message, or a list of them."""
+    if isinstance(value, str):
+        return [{"role": "assistant", "content": value}]
+    own = Cells({"messages": [value] if isinstance(value, Mapping) else value}, cells.columns)
+    turns = listed(own, own.row["messages"]).messages
+    if not turns:
+        raise RowRejected("no_messages", "an answer has no message")
+    return turns
+
+
+def _implicit(cells: Cells, answers: Sequence[list[Message]]) -> Question:
+    """Take apart what both conversations begin with and what is their own."""
+    shared = 0
+    for one, other in zip(*answers, strict=False):
+        if one != other:
+            break
+        shared += 1
+    if not shared:
+        raise RowRejected("prompts_differ", f"the conversations differ from the first message on: {shown(answers[0])}")
+    chat = listed(cells, answers[0][:shared])
+    return _question(chat, [turns[shared:] for turns in answers], None)
+
+
+def _single(
+    cells: Cells, layout: Layout, kind: Kind, answers: list[list[Message]]
+) -> tuple[Conversation, list[list[Message]]]:
+    """Read a prompt that stands beside its answer, by the layout of rows that have both."""
+    if layout not in _ANSWERED:
+        raise RowRejected("unknown_layout", f"layout {layout} has no prompt; there are {shown(list(cells.row))}")
+    name = _ANSWERED[layout]
+    if kind == "judged":
+        value = cells.get(name)
+        value = cells.get("response") if value is None and layout == "prompt_completion" else value
+        if value is None:
+            raise RowRejected("unknown_layout", f"no column {cells.name(name)}; there are {shown(list(cells.row))}")
+        answers = [_turns(cells, value)]
+    stand_in = Cells({**cells.row, cells.name(name): _SOME_ANSWER}, cells.columns)
+    chat = LAYOUTS[layout][0](stand_in)
+    assert isinstance(chat, Conversation)  # as these layouts are
+    return _without_last(chat), answers
+
+
+def _raw(cells: Cells, kind: Kind, label: bool | None) -> Question:
+    if kind == "judged":
+        return Question(cells.text("prompt"), [cells.text("completion", "response")], label)
+    if kind == "prompts":
+        return Question(cells.text("prompt"), [])
+    answers = [cells.text(name) for name in ANSWERS[kind]]
+    if cells.get("prompt") is not None:
+        return Question(cells.text("prompt"), [*answers])
+    shared = next((at for at, (one, other) in enumerate(zip(*answers, strict=False)) if one != other), 0)
+    prompt = answers[0][:shared].removesuffix(" ")  # a space goes with the word behind it
+    if not prompt:
+        raise RowRejected("prompts_differ", f"the texts differ from the first character on: {shown(answers[0])}")
+    return Question(prompt, [text[len(prompt) :] for text in answers])
+
+
+def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool | None) -> Question:
+    if not chat.messages:
+        raise RowRejected("no_messages", "there is no prompt")
+    if chat.messages[-1]["role"] == "assistant":
+        raise RowRejected("no_prompt", f"the prompt ends with an answer: {shown(chat.messages[-1]['content'])}")
+    for turns in answers:
+        if [each["role"] for each in turns] != ["assistant"]:
+            roles = ", ".join(each["role"] for each in turns) or "nothing"
+            raise RowRejected("several_turns", f"an answer is {roles}; it must be one turn of the assistant")
+    return Question(chat.messages, [*answers], label, chat.tools, chat.values)
+
+
+def _without_last(chat: Conversation) -> Conversation:
+    return Conversation(chat.messages[:-1], chat.weights[:-1], chat.tools, chat.values)
+
+
+def _label(cells: Cells) -> bool:
+    for name in _LABELS:
+        value = cells.get(name)
+        value = value.strip().lower() if isinstance(value, str) else value
+        if isinstance(value, bool | int | str) and value in _TRUTHS:
+            return _TRUTHS[value]
+        if value is not None:
+            raise RowRejected("no_label", f"{cells.name(name)} is {shown(value)}; give true or false")
+    raise RowRejected("no_label", f"no column label or kto_tag; there are {shown(list(cells.row))}")

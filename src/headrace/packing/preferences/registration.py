@@ -1,0 +1,25 @@
+"""Register preferences and prompts."""
+
+from headrace.packing.registration import LAYOUTS
+from headrace.packing.registration import REGISTRATION as PACKED
+from headrace.recipe import Registration
+
+_OTHER_REASONS = {
+    "prompts_differ": "the two answers have no common prompt, or the template writes it in two ways",
+    "no_prompt": "nothing is asked, or the prompt ends with an answer",
+    "no_label": "nothing says whether the answer was liked",
+    "several_turns": "an answer is not one turn of the assistant",
+    "same_answers": "both answers are the same tokens",
+    "too_long": "prompt and answer have more tokens than max_tokens",
+}
+
+REGISTRATION = Registration(
+    name="preferences",
+    settings="headrace.packing.preferences.settings:Preferences",
+    commands={"preferences": "headrace.packing.preferences.command:preferences"},
+    words={("preferences",): {"layout": LAYOUTS}},
+    stages=PACKED.stages,
+    reasons={**PACKED.reasons, **_OTHER_REASONS},
+    unproved=PACKED.unproved,
+    verify="headrace.packing.preferences.verify:verify_preferences",
+)

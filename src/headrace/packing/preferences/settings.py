@@ -1,0 +1,64 @@
+"""The settings of preferences and prompts."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from headrace.packing.chat_recipe import ChatRecipe
+from headrace.packing.chats.settings import ROWS
+from headrace.settings import Names
+
+Kind = Literal["pairs", "judged", "prompts"]
+
+ANSWERS: dict[Kind, tuple[str, ...]] = {"pairs": ("chosen", "rejected"), "judged": ("completion",), "prompts": ()}
+"""The answers of a row, as trainers call them; their tokens are in columns of these names and `_ids`."""
+
+LABEL = "label"
+
+
+def id_columns(kind: Kind) -> list[str]:
+    """Name the columns of tokens: of the prompt, then of each answer."""
+    return [f"{name}_ids" for name in ("prompt", *ANSWERS[kind])]
+
+
+class Preferences(ChatRecipe):
+    """Prompts as token rows with what is to be learned about them: a pair of answers, a judged answer, or nothing yet.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    recipe_name: ClassVar[str] = "preferences"
+    executed_by: ClassVar[str] = "headrace.packing.preferences.recipe"
+
+    kind: Kind = Field(
+        "pairs",
+        json_schema_extra=ROWS,
+        description="pairs: a chosen and a rejected answer (DPO, ORPO, reward models); judged: one answer that was "
+        "liked or not (KTO); prompts: none, as the model writes them (GRPO, PPO).",
+    )
+    max_tokens: int | None = Field(
+        None,
+        ge=2,
+        json_schema_extra=ROWS,
+        description="Rows with more tokens of prompt and answer than this are left out and counted; none unless given.",
+    )
+    columns: Names | None = Field(
+        None,
+        json_schema_extra=ROWS,
+        description="Columns to hand on as they are, such as ground truths. Unless given all of rows of prompts, none "
+        "of others.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_tokenizer(self) -> Preferences:
+        if self.tokenizer is None:
+            raise ValueError("tokenizer is not given; preferences and prompts are texts, which it makes tokens of")
+        for _, sources in self.blend.groups():
+            for source in sources:
+                if source.layout in ("tokens", "text"):
+                    raise ValueError(
+                        f"dataset {source.name!r} has layout {source.layout!r}, which has no prompt; name another"
+                    )
+        return self

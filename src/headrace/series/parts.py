@@ -1,0 +1,285 @@
+"""Divide the rows of an entity into stretches that train, validate, test, or do none of it.
+
+Stretches follow one another in time, and all entities have the same ones; of some an entity has no rows. Usually there
+are three, the splits. Rows that are too close before a cut, and those that held-out entities have before and behind
+their part, are stretches in no split. In folds that roll, the stretches between any two borders are cells, and the
+splits of a fold are consecutive cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.checks import duration_us, instant_us
+from headrace.errors import SettingsError
+from headrace.formats.dates import moment
+from headrace.run.fold_times import FoldTimes
+from headrace.run.folds import GroupKFold, Rolling
+
+if TYPE_CHECKING:
+    from headrace.series.config import Series
+
+SPLITS = ("train", "val", "test")
+NO_SPLIT = "in_no_split"  # what rows of other stretches are counted as
+
+Side = Literal["train", "val", "test"]
+# How rows are divided beyond shares and dates of all entities.
+DIVIDE = ("cut_dates", "val_entities", "test_entities", "gap", "label_horizon", "folds")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The stretches of every entity. names: the split or cell that each is; None: it is in none.
+
+    ranges: of each fold, or of the one split, the stretches [first, last + 1) of each split.
+    """
+
+    names: tuple[str | None, ...]
+    ranges: tuple[Mapping[str, tuple[int, int]], ...]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits that are written: splits or cells."""
+        return tuple(name for name in self.names if name is not None)
+
+    def rows(self, borders: Sequence[int], split: str, fold: int = 0) -> tuple[int, int]:
+        """Return the rows [start, stop) of a split, nothing of one that is not there. borders: 0, the edges, rows."""
+        first, last = self.ranges[fold].get(split, (0, 0))
+        return borders[first], borders[last]
+
+    def named(self, borders: Sequence[int]) -> Iterator[tuple[str | None, tuple[int, int]]]:
+        """Yield the name of each stretch with its rows [start, stop)."""
+        return zip(self.names, pairwise(borders), strict=True)
+
+    def record(self) -> dict[str, Any]:
+        """Return what readers of windows need, as JSON."""
+        return {"names": list(self.names), "ranges": [dict(each) for each in self.ranges]}
+
+
+PLAIN = Parts(SPLITS, ({"train": (0, 1), "val": (1, 2), "test": (2, 3)},))
+APART = Parts(("train", None, "val", None, "test"), ({"train": (0, 1), "val": (2, 3), "test": (4, 5)},))
+
+
+@dataclass(frozen=True)
+class RollingParts:
+    """The cells of folds that roll, the times where they begin, and the cut of each fold; in microseconds."""
+
+    parts: Parts
+    borders: I64
+    cuts: Sequence[int]
+
+    @classmethod
+    def of(cls, cuts: tuple[int, int], folds: Rolling, reach_us: int) -> RollingParts:
+        """Move both cuts on by a step for each fold. reach_us: how long before a cut rows are in no split."""
+        first, second = ([cut + number * folds.step_us for number in range(folds.n)] for cut in cuts)
+        trains, tests = FoldTimes.of(first, folds, reach_us), FoldTimes.of(second, folds, 0)
+        times = {"train": (trains.start, trains.end), "test": (tests.cut, tests.stop)}
+        if cuts[0] < cuts[1]:
+            times["val"] = trains.cut, np.maximum(trains.cut, tests.cut - reach_us)
+        begins = np.unique(
+            np.concatenate([np.iinfo(np.int64).min, *(each for own in times.values() for each in own)], None)
+        )
+        ranges = [
+            {
+                split: tuple(np.searchsorted(begins, [own[0][fold], own[1][fold]]).tolist())
+                for split, own in times.items()
+            }
+            for fold in range(folds.n)
+        ]
+        used = sorted({cell for own in ranges for first_, last in own.values() for cell in range(first_, last)})
+        width = max(2, len(str(len(used) - 1)))
+        names = {cell: f"cell-{number:0{width}d}" for number, cell in enumerate(used)}
+        parts = Parts(tuple(names.get(cell) for cell in range(len(begins))), tuple(ranges))
+        return cls(parts, begins[1:], first)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the cells of each split of each fold, with its cut, as manifests have them."""
+        return [
+            {
+                "split_date": moment(cut),
+                "cutoff_us": cut,
+                "splits": {
+                    split: [name for name in self.parts.names[first:last] if name is not None]
+                    for split, (first, last) in own.items()
+                },
+            }
+            for cut, own in zip(self.cuts, self.parts.ranges, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the rows of all entities are divided, as settings say it.
+
+    cuts: where val and test begin, in microseconds since 1970, and dates: of entities that have their own; by_dates:
+    whether these cut, and not shares of targets. reach_us: how long before a cut rows are in no split. held_out: the
+    only split that held-out entities have rows in. rolling: the cells of folds.
+    """
+
+    by_dates: bool
+    cuts: tuple[int, int] | None
+    dates: Mapping[str, tuple[int, int]]
+    reach_us: int
+    held_out: Mapping[str, Side]
+    rolling: RollingParts | None
+
+    @classmethod
+    def of(cls, asked: Series, known: Mapping[str, Any] | None = None) -> Division:
+        """Read what files say, unless it is known: what `record` gave. Raises `SettingsError`."""
+        if known is None:
+            dates = {} if asked.cut_dates is None else read_cut_dates(asked, asked.cut_dates)
+            held_out = _held_out(asked)
+        else:
+            dates, held_out = {name: (own[0], own[1]) for name, own in known["dates"].items()}, known["held_out"]
+        distances = {"gap": asked.gap, "label_horizon": asked.label_horizon}
+        reach_us = max((duration_us(name, own) for name, own in distances.items() if own is not None), default=0)
+        folds = None if asked.folds is None or isinstance(asked.folds, GroupKFold) else asked.folds
+        return cls(
+            asked.train_end is not None or asked.cut_dates is not None,
+            asked.cuts,
+            dates,
+            reach_us,
+            held_out,
+            None if folds is None or asked.cuts is None else RollingParts.of(asked.cuts, folds, reach_us),
+        )
+
+    @property
+    def parts(self) -> Parts:
+        """The stretches of every entity."""
+        if self.rolling is not None:
+            return self.rolling.parts
+        return APART if self.reach_us or self.held_out else PLAIN
+
+    def record(self) -> dict[str, Any]:
+        """Return what files said, which may be gone when the run is read; nothing where there were none."""
+        files = {"dates": dict(self.dates), "held_out": dict(self.held_out)}
+        return {"divided_by": files} if any(files.values()) else {}
+
+    def side_of(self, entity: str) -> Side:
+        """Return the only split that a held-out entity has rows in; train for one that trains."""
+        return self.held_out.get(entity, "train")
+
+    def trains(self, entity: str) -> bool:
+        """Tell whether an entity trains, and is not held out."""
+        return entity not in self.held_out
+
+
+def _held_out(asked: Series) -> dict[str, Side]:
+    sides: tuple[tuple[Side, Sequence[str]], ...] = (("val", asked.val_entities), ("test", asked.test_entities))
+    found: dict[str, Side] = {}
+    for side, names in sides:
+        alone = names[0] if len(names) == 1 and names[0].startswith("@") else None
+        for name in names if alone is None else read_names(Path(alone[1:]).expanduser()):
+            if found.setdefault(name, side) != side:
+                raise SettingsError(f"entity {name!r} is in val_entities and test_entities; choose one")
+    return found
+
+
+def held_apart(
+    val_row: int, test_row: int, rows: int, side: Side, held: Sequence[Side], stop: Callable[[int], int]
+) -> list[int]:
+    """Return the edges of the stretches of `APART` of an entity, whose val and test would begin at these rows.
+
+    side: the only split that a held-out entity has rows in; train: it trains. held: splits that only held-out entities
+    have rows in. stop: function from the row of a cut to the first row that is too close before it.
+    """
+    train_stop, val_stop = stop(val_row), max(stop(test_row), val_row)
+    if side != "train":
+        train_stop = 0
+    if side == "test" or (side == "train" and "val" in held):
+        val_stop = val_row
+    if side == "val" or (side == "train" and "test" in held):
+        test_row = rows
+    return [train_stop, val_row, val_stop, test_row]
+
+
+def read_names(path: Path) -> list[str]:
+    """Read names from a file, a line each; sorted, each once. Raises `SettingsError`."""
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read ({error}); check its path") from error
+    names = sorted({line.strip() for line in lines if line.strip()})
+    if not names:
+        raise SettingsError(f"{path}: names no entity; write one name per line")
+    return names
+
+
+def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
+    """Read a table of entity, train_end and, if it has one, val_end: microseconds where val and test begin.
+
+    The column of entities is named as in the output. A val_end that is missing is train_end: nothing validates.
+    Raises `SettingsError`.
+    """
+    from headrace.series.statics import static_table  # which imports settings
+
+    entity = settings.entity_column
+    files = sorted(path.iterdir()) if path.is_dir() else [path]  # a table that was given is a directory of shards
+    table = pa.concat_tables([static_table(settings, each, each.name) for each in files])
+    for name in (entity, "train_end"):
+        if name not in table.column_names:
+            raise SettingsError(
+                f"cut_dates {str(path)!r} has no column {name!r}; it has {', '.join(table.column_names[:12])}"
+            )
+    wanted = [name for name in (entity, "train_end", "val_end") if name in table.column_names]
+    frame = pl.DataFrame(table.select(wanted))
+    found: dict[str, tuple[int, int]] = {}
+    columns = [frame[entity].cast(pl.String).to_list(), *(_micros(frame[name], path) for name in wanted[1:])]
+    for name, first, *second in zip(*columns, strict=True):
+        if name is None or first is None or name in found:
+            why = "has no entity" if name is None else "comes twice" if name in found else "has no train_end"
+            raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} {why}; correct the table")
+        found[name] = first, first if not second or second[0] is None else second[0]
+        if found[name][0] > found[name][1]:
+            raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} has train_end behind val_end; exchange them")
+    return found
+
+
+def _micros(column: pl.Series, path: Path) -> list[int | None]:
+    if column.dtype.is_temporal():
+        return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
+    name = f"cut_dates {str(path)!r}: {column.name}"
+    return [instant_us(name, each) if each else None for each in column.cast(pl.String).to_list()]
+
+
+def undividable(asked: Series) -> list[tuple[object, str]]:
+    """List what cannot be when rows are divided, each with what to say of it."""
+    given = [name for name in DIVIDE if getattr(asked, name) not in (None, ())]
+    shown = ", ".join(given)
+    pipelines = asked.preprocessing_configs
+    per_entity = any(each.strategy == "per_group" for each in (pipelines.target, *pipelines.features))
+    held = [name for name in given if name.endswith("_entities")]
+    return [
+        (
+            given and asked.pipelines_from is not None,
+            f"{shown} with pipelines_from, where nothing trains and every row is in test; leave out {shown}",
+        ),
+        (
+            isinstance(asked.folds, GroupKFold),
+            "folds are of entities, which would each need other scalers; give val_entities and test_entities, or folds "
+            "that roll, such as rolling:n=5,step=365d",
+        ),
+        (asked.folds and asked.train_end is None, "folds roll on from train_end, which is not given; give it"),
+        (
+            asked.folds and (held or asked.cut_dates),
+            f"folds and {', '.join(given[:-1])} are given; folds have the same cuts in all entities, choose one",
+        ),
+        (
+            held and per_entity,
+            f"{shown}: such entities do not train, so a pipeline with strategy per_group, the default, has nothing to "
+            f"be fitted on; give unified ones in preprocessing_configs, of the target too",
+        ),
+        (
+            asked.val_entities and asked.train_end is not None and asked.val_end is None and asked.cut_dates is None,
+            "val_entities validate from train_end to before val_end, which is not given; give it",
+        ),
+    ]

@@ -1,0 +1,217 @@
+"""Dates of single entities, entities that are held out, rows too close before cuts, and folds that roll."""
+
+import json
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from series_sources import frame_of, run_of, series
+
+import headrace
+import headrace.windows
+from headrace.errors import InputError, SettingsError
+from headrace.run.prepare import Prepared
+
+UNIFIED = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 100}
+BY_ALL = {"features": UNIFIED, "target": UNIFIED}
+DATES = {"train_end": "2002-03-01", "val_end": "2002-09-01"}
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("raw")
+    for place, name in enumerate(NAMES):
+        frame_of(name, first=f"2000-{1 + 2 * place:02d}-01").write_csv(directory / f"{name}.csv")
+    return directory
+
+
+def rows_of(made: Prepared) -> pl.DataFrame:
+    """Every written row with its split."""
+    found = []
+    for split in made.manifest.splits:
+        for path in sorted((made.run / "processed_time_series" / split).glob("*.parquet")):
+            found.append(pl.DataFrame(pq.read_table(path)).with_columns(split=pl.lit(split)))
+    return pl.concat(found).rename({"date": "time"})
+
+
+def problems(made: Prepared) -> list[str]:
+    return headrace.verify(made.out).problems
+
+
+def detail(made: Prepared, name: str) -> str:
+    return next(each.detail for each in headrace.verify(made.out).checks if each.name == name)
+
+
+def test_every_row_is_written_or_counted(source: Path, tmp_path: Path) -> None:
+    """Partition, whatever divides the rows."""
+    ways: dict[str, Any] = {
+        "gap": {"gap": "20d", **DATES},
+        "shares": {"gap": "20d", "label_horizon": "33d"},
+        "held": {"test_entities": ["b"], "val_entities": "c", "preprocessing_configs": BY_ALL, **DATES},
+        "folds": {"folds": "rolling:n=3,step=90d,window=200d", "train_end": "2002-01-01", "gap": "5d"},
+    }
+    for name, way in ways.items():
+        made = run_of(source, tmp_path / name, min_train_years=0.1, **way)
+        manifest = made.manifest
+        written = sum(manifest.facts["source_rows"].values())
+
+        assert manifest.source["rows"] == written + sum(manifest.dropped.values())
+        assert manifest.dropped["in_no_split"] > 0
+        assert problems(made) == []
+
+
+def test_each_entity_has_the_dates_of_its_own(source: Path, tmp_path: Path) -> None:
+    own = {"a": (date(2001, 9, 1), date(2002, 1, 1)), "b": (date(2002, 5, 1), None)}
+    table = {
+        "entity": list(own),
+        "train_end": [one for one, _ in own.values()],
+        "val_end": [two for _, two in own.values()],
+    }
+    pl.DataFrame(table).write_parquet(tmp_path / "dates.parquet")
+    made = run_of(source, tmp_path / "out", cut_dates=tmp_path / "dates.parquet", **DATES)
+    usual = (date(2002, 3, 1), date(2002, 9, 1))
+    for name, time, split in rows_of(made).select("entity", "time", "split").iter_rows():
+        first, second = own.get(name, usual)
+        expected = "train" if time.date() < first else "val" if time.date() < (second or first) else "test"
+        assert expected == split
+    assert problems(made) == []
+    assert "every row of 5 entities is on its side" in detail(made, "cuts")
+
+    (tmp_path / "dates.parquet").rename(tmp_path / "elsewhere.parquet")
+    assert problems(made) == []
+    pl.read_parquet(tmp_path / "elsewhere.parquet").with_columns(pl.all().cast(pl.String)).write_csv(
+        tmp_path / "same.csv"
+    )
+    again = series(source, cut_dates=tmp_path / "same.csv", **DATES)
+    assert headrace.prepare(again, tmp_path / "out").manifest.run_id == made.manifest.run_id
+    alone = run_of(source, tmp_path / "alone", cut_dates=pl.read_csv(tmp_path / "same.csv"))
+    assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_basins"] == ["a", "b"]
+
+
+def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "tests.txt").write_text("d\ne\n")
+    table = {"gauge": NAMES, "area": [1.0, 2.0, 50.0, 70.0, None], "rock": ["hard", "soft", "soft", "hard", "hard"]}
+    pl.DataFrame(table).write_csv(tmp_path / "static.csv")
+    static = [
+        {"strategy": "unified", "columns": ["area"], "pipeline": "MinMaxScaler"},
+        {"strategy": "unified", "columns": ["rock"], "pipeline": "OneHotEncoder"},
+    ]
+    asked = {
+        **{"preprocessing_configs": {**BY_ALL, "static_features": static}, "missing_static": "mean", **DATES},
+        **{"static": tmp_path / "static.csv", "static_entity": "gauge", "static_features": ["area", "rock"]},
+    }
+    held = run_of(source, tmp_path / "held", val_entities="c", test_entities=f"@{tmp_path / 'tests.txt'}", **asked)
+    rows = rows_of(held)
+    sides = {split: set(part["gauge"]) for (split,), part in rows.group_by("split")}
+
+    assert sides == {"train": {"a", "b"}, "val": {"c"}, "test": {"d", "e"}}
+    ends = {split: (part["time"].min(), part["time"].max()) for (split,), part in rows.group_by("split")}
+    assert ends["train"][1] < datetime(2002, 3, 1) <= ends["val"][0]
+    assert ends["val"][1] < datetime(2002, 9, 1) <= ends["test"][0]
+    assert problems(held) == []
+    assert "2 of train, 1 of val, 2 of test" in detail(held, "held-out entities")
+    (tmp_path / "tests.txt").unlink()
+    assert problems(held) == []  # the run keeps what the file said
+    without = run_of(source, tmp_path / "without", entities=["a", "b"], **asked)
+    assert (held.run / "fitted_pipelines.json").read_bytes() == (without.run / "fitted_pipelines.json").read_bytes()
+    areas = pl.read_parquet(held.run / "processed_static_features.parquet")["area"].to_list()
+    assert areas == [0, 1, 49, 69, 0.5]
+
+    shares = run_of(source, tmp_path / "shares", test_entities=["d"], preprocessing_configs=BY_ALL)
+    rows = rows_of(shares)
+    whole = run_of(source, tmp_path / "whole", preprocessing_configs=BY_ALL)
+    assert set(rows.filter(pl.col("split") == "test")["entity"]) == {"d"}
+    assert len(rows.filter(pl.col("entity") == "d")) == len(rows_of(whole).filter(pl.col("entity") == "d"))
+
+
+def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(source: Path, tmp_path: Path) -> None:
+    made = run_of(source, tmp_path / "out", gap="3d", label_horizon="20d", **DATES)
+    rows = rows_of(made)
+    last = {split: part["time"].max() for (split,), part in rows.group_by("split")}
+
+    assert last["train"] < datetime(2002, 3, 1) - timedelta(days=20) <= last["train"] + timedelta(days=1)
+    assert last["val"] < datetime(2002, 9, 1) - timedelta(days=20) <= last["val"] + timedelta(days=1)
+    windows = headrace.windows.open(made.out, "val", input_length=15, output_length=2, history="preceding").windows
+    ends = windows.batch(range(len(windows)))["input_end_date"]
+    assert ends.min() == np.datetime64("2002-02-28")
+    shares = run_of(source, tmp_path / "shares", gap="20d")
+    assert "more than 20 days apart" in detail(shares, "cuts")
+
+
+def test_folds_roll_over_one_store(source: Path, tmp_path: Path) -> None:
+    """Each fold is what a prepared split at its cut is, but for the scalers, which are of fold 0."""
+    plain = {"strategy": "per_group", "pipeline": []}
+    asked = {"preprocessing_configs": {"features": plain, "target": plain}, "max_imputation_gap_size": 0}
+    made = run_of(source, tmp_path / "out", folds=headrace.Rolling(n=3, step="60d"), **DATES, **asked)
+    dataset = headrace.open(made.out)
+    assert problems(made) == []
+    assert "in 3 folds" in detail(made, "cuts")
+    for number in range(3):
+        cuts = {name: date.fromisoformat(cut) + timedelta(days=60 * number) for name, cut in DATES.items()}
+        single = run_of(source, tmp_path / f"single{number}", **{name: str(cut) for name, cut in cuts.items()}, **asked)
+        fold = dataset.fold(number)
+        for split in ("train", "val", "test"):
+            one = pl.DataFrame(fold[split].to_arrow()).sort("entity", "date")
+            other = pl.DataFrame(headrace.open(single.out)[split].to_arrow()).sort("entity", "date")
+            if split == "test":
+                other = other.filter(pl.col("date") < cuts["val_end"] + timedelta(days=60))
+            assert one.equals(other, null_equal=True)
+            shape = {"input_length": 10, "output_length": 3}
+            here = headrace.windows.open(made.out, split, fold=number, **shape).windows
+            there = headrace.windows.open(single.out, split, **shape).windows
+            if split != "test":
+                assert len(here) == len(there)
+                one, other = (each.batch(range(len(each))) for each in (here, there))
+                assert all(np.array_equal(one[name], other[name]) for name in ("X", "y", "entity"))
+    with pytest.raises(SettingsError, match="is prepared in 3 folds; choose one"):
+        headrace.windows.open(made.out, "train", input_length=10, output_length=3)
+    with pytest.raises(SettingsError, match="fold is 3, and it has folds 0 to 2"):
+        headrace.windows.open(made.out, "train", input_length=10, output_length=3, fold=3)
+
+
+def test_a_window_of_folds_slides(source: Path, tmp_path: Path) -> None:
+    made = run_of(
+        source, tmp_path / "out", folds="rolling:n=3,step=90d,window=300d", train_end="2002-01-01", min_train_years=0.3
+    )
+    assert problems(made) == []
+    for number in range(3):
+        fold = headrace.open(made.out).fold(number)
+        cut = datetime(2002, 1, 1) + timedelta(days=90 * number)
+        times = pl.DataFrame(fold["train"].to_arrow())["date"]
+        assert cut - timedelta(days=300) == times.min()
+        assert times.max() == cut - timedelta(days=1)
+        assert set(fold.split_rows) == {"train", "test"}
+    with pytest.raises(InputError, match="its folds have no 'val'"):
+        headrace.windows.open(made.out, "val", input_length=10, output_length=3, fold=0)
+
+
+def test_what_cannot_be_is_refused(source: Path, tmp_path: Path) -> None:
+    for wrong, told in (
+        ({"test_entities": ["a"]}, "a pipeline with strategy per_group, the default, has nothing to be fitted on"),
+        ({"folds": "rolling:n=2,step=9d"}, "folds roll on from train_end, which is not given"),
+        ({"folds": "group-kfold:k=2", **DATES}, "would each need other scalers"),
+        ({"gap": "soon"}, "gap is 'soon'; give a number"),
+        (
+            {"val_entities": "a", "train_end": "2002-01-01", "preprocessing_configs": BY_ALL},
+            "val_end, which is not given",
+        ),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            series(source, **wrong)
+    both = series(source, val_entities="a", test_entities="a", preprocessing_configs=BY_ALL)
+    with pytest.raises(SettingsError, match="entity 'a' is in val_entities and test_entities"):
+        headrace.prepare(both, tmp_path / "out")
+    nobody = series(source, test_entities=["nobody"], preprocessing_configs=BY_ALL)
+    with pytest.raises(InputError, match="none of test_entities is in the source, such as 'nobody'"):
+        headrace.prepare(nobody, tmp_path / "out")
+
+
+def test_defaults_have_the_identity_they_had(source: Path) -> None:
+    asked = series(source).identity_settings()
+
+    assert not {"cut_dates", "val_entities", "test_entities", "gap", "label_horizon", "folds"} & asked.keys()
