@@ -24,13 +24,16 @@ from headrace.arrays import F32
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
-from headrace.series.arrays.axis import infer, place, usual
-from headrace.series.clean import Cleaned, LeftOut
+from headrace.series.arrays.axis import coarsest, infer, place, usual
+from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
-from headrace.series.config import FILE_NAME, Series
+from headrace.series.config import Series
+from headrace.series.observed import Observed
 from headrace.series.pipelines.unified import as_polars, check_column
-from headrace.series.sources import Observed, parse
+from headrace.series.source_settings import FILE_NAME
+from headrace.series.sources import parse
 from headrace.series.store import calendar_rows
+from headrace.series.times import timed
 from headrace.series.windows.store import USUAL, Columns, Entities, Matrices, SeriesStore
 from headrace.series.windows.windows import WindowOptions, Windows, check_some, windows_of
 
@@ -121,7 +124,7 @@ def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series
     for name in (settings.time, *settings.columns(), *([] if alone else [key])):
         check_column(table, name)
     rows = table.to_arrow()
-    times, values, bad = parse(settings, settings.columns(), rows, 0)
+    times, values, bad = parse(settings, settings.columns(), rows, 0, "the table")
     if bad:
         raise InputError(f"the table: {bad[min(bad)]}")
     names = pl.Series([""] * len(table) if alone else as_text(rows[key], (), key), dtype=pl.String)
@@ -134,20 +137,21 @@ def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series
         unread = int((times[own] == MISSING).sum())
         told = f"{unread:,} rows have no {settings.time} that can be read; correct it, or give bad_rows='drop'"
         found[name] = Observed(times[own], values[own], told if unread else None)
-    if settings.frequency == "infer":
+    if settings.frequency in ("infer", "coarsest"):
         steps = (infer(each.times[each.times != MISSING]) for each in found.values())
         words = Counter(each.word for each in steps if each is not None)
         if not words:
             raise InputError("no entity of the table has three times; give frequency, e.g. '1d'")
-        settings = settings.model_copy(update={"frequency": usual(words)})
+        word = usual(words) if settings.frequency == "infer" else coarsest(words)
+        settings = settings.model_copy(update={"frequency": word})
     return found, settings
 
 
 def _cleaned(observed: dict[str, Observed], settings: Series) -> Iterator[tuple[str, Cleaned]]:
     for entity, rows in observed.items():
         try:
-            yield entity, clean_entity(settings, rows, entity)
-        except LeftOut as error:
+            yield entity, clean_entity(settings, timed(settings, rows), entity)
+        except InputError as error:
             raise InputError(f"entity {entity!r}: {error}") from error
 
 

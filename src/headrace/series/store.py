@@ -152,6 +152,7 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
         "target": settings.target,
         "masks": settings.mask_columns(),
         "frequency": settings.step.word,
+        **({"days": list(settings.step.days)} if settings.step.days else {}),
         "entity": settings.entity_column,
         "time": settings.time,
     }
