@@ -84,8 +84,7 @@ def lay_epoch(
     balance: tuple[int, int] | None = None,
     **settings: Unpack[OrderSettings],
 ) -> Order:
-    """Build the order of an epoch of a split, of a part of it, or of a blend, in O(blocks). balance: see `StreamState`.
-    """
+    """Build the order of an epoch of a split, of a part of it, or of a blend, in O(blocks). balance: see `StreamState`."""
     if balance is not None:
         batch, even_tokens = balance
         costs = _counted(index).costs(even_tokens)
