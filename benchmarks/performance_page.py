@@ -4,8 +4,8 @@
 
 `--take` first copies the results of a run into benchmarks/results. The text between `<!-- table: PROGRAM/TABLE -->` and
 `<!-- end -->` is that table of benchmarks/results/PROGRAM.json. `<!-- runs -->` says when and with which versions each
-program ran, and `<!-- headline -->` is a choice of ten ratios. A table without a result stays unchanged. The words around
-the tables are written by hand.
+program ran, and `<!-- headline -->` is a choice of ten ratios. A table without a result stays unchanged. The words
+around the tables are written by hand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MARKED = re.compile(
 HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its column)
     ("Streaming ordinary Parquet, compared with pyarrow on 2 threads", "streaming/numbers", "headrace", SPEED),
     (
-        "The same from rewritten files, with every shard checked",
+        "The same from rewritten files, each shard checked",
         "streaming/numbers",
         "headrace, rewritten files, e",
         SPEED,
@@ -67,7 +67,7 @@ def compose(page: str, results: Results) -> str:
         if name.partition("/")[0] in results:
             program = name.partition("/")[0]
             raise ValueError(
-                f"docs/measurements.md asks for the table {name}, which benchmarks/results/{program}.json does not have;"
+                f"docs/measurements.md asks for the table {name}, which benchmarks/results/{program}.json lacks;"
                 f" run all of it: make bench-{program} performance"
             )
         return match[0]
