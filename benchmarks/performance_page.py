@@ -100,8 +100,8 @@ def headline(found: Mapping[str, Table]) -> Table:
         if head not in table.heads or not (lines or table.missing):
             raise ValueError(f"the headline asks {name} for the row {begins!r} and the column {head!r}")
         cell = lines[0][table.heads.index(head)] if lines else "not measured"
-        rows.append((words, cell, f"`make bench-{name.partition('/')[0]}`"))
-    return Table("headline", "Ratios", ("what", "times as fast", "reproduce it with"), rows)
+        rows.append((words, cell, f"`{name.partition('/')[0]}`"))
+    return Table("headline", "Ratios", ("what", "times as fast", "`make bench-…`"), rows)
 
 
 def read_pages() -> dict[Path, str]:

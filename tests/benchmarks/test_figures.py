@@ -145,7 +145,7 @@ def test_the_headline_takes_the_ratios_of_the_tables(page: Any, figures: Any) ->
     table = figures.Table("csv", "CSV", ("what", "times headrace's"), rows, missing={"a bare rewrite": "no polars"})
     made = page.headline({"split/csv": table})
 
-    assert [("9.0 [8.0–9.5]", "`make bench-split`")] == [(str(ratio), section) for _, ratio, section in made.rows]
+    assert [("9.0 [8.0–9.5]", "`split`")] == [(str(ratio), section) for _, ratio, section in made.rows]
 
 
 def test_a_headline_of_no_such_column_is_refused(page: Any, figures: Any) -> None:
