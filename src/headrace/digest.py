@@ -13,14 +13,16 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import xxhash
 
 from headrace.arrays import U64
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ROWS_IN_CACHE = 1 << 14
 _FEW_ITEMS = 16  # measured: sorting the words costs as much as comparing them with this many
@@ -115,6 +117,8 @@ def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple
 
     Accepts any Arrow string or binary type without nulls. Independent of offsets, chunks and string layout.
     """
+    import pyarrow as pa  # which the digest of a file does not wait for
+
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked

@@ -84,8 +84,8 @@ def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
 
 def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
     """Return a view of the files of a snapshot where they are its rows, else the copy of these."""
-    from headrace.dataset.local_shards import cache_directory
     from headrace.dataset.views import is_whole, write_view
+    from headrace.storage.cache_room import cache_directory
 
     kind, _, path = snapshot.address.partition(":")
     name = Path(path.rpartition("@")[0]).name or "table"
@@ -114,10 +114,10 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
     Memory is O(row group). Raises `InputError` for tables without columns, splits of
     strange names, and types that Parquet cannot hold, and `StoreError`.
     """
-    from headrace.dataset.local_shards import cache_directory
     from headrace.digest import canonical_json
     from headrace.formats.named_splits import WORDS, is_split_name
     from headrace.storage import local
+    from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
 
     named = _by_split(table)
@@ -192,8 +192,8 @@ def _use(copy: Path) -> None:
 
 def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:
     """Remove copies that nobody opened for so long, and what killed writers left; return them, and their bytes."""
-    from headrace.dataset.local_shards import cache_directory
     from headrace.storage import local
+    from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
 
     home = cache_directory(cache_dir) / "tables"

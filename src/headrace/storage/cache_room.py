@@ -15,13 +15,28 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
+from headrace.errors import SettingsError
 from headrace.storage.local import TEMP_PREFIX, alone
+from headrace.storage.places import local_path_of
 
 _PARTS = 16  # the directory is measured again after each such part of the limit is written
 _ASK_AGAIN = 64  # refusals before the directory is measured again
 _LEFTOVER_S = 3600.0  # an older temporary file belongs to a killed process
 
 _in_use: set[Path] = set()  # directories of this process's streams
+
+
+def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
+    """The directory that the caller named, or ~/.cache/headrace. Raises `SettingsError` for one that is not local."""
+    if asked is not None:
+        return local_path_of(asked, setting)
+    try:
+        return Path.home() / ".cache" / "headrace"
+    except RuntimeError:
+        raise SettingsError(
+            "the cache of indexes has no place: this user has no home directory; set HOME, or give cache_dir"
+            " (--cache-dir)"
+        ) from None
 
 
 def use(directory: Path) -> None:

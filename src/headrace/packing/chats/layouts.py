@@ -41,7 +41,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.formats.json_text import loads
+from headrace.formats.strict_json import loads
 from headrace.packing.chats.words import Layout, RowRejected, shown
 
 Message = dict[str, Any]

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools
@@ -162,6 +161,8 @@ def _repeated(same: Bools) -> I64:
 
 def ranks(values: pa.Table) -> I64:
     """Rank rows by their values, column by column; missing is least, numbers go by size, text by its bytes. [N]"""
+    import polars as pl  # a split without joins does not wait for it
+
     columns = [pl.Series(str(number), _ordered(column)) for number, column in enumerate(values.columns)]
     found = np.empty(values.num_rows, np.int64)
     if columns:

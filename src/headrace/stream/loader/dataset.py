@@ -16,7 +16,7 @@ from headrace.dataset.folds import Fold
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
-from headrace.dataset.local_shards import FileCache, cache_directory, stored_bytes
+from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import open_plain
@@ -24,6 +24,7 @@ from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
+from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
