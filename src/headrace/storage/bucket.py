@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from headrace.errors import CorruptShard, MissingExtra, StoreError
+from headrace.storage.in_flight import InFlight
 
 Result = TypeVar("Result")
 
@@ -45,7 +46,7 @@ class Torn(Exception):
 class Bucket:
     """One bucket. Thread-safe, but unusable in a forked child of a process that used a store before the fork.
 
-    verbs: the functions of obstore, which take `store` first.
+    verbs: the functions of obstore, which take `store` first. reading: requests for bytes that are under way.
     """
 
     def __init__(self, scheme: str, name: str) -> None:
@@ -56,6 +57,7 @@ class Bucket:
             raise MissingExtra("obstore", scheme) from error
         self.scheme, self.address = scheme, f"{scheme}://{name}"
         self.verbs: Any = obstore
+        self.reading = InFlight()
         try:
             self.store: Any = from_url(
                 self.address,

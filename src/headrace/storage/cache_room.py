@@ -44,6 +44,15 @@ def use(directory: Path) -> None:
     _in_use.add(directory)
 
 
+def mark_used(path: str | Path) -> None:
+    """Set a file's time of access, by which room is made; its time of change stays that of its bytes.
+
+    Processes share the files and check the bytes of one that has changed, so a use must not look like a change.
+    """
+    with suppress(OSError):  # of a cache that others own
+        os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+
+
 class Room:
     """The bytes below one directory, kept at or below `limit_bytes`; safe for threads."""
 
@@ -75,7 +84,7 @@ class Room:
         with alone(self._directory / ".lock", others="skip") as held_alone:
             if not held_alone:  # another process makes room
                 return False
-            files = sorted(self._files(), key=lambda each: (each[1].st_mtime_ns, str(each[0])))
+            files = sorted(self._files(), key=lambda each: (each[1].st_atime_ns, str(each[0])))
             held = sum(stat.st_size for _, stat in files)
             for path, stat in files:
                 leftover = path.name.startswith(TEMP_PREFIX) and time.time() - stat.st_mtime > _LEFTOVER_S

@@ -206,10 +206,13 @@ class ObjectPlace:
         """Read the bytes [start, stop). Raises `CorruptShard` if the object was replaced: its tag is not `etag`."""
 
         def read() -> memoryview:
-            answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
-            if etag is not None and (answer.meta["e_tag"] or "") != etag:
-                raise CorruptShard(f"{self.path}: was replaced while it was read; restore it or open the dataset again")
-            return _whole(answer, stop - start)
+            with self._bucket.reading.request(stop - start):
+                answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
+                if etag is not None and (answer.meta["e_tag"] or "") != etag:
+                    raise CorruptShard(
+                        f"{self.path}: was replaced while it was read; restore it or open the dataset again"
+                    )
+                return _whole(answer, stop - start)
 
         return self._do(read) if stop > start else memoryview(b"")
 

@@ -302,7 +302,7 @@ class EpochOrder(Order):
         return np.asarray(long_lanes * each_long + (among - long_lanes) * each, np.int64)
 
     def _places_in_round(self, group: int, round_: int, rows: int, inside: I64) -> I64:
-        """Return the turn at which each row of a group's round, numbered along its lanes laid end to end, is delivered."""
+        """Return the turn at which each row of a group's round, numbered along its lanes end to end, is delivered."""
         if self.costs is None:
             return places_in_permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows, inside)
         _, _, mixed = self._round(group, round_)
@@ -426,7 +426,7 @@ def epoch_order(
 
 
 def grouped(groups: I64) -> tuple[I64, list[Any]]:
-    """Return the distinct numbers, ascending, and the ascending indices of each; a slice if there is only one number."""
+    """Return the distinct numbers, ascending, and the ascending indices of each; a slice if there is one number."""
     if not len(groups):
         return groups, []
     if groups[0] == groups[-1] and (groups == groups[0]).all():

@@ -114,7 +114,7 @@ def choose_lanes_again(cut: Lanes, *, shuffle: bool, blocks: int, ranks: int, ba
 
 
 def _groups(lanes: int, global_batch: int, ranks: int, most: int) -> int:
-    """Return the largest common divisor of lanes and global batch, up to `most`; a multiple of ranks if there is one."""
+    """Return the largest common divisor of lanes and global batch, up to `most`; a multiple of ranks if possible."""
     common = gcd(lanes, global_batch)
     divisors = [each for each in range(1, min(common, most) + 1) if common % each == 0]
     fitting = [each for each in divisors if each % ranks == 0]

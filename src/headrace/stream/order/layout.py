@@ -66,7 +66,7 @@ def sources_of(index: SplitIndex) -> int:
 
 
 def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | None:
-    """Return S, the rows of an epoch that is not one pass: as requested, or those of a weighted blend; else None.
+    """Return S, the rows of an epoch that is not one pass: as requested, or of a weighted blend; else None.
 
     Raises `SettingsError` if a source has no rows or would contribute none.
     """
@@ -84,7 +84,10 @@ def lay_epoch(
     balance: tuple[int, int] | None = None,
     **settings: Unpack[OrderSettings],
 ) -> Order:
-    """Build the order of an epoch of a split, of a part of it, or of a blend, in O(blocks). balance: see `StreamState`."""
+    """Build the order of an epoch of a split, of a part of it, or of a blend, in O(blocks).
+
+    balance: see `StreamState`.
+    """
     if balance is not None:
         batch, even_tokens = balance
         costs = _counted(index).costs(even_tokens)
