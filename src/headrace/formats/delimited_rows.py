@@ -157,7 +157,8 @@ class DelimitedChunk:
         for begin in range(0, self.rows, _BATCH_ROWS):
             batch = slice(begin, min(begin + _BATCH_ROWS, self.rows))
             special = slice(*np.searchsorted(rows, (batch.start, batch.stop)).tolist())
-            at, size, found = rows[special] - begin, np.int64(0), digests[batch]
+            at, found = rows[special] - begin, digests[batch]
+            held = np.zeros(len(found), np.int64)
             for number, (starts, ends) in enumerate(self._spans(runs, batch)):
                 own = pl.Series(records.views(self.data, starts, ends)).hash(seed=0).to_numpy()
                 sizes = ends - starts
@@ -165,13 +166,13 @@ class DelimitedChunk:
                     own, text = own.copy(), texts[number][special]
                     own[at] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
                     sizes[at] = pc.binary_length(text).to_numpy()
-                size = size + sizes
+                held += sizes
                 if len(runs) > 1:
                     chain(found, own)
                 else:
                     found[:] = own
             found[found == NOTHING] = 1
-            found[size == len(places) - len(runs)] = NOTHING  # separators alone
+            found[held == len(places) - len(runs)] = NOTHING  # separators alone
         return digests
 
     def _rendered(self, rows: I64, runs: Sequence[tuple[int, int]]) -> list[pa.LargeBinaryArray]:
