@@ -27,7 +27,7 @@ FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
 _AT_ONCE = 1 << 20  # bytes parsed together: more do not stay in the processor's cache
 _FIELD = 256  # bytes a field of a very wide row may have on average
 _SPACE, _TAB = 32, 9
-_BATCH_ROWS = 15 << 10  # digested together: below 128 KiB an array takes memory that was used before, not new pages
+_BATCH_ROWS = 1 << 15  # digested together: their arrays take memory that was used before, not new pages
 _ALL = slice(0, None)
 
 

@@ -89,8 +89,10 @@ def known_repeats(source: IndexedDataset, splits: Sequence[str], compared: Seque
     said = source.manifest.facts.get("duplicates")
     if not isinstance(said, dict) or list(compared) != said.get("content"):
         return None
-    found = Repeated(said["in_earlier_split"], said["repeated"])
-    return found if (set(found.earlier), set(found.own)) == (set(splits[1:]), set(splits)) else None
+    earlier, own = said["in_earlier_split"], said["repeated"]
+    if (set(earlier), set(own)) != (set(splits[1:]), set(splits)):
+        return None
+    return Repeated({name: earlier[name] for name in splits[1:]}, {name: own[name] for name in splits})
 
 
 def compare(
