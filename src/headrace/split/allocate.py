@@ -18,9 +18,11 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64
 from headrace.digest import derive_key, hash_texts
+from headrace.split.sorting import in_order
 
 TRAIN, VAL, UNSEEN = 0, 1, 2
 BYTES_PER_ENTITY = 16
+_MERGED_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Hashes:
 
     def places(self, hashes: Hashes) -> I64:
         """Find the place of each of other hashes among these, which are ascending; -1 for those that are not here."""
-        order = np.argsort(hashes.high)  # asked in order, they take a quarter of the time: neighbours stay in the cache
+        order, high = in_order(hashes.high)  # so neighbours stay in the cache, which takes a quarter of the time
         at = np.empty(len(hashes), np.int64)
-        at[order] = np.searchsorted(self.high, hashes.high[order])
+        at[order] = np.searchsorted(self.high, high)
         found = np.full(len(hashes), -1, np.int64)
         left = np.arange(len(hashes))
         while len(left):  # once, and again only where entities share their first 64 bits
@@ -75,7 +77,7 @@ class EntitySet:
         """Add entities; repeats are fine."""
         self._pending.append(hashes)
         self._waiting += len(hashes)
-        if self._waiting > max(1 << 16, len(self._distinct)):
+        if self._waiting > max(_MERGED_AT_ONCE, len(self._distinct)):
             self._merge()
 
     def ordered(self) -> Hashes:
@@ -86,8 +88,8 @@ class EntitySet:
     def _merge(self) -> None:
         high = np.concatenate([self._distinct.high, *(each.high for each in self._pending)])
         low = np.concatenate([self._distinct.low, *(each.low for each in self._pending)])
-        order = np.argsort(high, kind="stable")
-        high, low = high[order], low[order]
+        order, high = in_order(high)
+        low = low[order]
         same_high = high[1:] == high[:-1]
         if (same_high & (low[1:] != low[:-1])).any():  # two entities share 64 bits: order by all 128
             order = np.lexsort((low, high))

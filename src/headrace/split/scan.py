@@ -22,6 +22,7 @@ from headrace.arrays import I64, U64, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
+from headrace.formats.schema import is_text
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
@@ -181,7 +182,7 @@ class _Scan:
         self.excluded: Counter[str] = Counter()  # rows by benchmark
         if benchmarks is not None:  # an item may be in any column
             self.columns = list(shard.schema.names)
-        self.texts: list[pa.Array] = []
+        self.names: list[pa.Array] = []  # distinct entities of every chunk, as texts or as whole numbers
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
         self.flags: list[npt.NDArray[np.uint8]] = []
@@ -285,8 +286,10 @@ class _Scan:
         name = self.settings.entity
         if name is None:
             return np.full(table.num_rows, NOBODY, np.int64)
-        texts = as_text(_column(table, name), self.settings.null_values, f"entity {name!r}")
-        encoded = _encoded(texts)
+        column = _column(table, name)
+        if self.settings.null_values or not pa.types.is_integer(column.type):
+            column = self._entity_texts(column)
+        encoded = _encoded(column)  # of whole numbers, the usual ids, only distinct ones become text, in the end
         if encoded.null_count and self.settings.null_entity == "error":
             row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
             raise InputError(
@@ -294,11 +297,15 @@ class _Scan:
                 f'null_entity="drop" (leave out and count) or "own" (one entity of their own)'
             )
         places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
-        self._note_missing("entity", encoded.dictionary, places)
-        self.texts.append(encoded.dictionary)
+        if is_text(encoded.dictionary.type):
+            self._note_missing("entity", encoded.dictionary, places)
+        self.names.append(encoded.dictionary)
         codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
         self.distinct += len(encoded.dictionary)
         return codes
+
+    def _entity_texts(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        return as_text(column, self.settings.null_values, f"entity {self.settings.entity!r}")
 
     def _labels(self, table: pa.Table) -> npt.NDArray[np.uint8]:
         settings = self.settings
@@ -397,12 +404,13 @@ class _Scan:
 
     def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
         """Places in one list of distinct texts, from places in the lists of all chunks end to end."""
-        if len(self.texts) == 1:
-            return codes.astype(np.int32), self.texts[0]
-        texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
-        encoded = texts.dictionary_encode()
-        places = np.append(encoded.indices.to_numpy(), np.int32(NOBODY))  # NOBODY is -1, the last place
-        return places[codes].astype(np.int32), encoded.dictionary
+        if len(self.names) == 1:
+            places, names = codes.astype(np.int32), self.names[0]
+        else:
+            encoded = (pa.concat_arrays(self.names) if self.names else pa.array([], pa.string())).dictionary_encode()
+            indices = np.append(encoded.indices.to_numpy(), np.int32(NOBODY))  # NOBODY is -1, the last place
+            places, names = indices[codes].astype(np.int32), encoded.dictionary
+        return places, self._entity_texts(pa.chunked_array([names])).combine_chunks()
 
 
 def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:

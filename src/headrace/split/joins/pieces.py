@@ -35,9 +35,9 @@ from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
-from headrace.split.joins.known import ascending
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.scan import MIXED, one_form_advice
+from headrace.split.sorting import in_order
 from headrace.storage.places import place_of
 
 BATCH_ROWS, _BATCH_BYTES = 1 << 21, 64 << 20
@@ -102,7 +102,7 @@ class PieceWriter:
         entity = table[ENTITY].to_numpy().astype(np.int64)
         partition = entity * self._partitions // max(1, self._entities)
         bounds = [0, *np.cumsum(np.bincount(partition, minlength=self._partitions)).tolist()]
-        ordered = table.combine_chunks().take(pa.array(ascending(partition.view(np.uint64))))
+        ordered = table.combine_chunks().take(pa.array(in_order(partition.view(np.uint64))[0]))
         self._held.append((ordered.to_batches()[0], bounds))
         self.rows += len(table)
 
