@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from math import floor
 
 import numpy as np
@@ -35,23 +36,31 @@ class Hashes:
     def __len__(self) -> int:
         return len(self.high)
 
+    @cached_property
+    def _buckets(self) -> tuple[I64, np.uint64]:
+        """Where the hashes of each bucket begin, of which there are about as many as hashes; and the shift to it."""
+        bits = max(1, len(self).bit_length() - 1)
+        shift = np.uint64(64 - bits)
+        counts = np.bincount((self.high >> shift).view(np.int64), minlength=1 << bits)
+        return np.cumsum(counts) - counts, shift
+
     def places(self, hashes: Hashes) -> I64:
         """Find the place of each of other hashes among these, which are ascending; -1 for those that are not here."""
-        order, high = in_order(hashes.high)  # so neighbours stay in the cache, which takes a quarter of the time
-        at = np.empty(len(hashes), np.int64)
-        at[order] = np.searchsorted(self.high, high)
         found = np.full(len(hashes), -1, np.int64)
-        left = np.arange(len(hashes))
-        while len(left):  # once, and again only where entities share their first 64 bits
-            inside = at[left] < len(self)
-            if not inside.any():
-                break
-            place = np.minimum(at[left], len(self) - 1)
-            same_high = inside & (self.high[place] == hashes.high[left])
-            hit = same_high & (self.low[place] == hashes.low[left])
-            found[left[hit]] = place[hit]
-            left = left[same_high & ~hit]
-            at[left] += 1
+        if not len(self):
+            return found
+        begins, shift = self._buckets
+        high, low, last = hashes.high, hashes.low, len(self) - 1
+        left, at = np.arange(len(hashes)), begins.take((high >> shift).view(np.int64))
+        while len(left):  # as often as the fullest bucket has hashes, each time with those that are not settled
+            here = self.high.take(at, mode="clip")
+            same = np.flatnonzero((here == high) & (at <= last))
+            same = same[self.low[at[same]] == low[same]]
+            found[left[same]] = at[same]
+            on = (here <= high) & (at < last)
+            on[same] = False
+            rest = np.flatnonzero(on)
+            left, at, high, low = left[rest], at[rest] + 1, high[rest], low[rest]
         return found
 
 

@@ -22,7 +22,6 @@ from headrace.arrays import I64, U64, Bools
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
-from headrace.formats.schema import is_text
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
@@ -34,6 +33,7 @@ from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.content import Content
 from headrace.split.folds import cutoffs, fold_times
 from headrace.split.settings import TemporalSplit
+from headrace.split.sorting import in_order
 from headrace.stream.audit.overlap import Benchmarks, texts_of
 
 NOBODY = -1
@@ -287,21 +287,23 @@ class _Scan:
         if name is None:
             return np.full(table.num_rows, NOBODY, np.int64)
         column = _column(table, name)
-        if self.settings.null_values or not pa.types.is_integer(column.type):
-            column = self._entity_texts(column)
-        encoded = _encoded(column)  # of whole numbers, the usual ids, only distinct ones become text, in the end
-        if encoded.null_count and self.settings.null_entity == "error":
-            row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
-            raise InputError(
-                f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are with "
-                f'null_entity="drop" (leave out and count) or "own" (one entity of their own)'
-            )
-        places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
-        if is_text(encoded.dictionary.type):
-            self._note_missing("entity", encoded.dictionary, places)
-        self.names.append(encoded.dictionary)
-        codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
-        self.distinct += len(encoded.dictionary)
+        whole = pa.types.is_integer(column.type) and not self.settings.null_values
+        if whole and not column.null_count:  # the usual ids: only distinct ones become text, in the end
+            codes, names = np.arange(len(column)), column.combine_chunks()
+        else:
+            encoded = _encoded(column if whole else self._entity_texts(column))
+            if encoded.null_count and self.settings.null_entity == "error":
+                row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
+                raise InputError(
+                    f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are "
+                    f'with null_entity="drop" (leave out and count) or "own" (one entity of their own)'
+                )
+            codes, names = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy(), encoded.dictionary
+            if not whole:
+                self._note_missing("entity", names, codes)
+        self.names.append(names)
+        codes = np.where(codes == NOBODY, NOBODY, codes + self.distinct)
+        self.distinct += len(names)
         return codes
 
     def _entity_texts(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -407,10 +409,22 @@ class _Scan:
         if len(self.names) == 1:
             places, names = codes.astype(np.int32), self.names[0]
         else:
-            encoded = (pa.concat_arrays(self.names) if self.names else pa.array([], pa.string())).dictionary_encode()
-            indices = np.append(encoded.indices.to_numpy(), np.int32(NOBODY))  # NOBODY is -1, the last place
-            places, names = indices[codes].astype(np.int32), encoded.dictionary
+            indices, names = _distinct(pa.concat_arrays(self.names) if self.names else pa.array([], pa.string()))
+            places = np.append(indices, np.int32(NOBODY))[codes]  # NOBODY is -1, the last place
         return places, self._entity_texts(pa.chunked_array([names])).combine_chunks()
+
+
+def _distinct(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
+    """Return the place of each value among the distinct ones, and these. Numbers are sorted, which is faster."""
+    if not pa.types.is_integer(values.type):
+        encoded = values.dictionary_encode()
+        return encoded.indices.to_numpy(), encoded.dictionary
+    order, ordered = in_order(values.to_numpy().astype(np.int64).view(np.uint64))
+    new = np.ones(len(values), np.bool_)
+    new[1:] = ordered[1:] != ordered[:-1]
+    places = np.empty(len(values), np.int32)
+    places[order] = np.cumsum(new, dtype=np.int32) - 1
+    return places, values.take(pa.array(order[new]))
 
 
 def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
