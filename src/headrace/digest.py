@@ -138,7 +138,7 @@ def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple
 
     high, low = np.empty(n, np.uint64), np.empty(n, np.uint64)
     full_words = sizes >> 3
-    for count in np.unique(full_words):
+    for count in np.flatnonzero(np.bincount(full_words)):
         rows = np.flatnonzero(full_words == count)
         for begin in range(0, len(rows), _ROWS_IN_CACHE):
             part = rows[begin : begin + _ROWS_IN_CACHE]
