@@ -29,6 +29,8 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.dataset.hub import Once
+
 _SHARD_ROWS, _GROUP_ROWS = 1 << 20, 1 << 16
 _BATCH_ROWS = 1 << 13  # asked of libraries that make batches on demand
 _LEFTOVER_S = 3600.0  # a temporary directory so old is of a process that was killed
@@ -61,24 +63,25 @@ def _by_split(value: object) -> Mapping[Any, Any] | None:
     return value if isinstance(value, Mapping) and not _is_frame(value) else None
 
 
-def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
+def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Any:
     """Replace every table in a value by the directory of its copy; lists and mappings are looked into.
 
     An address of a snapshot or of a dataset on the hub is a table too; see `dataset.snapshots` and `dataset.hub`.
+    once: as of `dataset.hub.fetched`.
     """
     if isinstance(value, str | PurePath):
         if str(value).startswith("hf:/"):  # a `Path` of an address has one slash less
             from headrace.dataset.hub import fetched
 
-            return fetched(value, cache_dir)
+            return fetched(value, cache_dir, once)
         snapshot = read_snapshot(value)
         return value if snapshot is None else _opened(snapshot, cache_dir)
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
-        return {name: with_paths(each, cache_dir) for name, each in value.items()}
+        return {name: with_paths(each, cache_dir, once) for name, each in value.items()}
     if isinstance(value, list | tuple) and any(not isinstance(each, int | float) for each in value):
-        return [with_paths(each, cache_dir) for each in value]
+        return [with_paths(each, cache_dir, once) for each in value]
     return value
 
 

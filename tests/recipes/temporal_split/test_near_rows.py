@@ -133,7 +133,11 @@ def folds_of(source: Path, out: Path, **asked: Any) -> tuple[list[Row], list[lis
     every = [line for path in sorted(source.iterdir()) for line in path.read_text().splitlines()[1:]]
     dataset = headrace.open(out)
     tested = [dataset.fold(fold)["test"].to_arrow()["row"].to_pylist() for fold in range(len(made.manifest.folds))]
-    return [tuple(line.split(",")) for line in every], [[str(row) for row in own] for own in tested], made.manifest.facts
+    return (
+        [tuple(line.split(",")) for line in every],
+        [[str(row) for row in own] for own in tested],
+        made.manifest.facts,
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -29,6 +29,7 @@ from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.balance import CountedIndex
+from headrace.stream.ranks.group import once_in_group
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
@@ -328,7 +329,7 @@ def open_dataset(
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
-    path = with_paths(path, kept)
+    path = with_paths(path, kept, once_in_group)
     if isinstance(path, str | PurePath):
         root = path_of(path)
         local = place_of(root).reads == "calls"
