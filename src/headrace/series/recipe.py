@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -316,11 +317,12 @@ def _refuse(
 ) -> None:
     """Raise `InputError` if no entity passes, or a static feature is lacking where that is an error."""
     if all(not settings.division.trains(name) for name in names):
-        reports = (report for spool in spools for report in spool.reports())
-        reasons = [f"{each['entity']}: {each['failure_reason']}" for each, _ in zip(reports, range(3), strict=False)]
+        failed = (each for spool in spools for each in spool.reports() if each["failure_reason"] is not None)
+        reasons = [f"{each['entity']}: {each['failure_reason']}" for each in islice(failed, _SHOWN)]
         raise InputError(
-            f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; {'; '.join(reasons)}; correct the "
-            f"data or the settings (min_train_years is {settings.min_train_years:g})"
+            f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; "
+            f"{'; '.join(reasons) or 'all are held out'}; correct the data or the settings (min_train_years is "
+            f"{settings.min_train_years:g})"
         )
     bad = [each for each in names if each in lacking]
     if bad and settings.missing_static == "error":

@@ -98,6 +98,12 @@ def instants_of(wall: I64, zone: str, ambiguous: str) -> I64:
     return np.array(zoned.dt.epoch("us").fill_null(MISSING).to_numpy(), np.int64)
 
 
+def wall_of(instants: I64, zone: str) -> I64:
+    """Return what the clocks of a zone show at these instants, in microseconds."""
+    zoned = pl.Series(instants).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
+    return np.array(zoned.dt.replace_time_zone(None).dt.epoch("us").to_numpy(), np.int64)
+
+
 def _snapped(settings: Series, tolerance: int, observed: Observed) -> Observed:
     step, times = settings.step.micros, observed.times
     known = times != MISSING

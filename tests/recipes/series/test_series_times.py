@@ -16,6 +16,7 @@ from headrace.series.arrays.axis import Frequency, place
 from headrace.series.config import Series
 from headrace.series.observed import Observed
 from headrace.series.times import timed
+from headrace.windows import open_windows
 
 pandas = pytest.importorskip("pandas")
 RNG = np.random.default_rng(0)
@@ -274,3 +275,22 @@ def test_an_integer_index_counts_seconds(tmp_path: Path) -> None:
 
     assert "10s" == prepared.manifest.facts["frequency"]
     assert [datetime(1970, 1, 1) + timedelta(seconds=10 * at) for at in range(3, 303)] == times_of(prepared, "a")
+
+
+def test_the_calendar_is_that_of_the_clocks_and_windows_count_hours(tmp_path: Path) -> None:
+    """On both days on which the clocks change, every step is an hour, and each hour of the day is the one they show."""
+    local = pandas.date_range("2024-01-01", "2024-12-31", freq="1h", tz="Europe/Berlin")
+    load = np.arange(float(len(local)))
+    frame = pl.DataFrame({"date": local.strftime("%Y-%m-%d %H:%M").to_list(), "load": load, "rain": load})
+    made = run(frame, tmp_path / "out", time_zone="Europe/Berlin", calendar=["hour_of_day", "day_of_week"])
+    windows = open_windows(made.run.parents[1], "all", input_length=24, output_length=24)
+    batch = windows.batch(range(len(windows)))
+    named = dict(zip(windows.future_names, np.moveaxis(batch["future"], 2, 0), strict=True))
+    first = pandas.DatetimeIndex(batch["input_end_date"]).tz_localize("UTC").tz_convert("Europe/Berlin")
+    hours = np.array([(first + pandas.Timedelta(hours=step)).hour for step in range(1, 25)]).T
+    days = np.array([(first + pandas.Timedelta(hours=step)).day_of_week for step in range(1, 25)]).T
+
+    assert len(windows) == len(local) - 47
+    np.testing.assert_allclose(np.sin(2 * np.pi * hours / 24), named["hour_of_day_sin"], atol=1e-6)
+    np.testing.assert_allclose(np.cos(2 * np.pi * days / 7), named["day_of_week_cos"], atol=1e-6)
+    assert all(each.problem is None for each in headrace.verify(made.run.parents[1]).checks)
