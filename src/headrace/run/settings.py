@@ -90,9 +90,10 @@ class RecipeSettings(Settings):
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's files and their names relative to its root, sorted by name."""
-        from headrace.formats.source import find_files  # settings alone load no data libraries
+        from headrace.formats.listing import list_files  # settings alone load no data libraries
 
-        return find_files(vars(self)["source"])
+        listing = list_files(vars(self)["source"])
+        return [(listing.path(place), name) for place, name in enumerate(listing.names)]
 
     def source_places(self) -> Sequence[str | Path]:
         """Files, directories and patterns, as given."""

@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
-from headrace.formats.json_text import loads
+from headrace.formats.strict_json import loads
 from headrace.packing.chats.images import IMAGE, Image, image_of, placed_images, uncounted
 from headrace.packing.chats.preference_columns import preference_column, refuse_preference
 from headrace.packing.chats.words import Layout, RowRejected, shown

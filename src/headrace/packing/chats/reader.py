@@ -22,8 +22,8 @@ import pyarrow as pa
 from headrace.errors import InputError
 from headrace.formats import arrow
 from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
-from headrace.formats.json_text import DECODER, RepeatedKey, loads
 from headrace.formats.open_parquet import open_file
+from headrace.formats.strict_json import DECODER, RepeatedKey, loads
 from headrace.packing.chats.words import RowRejected, shown
 
 BATCH_ROWS = 1000
