@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats.hub_files import choose
 from headrace.formats.listing import list_files
 from headrace.packing.blend import blend_of
+from headrace.stream.ranks.group import Group
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 
@@ -235,6 +238,47 @@ def test_ranks_that_saw_different_commits_do_not_agree(repository: Repository, a
     repository.branches["main"] = SECOND
 
     assert before != headrace.open(f"hf://datasets/{NAME}").split_index("train").identity
+
+
+def test_ranks_resolve_and_list_a_branch_once_together(
+    repository: Repository, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch.distributed")
+    store, found = torch.HashStore(), []
+    ranks = [Group(store, process=number, processes=3) for number in range(3)]
+    for number, rank in enumerate(ranks):  # with caches of their own, as on three machines
+        monkeypatch.setattr("headrace.stream.ranks.group.default_group", lambda rank=rank: rank)
+        found.append(headrace.open(f"hf://datasets/{NAME}", cache_dir=tmp_path / str(number)).split_index("train"))
+        repository.commits[SECOND] = {"other.csv": b"number\n1\n"}
+        repository.branches["main"] = SECOND
+
+    assert 1 == len({each.identity for each in found})
+    about = [each for each in told(asked) if "/revision/" in each or "/tree/" in each]
+    assert [f"GET /api/datasets/{NAME}/revision/main", f"GET /api/datasets/{NAME}/tree/{FIRST}"] == about
+
+
+def test_what_one_process_asks_for_is_asked_by_another_where_it_fails() -> None:
+    torch = pytest.importorskip("torch.distributed")
+    store, asks = torch.HashStore(), []
+
+    def ask(number: int) -> str:
+        asks.append(number)
+        time.sleep(0.1)
+        if len(asks) == 1:
+            raise InputError("no answer")
+        return f"from {number}"
+
+    def once(number: int) -> str:
+        try:
+            return Group(store, process=number, processes=4).once("name", lambda: ask(number))
+        except InputError:
+            return "failed"
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(once, range(4)))
+
+    assert 2 == len(asks) == len(set(answers))
+    assert ["failed", *[f"from {asks[1]}"] * 3] == sorted(answers)
 
 
 @pytest.mark.parametrize("name", ["data/train-00001-of-00002.parquet", "rows.csv"])

@@ -29,6 +29,8 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.dataset.hub import Once
+
 _SHARD_ROWS, _GROUP_ROWS = 1 << 20, 1 << 16
 _BATCH_ROWS = 1 << 13  # asked of libraries that make batches on demand
 _LEFTOVER_S = 3600.0  # a temporary directory so old is of a process that was killed
@@ -61,31 +63,32 @@ def _by_split(value: object) -> Mapping[Any, Any] | None:
     return value if isinstance(value, Mapping) and not _is_frame(value) else None
 
 
-def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
+def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Any:
     """Replace every table in a value by the directory of its copy; lists and mappings are looked into.
 
     An address of a snapshot or of a dataset on the hub is a table too; see `dataset.snapshots` and `dataset.hub`.
+    once: as of `dataset.hub.fetched`.
     """
     if isinstance(value, str | PurePath):
         if str(value).startswith("hf:/"):  # a `Path` of an address has one slash less
             from headrace.dataset.hub import fetched
 
-            return fetched(value, cache_dir)
+            return fetched(value, cache_dir, once)
         snapshot = read_snapshot(value)
         return value if snapshot is None else _opened(snapshot, cache_dir)
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
-        return {name: with_paths(each, cache_dir) for name, each in value.items()}
+        return {name: with_paths(each, cache_dir, once) for name, each in value.items()}
     if isinstance(value, list | tuple) and any(not isinstance(each, int | float) for each in value):
-        return [with_paths(each, cache_dir) for each in value]
+        return [with_paths(each, cache_dir, once) for each in value]
     return value
 
 
 def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
     """Return a view of the files of a snapshot where they are its rows, else the copy of these."""
-    from headrace.dataset.local_shards import cache_directory
     from headrace.dataset.views import is_whole, write_view
+    from headrace.storage.cache_room import cache_directory
 
     kind, _, path = snapshot.address.partition(":")
     name = Path(path.rpartition("@")[0]).name or "table"
@@ -114,10 +117,10 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
     Memory is O(row group). Raises `InputError` for tables without columns, splits of
     strange names, and types that Parquet cannot hold, and `StoreError`.
     """
-    from headrace.dataset.local_shards import cache_directory
     from headrace.digest import canonical_json
     from headrace.formats.named_splits import WORDS, is_split_name
     from headrace.storage import local
+    from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
 
     named = _by_split(table)
@@ -192,8 +195,8 @@ def _use(copy: Path) -> None:
 
 def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:
     """Remove copies that nobody opened for so long, and what killed writers left; return them, and their bytes."""
-    from headrace.dataset.local_shards import cache_directory
     from headrace.storage import local
+    from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
 
     home = cache_directory(cache_dir) / "tables"

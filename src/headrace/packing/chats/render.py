@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import Conversation, Message
 from headrace.packing.chats.marks import (
     BEGIN,
@@ -104,6 +105,9 @@ class ChatRenderer:
         borders: whether to find the borders of turns, which takes several renderings. A conversation without anything
         to train on has a text without spans. Raises `RowRejected`.
         """
+        contents = [message["content"] for message in chat.messages]
+        if sum(content.count(IMAGE) for content in contents) != len(chat.images):
+            raise RowRejected("reserved_character", f"U+{ord(IMAGE):04X} in a message, which stands for images here")
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         return [turns.render(part, borders=borders) for part in sequences_of(chat, self._reasoning)]
 
