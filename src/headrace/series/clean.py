@@ -217,7 +217,8 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
     if len(positions) == axis.rows:
         values = own.copy(order="F")  # worked on column by column
     else:
-        values = np.full((axis.rows, len(columns)), np.nan, order="F")
+        values = np.empty((axis.rows, len(columns)), order="F")
+        values[:] = settings.empty_step()
         for column in range(len(columns)):
             values[positions, column] = own[:, column]
     missing = np.isnan(values)

@@ -359,6 +359,10 @@ class Series(SourceSettings):
         """List the columns that are made of times, which stand behind the features."""
         return calendar_names(self.calendar)
 
+    def empty_step(self) -> list[float]:
+        """Return the values of a step without rows: missing, or 0 where `resample` takes the total."""
+        return [0.0 if self.resample and self.rule(name) == "total" else float("nan") for name in self.columns()]
+
     @cached_property
     def resolved(self) -> Resolved:
         """The pipelines with their columns."""

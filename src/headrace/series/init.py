@@ -27,7 +27,7 @@ from headrace.formats import grids
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
-from headrace.series.arrays.axis import DAY_US, Frequency, infer
+from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
 from headrace.series.config import Series
 from headrace.series.readers.camels import FLOW, FORCING
 from headrace.series.readers.text import GRDC_NAME, grdc_table
@@ -229,7 +229,13 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     if not steps:
         raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
     settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
-    if (
+    if _are_events(rows, Frequency.parse(settings["frequency"])):
+        counts = rows["0"].drop_nans()
+        rule = "total" if (counts == counts.round()).all() else "mean"
+        settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
+        seen["resample"] = "Times are of events, not of steps: these rules make days of them; total is for counts."
+        rows = rows.with_columns(pl.col("time") // DAY_US * DAY_US)
+    elif (
         settings["frequency"] == "1d"
         and len(times) >= _WEEK
         and np.is_busday((times // DAY_US).astype("datetime64[D]")).all()
@@ -258,7 +264,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     seen["max_imputation_gap_size"] = f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
     if to_their_end:
         observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
-        targets = rows.group_by("entity").agg(observed.sum())["0"].to_numpy()
+        targets = rows.group_by("entity").agg(pl.col("time").filter(observed).n_unique())["time"].to_numpy()
         train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
         years = train_ratio * targets / Frequency.parse(settings["frequency"]).steps_per_year
         settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
@@ -270,6 +276,15 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
+
+
+def _are_events(rows: pl.DataFrame, step: Frequency) -> bool:
+    """Tell whether most rows of most entities share their time with another, or lie between steps."""
+    irregular = []
+    for _, part in rows.group_by("entity", maintain_order=True):
+        own = part["time"].to_numpy()
+        irregular.append(len(np.unique(place(own, step).positions)) * 2 < len(own))
+    return 2 * sum(irregular) > len(irregular)
 
 
 def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:

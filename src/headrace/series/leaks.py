@@ -336,8 +336,11 @@ def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str
             if again.axis.first != honest.axis.first or [min(each, cut) for each in again.cut.edges] != at:
                 raise _Differs(f"begins or is cut elsewhere {behind}")
             left = min(cut, len(again.values))  # the last rows before the cut may be steps that no row had
+            rest = honest.values[left:cut]
+            if not np.array_equal(rest, np.broadcast_to(settings.empty_step(), rest.shape), equal_nan=True):
+                raise _Differs(f"has other rows before a cut {behind}")
             for one, other in ((honest.values, again.values), (honest.filled, again.filled)):
-                if not same_bytes(one[:left], other[:left]) or not np.isnan(honest.values[left:cut]).all():
+                if not same_bytes(one[:left], other[:left]):
                     raise _Differs(f"has other rows before a cut {behind}")
             if word == "changed":
                 returned = again

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FILE_NAME = "file_name"
 
 _EPOCH = date(1970, 1, 1).toordinal()
-Rule = Literal["mean", "sum", "min", "max", "first", "last"]
+Rule = Literal["mean", "sum", "total", "min", "max", "first", "last"]
 _source = partial(Field, json_schema_extra={"panel": "Source"})
 column = partial(Field, json_schema_extra={"panel": "Columns and times"})
 
@@ -146,7 +146,8 @@ class SourceSettings(RecipeSettings):
     resample: Annotated[Mapping[str, Rule], BeforeValidator(rules)] = column(
         {},
         description="Join the rows of each step into one, by a rule for each column: mean, sum, min, max, first or "
-        "last of the values that are there; * for all others, or one rule for all.",
+        "last of the values that are there; total: their sum, and 0 in steps without any; * for all others, or one "
+        "rule for all.",
     )
 
     @field_validator("encoding")

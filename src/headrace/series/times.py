@@ -9,7 +9,8 @@ offset before the change ("forward"), so 02:30 becomes 03:30.
 
 Then `snap` moves times that are at most that far from a step to it; the others stay for `off_grid` to judge. Or
 `resample` joins the rows of a step [t, t + step) into one at t, each column by its rule. Missing values do not count;
-a step without any value is missing. Steps are counted from 1970-01-01 in UTC, months from their first day. Pure.
+a step without any value is missing, but for a "total", which is 0. Steps are counted from 1970-01-01 in UTC, months
+from their first day. Pure.
 """
 
 from __future__ import annotations
@@ -159,9 +160,10 @@ def resampled(values: F64, begins: I64, rules: list[str]) -> F64:
         own = values[:, at]
         there = ~np.isnan(own)
         count = np.add.reduceat(there.astype(np.int64), begins)
-        if rule in ("sum", "mean"):
-            total = np.add.reduceat(np.where(there, own, 0.0), begins)
-            made[:, at] = np.where(count > 0, total / (np.maximum(count, 1) if rule == "mean" else 1), np.nan)
+        if rule in ("sum", "mean", "total"):
+            added = np.add.reduceat(np.where(there, own, 0.0), begins)
+            joined = added / np.maximum(count, 1) if rule == "mean" else added
+            made[:, at] = joined if rule == "total" else np.where(count > 0, joined, np.nan)
         elif rule in ("min", "max"):
             made[:, at] = (np.fmin if rule == "min" else np.fmax).reduceat(own, begins)
         else:

@@ -170,7 +170,7 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
     ("frequency", "theirs"),
     [("1d", "1D"), ("3h", "3h"), ("1mo", "MS"), ("1q", "QS"), ("15m", "15min"), ("90m", "90min")],
 )
-@pytest.mark.parametrize("rule", ["mean", "sum", "min", "max", "first", "last"])
+@pytest.mark.parametrize("rule", ["mean", "sum", "total", "min", "max", "first", "last"])
 def test_resampled_steps_are_those_of_pandas(frequency: str, theirs: str, rule: str) -> None:
     times = pandas.to_datetime(RNG.integers(0, 400 * 86_400, 4000), unit="s") + pandas.Timedelta(days=10_000)
     values = RNG.gamma(1, 5, (4000, 2))
@@ -178,8 +178,9 @@ def test_resampled_steps_are_those_of_pandas(frequency: str, theirs: str, rule: 
     made = timed(settings(frequency=frequency, resample=rule), observed(times, values))
     frame = pandas.DataFrame(values, times).sort_index(kind="stable")
     resampler = frame.resample(theirs, **({} if theirs in ("1D", "MS", "QS") else {"origin": "epoch"}))
-    expected = resampler.sum(min_count=1) if rule == "sum" else getattr(resampler, rule)()
-    ours = pandas.DataFrame(made.values, instants(made)).reindex(expected.index)
+    expected = resampler.sum(min_count=int(rule == "sum")) if rule in ("sum", "total") else getattr(resampler, rule)()
+    empty = 0.0 if rule == "total" else np.nan
+    ours = pandas.DataFrame(made.values, instants(made)).reindex(expected.index, fill_value=empty)
 
     np.testing.assert_allclose(ours.to_numpy(), expected.to_numpy(), rtol=1e-9)
     assert 4000 == made.source_rows
