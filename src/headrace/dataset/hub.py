@@ -28,7 +28,7 @@ from headrace.dataset.views import is_whole, write_view
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.formats.hub_files import choose
+from headrace.formats.hub_files import choose, dataset_info
 from headrace.formats.saved import is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage import local
@@ -165,6 +165,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         raise InputError(f"{hub.address}: commit {commit} has no files")
     root = f"{path}/" if path else ""
     top = {name[len(root) :].partition("/")[0] for name in listing if name.startswith(root)}
+    info = None
     if is_saved(Path(path), top):
         about = [name for name in listing if name.startswith(root) and name.endswith(".json")]
         snapshot = _snapshot(_fetch_all(hub, commit, about, listing), about)
@@ -175,6 +176,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         if not path and "README.md" in listing:
             readme = hub.fetch("README.md", commit, listing["README.md"]).read_text("utf-8", "replace")
         splits = choose(hub.address, listing, path, readme)
+        info = None if readme is None else dataset_info(hub.address, readme)
     names = sorted({name for own in splits.values() for name in own})
     missing = next((name for name in names if name not in listing), None)
     if missing is not None:
@@ -182,7 +184,8 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
     address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
-    write_view(view, address, {split: {name: files[name] for name in own} for split, own in splits.items()})
+    shown = {split: {name: files[name] for name in own} for split, own in splits.items()}
+    write_view(view, address, shown, {} if info is None else {"dataset_info": info})
 
 
 def _fetch_all(hub: _Hub, commit: str, names: Sequence[str], listing: Mapping[str, Sequence[Any]]) -> list[Path]:

@@ -30,7 +30,7 @@ from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.backends import Backend, backend_of
 from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of
-from headrace.packing.chats.images import PlacedImage, size_of, uncounted
+from headrace.packing.chats.images import ImageCounter, PlacedImage, size_of, uncounted
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row, filter_row
@@ -118,6 +118,7 @@ class ChatEncoder:
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
         self.vocabulary: int | None = None  # token ids there are; None without a tokenizer
+        self.images: ImageCounter | None = None
         self.eos_id: int | None = None  # the end token, if the tokenizer names one
         if settings.tokenizer is None:
             return
