@@ -212,15 +212,7 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
     fits = trains and settings.division.trains(entity)
     rows = Counter(observed.dropped)
     axis, source_rows, positions = _placed_rows(settings, observed, rows)
-    in_order = len(source_rows) == len(observed.values) and (source_rows == np.arange(len(source_rows))).all()
-    own = observed.values if in_order else observed.values[source_rows]
-    if len(positions) == axis.rows:
-        values = own.copy(order="F")  # worked on column by column
-    else:
-        values = np.empty((axis.rows, len(columns)), order="F")
-        values[:] = settings.empty_step()
-        for column in range(len(columns)):
-            values[positions, column] = own[:, column]
+    values = _on_steps(settings, observed.values, axis.rows, source_rows, positions)
     missing = np.isnan(values)
     never = missing.all(axis=0)
     if fits and never.any():
@@ -291,6 +283,19 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         added_rows=stop - start - kept_rows,
         trimmed_steps=(start, axis.rows - stop),
     )
+
+
+def _on_steps(settings: Series, observed: F64, steps: int, source_rows: I64, positions: I64) -> F64:
+    """Put rows on the steps of the axis, a copy that is worked on column by column: float64 [steps, C]."""
+    in_order = len(source_rows) == len(observed) and (source_rows == np.arange(len(source_rows))).all()
+    own = observed if in_order else observed[source_rows]
+    if len(positions) == steps:
+        return own.copy(order="F")
+    values = np.empty((steps, own.shape[1]), order="F")
+    values[:] = settings.empty_step()
+    for column in range(values.shape[1]):
+        values[positions, column] = own[:, column]
+    return values
 
 
 def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) -> tuple[Axis, I64, I64]:

@@ -23,7 +23,7 @@ from headrace.run.folds import Folds
 from headrace.series.arrays.calendar import CALENDAR, calendar_names
 from headrace.series.parts import DIVIDE, Division, undividable
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.series.source_settings import FILE_NAME, SourceSettings, column, repeated, time_faults
+from headrace.series.source_settings import FILE_NAME, SourceSettings, column, repeated, source_faults, time_faults
 from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
@@ -248,10 +248,8 @@ class Series(SourceSettings):
         names = [*self.targets, *self.features, *(each for each in self.feature_names() if each not in self.features)]
         both = sorted(set(self.past_features) & set(self.future_features))
         strange = next((each for each in self.calendar if each not in CALENDAR), None)
-        file_is_entity, regions = self.entity == FILE_NAME, self.region_time_series_base_dirs
-        roles = [self.time, *names, *([] if file_is_entity else [self.entity])]
+        roles = [self.time, *names, *([] if self.entity == FILE_NAME else [self.entity])]
         repeated = min((each for each in roles if roles.count(each) > 1), default=None)
-        static = bool(self.static) + bool(self.region_static_attributes_base_dirs)
         for wrong, told in (
             (not self.time_format, "time_format is empty; give at least one"),
             *time_faults(self),
@@ -291,43 +289,7 @@ class Series(SourceSettings):
                 self.filled_mask == "columns" and any(f"{each}{FILLED}" in names for each in names),
                 f"a column's name ends with {FILLED!r}, which masks end with; rename it",
             ),
-            (
-                bool(self.source) == bool(regions),
-                "give either source or region_time_series_base_dirs, and not both",
-            ),
-            (
-                self.reader == "camels_us" and (len(self.source) != 1 or not file_is_entity),
-                f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}",
-            ),
-            (
-                self.reader in ("wide", "grdc") and not file_is_entity,
-                f"reader {self.reader!r} finds the entities itself; leave entity as {FILE_NAME!r}",
-            ),
-            (
-                bool(regions) and self.reader not in ("table", "xarray"),
-                f"reader {self.reader!r} takes source; regions are for 'table' and 'xarray'",
-            ),
-            (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
-            (self.entities is not None and self.entities_file, "give entities or entities_file, not both"),
-            (
-                self.pipelines_from is not None and self.missing_static in ("mean", "median"),
-                f"missing_static is {self.missing_static!r}, which would be that of this run's entities, not of those "
-                f"that trained; give 'error' or 'drop_entity' with pipelines_from",
-            ),
-            (self.entities == (), "entities is empty; give at least one, or leave it out for all"),
-            (static > 1, "give static or region_static_attributes_base_dirs, not both"),
-            (
-                bool(static) != bool(self.static_features),
-                "static files and static_features go together; give both or neither",
-            ),
-            (
-                static and file_is_entity and self.static_entity is None,
-                "static_entity is missing; name the column of the static files that holds the entity",
-            ),
-            (
-                len(set(self.static_features)) < len(self.static_features),
-                "static_features names a column twice; name each once",
-            ),
+            *source_faults(self),
         ):
             if wrong:
                 raise ValueError(told)

@@ -319,9 +319,10 @@ def _refuse(
     if all(not settings.division.trains(name) for name in names):
         failed = (each for spool in spools for each in spool.reports() if each["failure_reason"] is not None)
         reasons = [f"{each['entity']}: {each['failure_reason']}" for each in islice(failed, _SHOWN)]
+        otherwise = "all are held out" if names else "the source has no rows"
         raise InputError(
             f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; "
-            f"{'; '.join(reasons) or 'all are held out'}; correct the data or the settings (min_train_years is "
+            f"{'; '.join(reasons) or otherwise}; correct the data or the settings (min_train_years is "
             f"{settings.min_train_years:g})"
         )
     bad = [each for each in names if each in lacking]

@@ -231,3 +231,48 @@ def time_faults(settings: Series) -> Iterator[tuple[bool, str]]:
         settings.time_zone is not None and any(each.startswith("epoch") for each in settings.time_format),
         "time_format is an epoch, which counts instants; leave time_zone out",
     )
+
+
+def source_faults(settings: Series) -> list[tuple[object, str]]:
+    """List what cannot be of the source and its static files, each with what to say of it."""
+    file_is_entity, regions = settings.entity == FILE_NAME, settings.region_time_series_base_dirs
+    static = bool(settings.static) + bool(settings.region_static_attributes_base_dirs)
+    return [
+        (
+            bool(settings.source) == bool(regions),
+            "give either source or region_time_series_base_dirs, and not both",
+        ),
+        (
+            settings.reader == "camels_us" and (len(settings.source) != 1 or not file_is_entity),
+            f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}",
+        ),
+        (
+            settings.reader in ("wide", "grdc") and not file_is_entity,
+            f"reader {settings.reader!r} finds the entities itself; leave entity as {FILE_NAME!r}",
+        ),
+        (
+            bool(regions) and settings.reader not in ("table", "xarray"),
+            f"reader {settings.reader!r} takes source; regions are for 'table' and 'xarray'",
+        ),
+        (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
+        (settings.entities is not None and settings.entities_file, "give entities or entities_file, not both"),
+        (
+            settings.pipelines_from is not None and settings.missing_static in ("mean", "median"),
+            f"missing_static is {settings.missing_static!r}, which would be that of this run's entities, not of those "
+            f"that trained; give 'error' or 'drop_entity' with pipelines_from",
+        ),
+        (settings.entities == (), "entities is empty; give at least one, or leave it out for all"),
+        (static > 1, "give static or region_static_attributes_base_dirs, not both"),
+        (
+            bool(static) != bool(settings.static_features),
+            "static files and static_features go together; give both or neither",
+        ),
+        (
+            static and file_is_entity and settings.static_entity is None,
+            "static_entity is missing; name the column of the static files that holds the entity",
+        ),
+        (
+            len(set(settings.static_features)) < len(settings.static_features),
+            "static_features names a column twice; name each once",
+        ),
+    ]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from series_sources import run_of, write_source
 
@@ -44,3 +45,11 @@ def test_entities_that_pass_are_no_reason_why_none_trains(tmp_path: Path) -> Non
     assert "no entity of 2 trains; b: " in str(raised.value)
     assert "has no column 'rain'" in str(raised.value)
     assert "None" not in str(raised.value)
+
+
+def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        schema={"id": pl.String, "date": pl.Date, "q": pl.Float64, "rain": pl.Float64, "warm": pl.Float64}
+    )
+    with pytest.raises(headrace.InputError, match="no entity of 0 passes; the source has no rows; correct"):
+        run_of(table, tmp_path / "out", entity="id", frequency="1d")
