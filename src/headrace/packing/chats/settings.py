@@ -231,16 +231,18 @@ def _templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
     return {"default": named.pop("default"), **named} if named else {}
 
 
-def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = "control") -> Tokenizer:
+def load_tokenizer(
+    files: TokenizerFiles, special: Literal["control", "text"] = "control", *, extra: str = "chat"
+) -> Tokenizer:
     """Load the tokenizer without truncation and padding, with offsets that leave nothing out.
 
     special: whether a special token in a text becomes the token, or is text like any other.
-    Raises `InputError`, `MissingExtra`.
+    extra: what to install where the library is missing. Raises `InputError`, `MissingExtra`.
     """
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
-        raise MissingExtra("tokenizers", "chat") from None
+        raise MissingExtra("tokenizers", extra) from None
     text = files.json_text
     if '"trim_offsets":true' in text.replace(" ", ""):
         text = json.dumps(_untrimmed(json.loads(text)), ensure_ascii=False)

@@ -123,7 +123,8 @@ class ChatEncoder:
         if settings.tokenizer is None:
             return
         self.files = read_tokenizer(settings.tokenizer)
-        self.tokenizer = load_tokenizer(self.files)
+        backend = settings.tokenizer_backend
+        self.tokenizer = load_tokenizer(self.files, extra="fastokens" if backend == "fastokens" else "chat")
         self._plain = cache(partial(load_tokenizer, self.files, special="text"))
         known = self.tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
