@@ -83,7 +83,7 @@ class RecipeSettings(Settings):
         defaults = {
             name
             for group in self.later
-            if all(getattr(self, each) == fields[each].default for each in group)
+            if all(getattr(self, each) == fields[each].get_default(call_default_factory=True) for each in group)
             for name in group
         }
         return self.model_dump(mode="json", exclude={*others, *defaults})

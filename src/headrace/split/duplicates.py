@@ -35,17 +35,17 @@ _LARGE_UNIT, _LARGE_SHARE = 10, 0.01  # entities of a unit that is worth one
 _Work = Callable[[Scanned, Classes, I64], U64]
 
 
-def resolved(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
-    """Decide what becomes of rows with the same content, where more is asked than to count them."""
-    if plan.settings.near is not None:
-        from headrace.split.near import number_alike  # with what finds them and opens data
+def with_near(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
+    """Find near rows, if the settings ask for them."""
+    if plan.settings.near is None:
+        return plan
+    from headrace.split.near import number_alike  # loads the libraries that find them
 
-        plan = number_alike(context, plan, source)
-    return decided(context, plan, len(source))
+    return number_alike(context, plan, source)
 
 
 def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
-    """Decide it by the near rows that are known already."""
+    """Decide what becomes of rows with the same content, or near ones, where more is asked than to count them."""
     asked = plan.settings.duplicates
     if asked == "group":
         known = plan.allocation.known
@@ -166,9 +166,6 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
     cases = [("repeat the content of", found)]
     if near is not None:
         cases.append(("are near, or joined through near ones to, rows of", near))
-        if near["not_compared"]:
-            most = f"at most {near['not_compared']:,} pairs of rows were not compared"
-            yield f"near: {most}: they look like too many others"
     for verb, case in cases:
         if (told := repeats_told(case["in_earlier_split"], rows, verb=verb)) is not None:
             yield (
@@ -179,7 +176,9 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
 
 
 def told_of_units(found: Mapping[str, Any], entities: int) -> Iterator[str]:
-    """Warn of entities that share too much to be split."""
+    """Warn of rows that were not compared, and of entities that share too much to be split."""
+    if skipped := found.get("near", {}).get("not_compared"):
+        yield f"near: at most {skipped:,} pairs of rows were not compared: they look like too many others"
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):
         yield (

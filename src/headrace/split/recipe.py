@@ -358,9 +358,10 @@ def _plan(
         content=content,
     )
     plan = replace(draft, schema=_output_schema(draft))
+    plan = duplicates.with_near(context, plan, source.shards)
     if settings.folds is not None:
         return folding.folded(context, plan, len(scans))
-    plan = duplicates.resolved(context, plan, source.shards)
+    plan = duplicates.decided(context, plan, len(scans))
     if settings.entity is None:
         context.on_event(
             Note("info", "no entity is given, so time alone decides; give entity= where rows belong to customers, ...")
