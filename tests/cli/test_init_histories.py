@@ -179,3 +179,14 @@ def test_real_pings_run_as_they_are(tmp_path: Path) -> None:
     assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
     assert "692 are below 0 (-4, -3)" in text
     assert {"source_rows", "entities"} <= set(prepare(record).manifest.facts)
+
+
+def test_an_output_inside_the_source_is_refused_before_a_configuration_is_written(tmp_path: Path) -> None:
+    pings().write_parquet(tmp_path / "part-0.parquet")
+    config = tmp_path.parent / f"{tmp_path.name}.yaml"
+
+    told = CliRunner().invoke(app, ["init", "histories", str(tmp_path), "--out", str(tmp_path / "out"), "--config", str(config)])  # fmt: skip
+
+    assert isinstance(told.exception, HeadraceError)
+    assert "is inside the source" in str(told.exception)
+    assert not config.exists()

@@ -51,10 +51,9 @@ def _printer_class() -> type[Console]:
 
 
 def printer(stream: Literal["out", "err"] = "out", **options: Any) -> Console:
-    """Return the printer of a standard stream. Where stdout is not a terminal, lines are not wrapped to its width."""
-    if stream == "err":
-        return _printer_class()(stderr=True, **options)
-    return _printer_class()(**{"soft_wrap": not os.isatty(1), **options})
+    """Return the printer of a standard stream. Where it is not a terminal, lines are not wrapped to a width."""
+    number = 2 if stream == "err" else 1
+    return _printer_class()(**{"stderr": number == 2, "soft_wrap": not os.isatty(number), **options})
 
 
 def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None = None) -> Table:

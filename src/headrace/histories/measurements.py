@@ -31,7 +31,7 @@ _TEXTS = pa.dictionary(pa.int32(), pa.string())
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a run: its settings, and its dictionaries by column."""
+    """The columns of a run: its settings, and its dictionaries by role."""
 
     config: Mapping[str, Any]
     dictionaries: Mapping[str, Dictionary]
@@ -41,7 +41,9 @@ class Columns:
         config, n = self.config, found.n
         own = np.repeat(np.arange(len(n)), n)
         entities = Addresses(found.head["entity_family"].copy(), np.ascontiguousarray(found.head["entity"]))
-        columns: dict[str, pa.Array] = {config["entity"]: self._texts("entity", entities).take(pa.array(own))}
+        others = {config["time"], config["peer"], config["value"], *config.get("values", {})}
+        named = "file_name" if config["entity"] in others else config["entity"]  # names of files have no column
+        columns: dict[str, pa.Array] = {named: self._texts("entity", entities).take(pa.array(own))}
         seconds = found.head["first_time"].astype(np.int64)[own] + found.seconds
         columns[config["time"]] = pa.array(seconds).cast(pa.timestamp("s", "UTC"))
         if config["peer"] is not None:
@@ -51,8 +53,8 @@ class Columns:
         if config["value"] is not None:
             told = decode_latencies(found.codes) / _US_PER[config["value_unit"]]
             columns[config["value"]] = pa.array(told, mask=found.codes == FAILED)
-        for name, values in zip(config.get("values", {}), found.values, strict=True):
-            columns[name] = self._values(name, values)
+        for number, (name, values) in enumerate(zip(config.get("values", {}), found.values, strict=True)):
+            columns[name] = self._values(self.dictionaries.get(f"value-{number:02d}"), values)
         columns.setdefault("part", pa.array(found.head["part"].astype(np.int32)[own]))
         return pa.record_batch(columns)
 
@@ -61,25 +63,26 @@ class Columns:
         kind = self.config[f"{role}_kind"]
         if kind == "text":
             codes, place = np.unique(as_numbers(addresses), return_inverse=True)
-            texts = self.dictionaries[self.config[role]].take(codes)
+            texts = self.dictionaries[role].take(codes)
             return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int32)), texts)
         return render(addresses, kind).dictionary_encode().cast(_TEXTS)
 
-    def _values(self, name: str, values: np.ndarray[Any, Any]) -> pa.Array:
+    def _values(self, dictionary: Dictionary | None, values: np.ndarray[Any, Any]) -> pa.Array:
         missing = is_missing(values)
-        if name not in self.dictionaries:
+        if dictionary is None:
             return pa.array(values, mask=missing)
         codes, place = np.unique(values[~missing].astype(np.int64), return_inverse=True)
         index = np.zeros(len(values), np.int32)
         index[~missing] = place
-        return pa.DictionaryArray.from_arrays(pa.array(index, mask=missing), self.dictionaries[name].take(codes - 1))
+        return pa.DictionaryArray.from_arrays(pa.array(index, mask=missing), dictionary.take(codes - 1))
 
 
 def read_measurements(path: str | Path, split: str = "train", *, run: str | None = None) -> Iterator[pa.RecordBatch]:
     """Read the measurements of a split, entity by entity and in order of time, in batches of about 2 MiB of rows.
 
     The columns have the names that the settings give them: the entity, the time (whole seconds, UTC), the peer, the
-    value in its unit (null where it failed), and the value columns; texts and categories are dictionary-encoded. `part`
+    value in its unit (null where it failed), and the value columns; texts and categories are dictionary-encoded. An
+    entity that is the name of its file is called `file_name` where another column has the name of `entity`. `part`
     counts the rows of an entity. run: a run_id, to choose another. O(a batch, or the largest row) of memory.
     Raises `InputError` where there are no histories, `CorruptShard` for damaged rows.
     """
@@ -109,12 +112,12 @@ def columns_of_run(root: Path) -> Columns | None:
         return None
     config = json.loads(path.read_bytes())
     values = config.get("values", {})
-    roles = {role: config[role] for role in ("entity", "peer") if config[f"{role}_kind"] == "text"}
-    roles |= {f"value-{place:02d}": name for place, name in enumerate(values) if values[name] == "category"}
+    roles = [role for role in ("entity", "peer") if config[f"{role}_kind"] == "text"]
+    roles += [f"value-{place:02d}" for place, name in enumerate(values) if values[name] == "category"]
     dictionaries = {}
-    for role, column in roles.items():
+    for role in roles:
         with place_of(root / dictionary_file(role)).local_copy() as here:
-            dictionaries[column] = Dictionary(here)
+            dictionaries[role] = Dictionary(here)
     return Columns(config, dictionaries)
 
 

@@ -36,7 +36,7 @@ from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Dictionary, dictionary_file, hashed_addresses
 from headrace.histories.duplicates import content_sums, digests
-from headrace.histories.piece import hash_entities, mixed_peers, mixed_with, multiset_sum, partition_of
+from headrace.histories.piece import EntityHashes, hash_entities, mixed_peers, mixed_with, multiset_sum, partition_of
 from headrace.histories.recipe import is_worth_compiling
 from headrace.histories.shard_file import MOST, Blobs, Most, read_pieces
 from headrace.histories.write import ROWS, SPLITS
@@ -242,15 +242,8 @@ class _ShardCheck:
         part, first_time = head["part"].astype(np.int64), head["first_time"].astype(np.int64)
         last_time = first_time + head["time_span"]
         entities = Addresses(head["entity_family"].copy(), np.ascontiguousarray(head["entity"]))
-        kind, compiled = settings.entity_kind, self._partition.compiled
         self._check_kinds(found)
-        if kind == "text":
-            dictionary, known = self._partition.texts["entity"]
-            names = dictionary.names(entities)
-            hashed = hashed_addresses(known[as_numbers(entities)])
-            hashes = hash_entities(hashed, kind, settings.seed, compiled=compiled)
-        else:
-            hashes, names = hash_entities(entities, kind, settings.seed, compiled=compiled), render(entities, kind)
+        names, hashes = self._entities(entities)
         order, trains = hashes.order, hashes.train(settings.train_ratio)
 
         holds = {"part": part, "n_measurements": n, "first_time": first_time, "last_time": last_time}
@@ -321,6 +314,17 @@ class _ShardCheck:
         self._sums.append(content_sums(settings, seconds, peer, found.codes, found.starts, words))
         self._name, self._order = names[-1].as_py(), int(order[-1])
         self._part, self._last_time = int(part[-1]), int(last_time[-1])
+
+    def _entities(self, entities: Addresses) -> tuple[pa.Array, EntityHashes]:
+        """Give the text and the hashes of each entity."""
+        settings, hashed = self._partition.settings, entities
+        if settings.entity_kind == "text":
+            dictionary, known = self._partition.texts["entity"]
+            names = dictionary.names(entities)
+            hashed = hashed_addresses(known[as_numbers(entities)])
+        else:
+            names = render(entities, settings.entity_kind)
+        return names, hash_entities(hashed, settings.entity_kind, settings.seed, compiled=self._partition.compiled)
 
     def _check_kinds(self, found: Decoded) -> None:
         """Raise `CorruptShard` for rows with other columns than the settings say, or with unknown codes."""

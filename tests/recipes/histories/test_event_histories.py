@@ -244,3 +244,18 @@ def test_texts_out_of_core_are_those_in_memory(tmp_path: Path, monkeypatch: pyte
     assert {name: data for name, data in plain.items() if "dictionaries" not in name} == {
         name: data for name, data in shards_of(merged.run).items() if "dictionaries" not in name
     }
+
+
+def test_entities_of_file_names_are_read_back_beside_a_peer_of_the_same_column_name(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for file, page in (("ann", "/a"), ("bob", "/b")):
+        frame = pl.DataFrame({"src_addr": [page] * 3, "when": [10, 20, 30], "amount": [1, 2, 3]})
+        frame.write_parquet(tmp_path / "data" / f"{file}.parquet")
+    of_files = {"entity_from": "file_name", "entity_kind": "text", "peer": "src_addr", "peer_kind": "text"}
+    settings = headrace.Histories(source=tmp_path / "data", time="when", time_format="epoch_s", values={"amount": "int32"}, format="arrow", **of_files)  # fmt: skip
+
+    prepared = headrace.prepare(settings, tmp_path / "out")
+
+    found = [each for split in ("train", "test") for each in read_measurements(prepared.out, split)]
+    read = sorted({(row["file_name"], row["src_addr"]) for batch in found for row in batch.to_pylist()})
+    assert [("ann", "/a"), ("bob", "/b")] == read

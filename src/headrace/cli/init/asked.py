@@ -146,6 +146,10 @@ def _command_for(init: Init) -> Callable[..., None]:
     options = load(init.options)
 
     def command(config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
+        from headrace.run.identity import check_apart
+        from headrace.storage.places import path_of
+
+        check_apart(path_of(asked.out), asked.source, ())  # the run would refuse it
         sections = load(init.sections)
         write_sections(config, asked.out, lambda: sections(asked), overwrite=overwrite, as_json=as_json)
 
