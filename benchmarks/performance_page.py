@@ -45,6 +45,7 @@ HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its co
     ("Windows of series, compared with neuralhydrology", "series/peers", "neuralhydrology", PEER),
     ("Preparing basins, compared with the usual design (CPU)", "series_prep/basins", "usual", "times headrace"),
 )
+MOST_BUSY = 0.1
 SHOWN = ("Python", "numpy", "pyarrow")
 
 Results = Mapping[str, Mapping[str, Any]]
@@ -114,6 +115,16 @@ def asked_for(page: str) -> set[str]:
     return {match["name"] for match in MARKED.finditer(page) if match["name"]}
 
 
+def too_busy(results: Results) -> list[str]:
+    """Tables that others took more than a tenth of the machine from while they were measured, with how much."""
+    return [
+        f"{program}/{table} {share:.0%}"
+        for program, kept in sorted(results.items())
+        for table, share in kept.get("busy", {}).items()
+        if share > MOST_BUSY
+    ]
+
+
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """What was kept, by program."""
     return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
@@ -129,6 +140,12 @@ def main() -> int:
     taken = (
         {} if asked.take is None else {path.stem: path for path in asked.take.glob("*.json") if path.stem in programs}
     )
+    busy = too_busy({name: json.loads(path.read_text("utf-8")) for name, path in taken.items()})
+    if busy:
+        print(
+            f"measured while other processes kept the machine busy, measure again: {'; '.join(busy)}", file=sys.stderr
+        )
+        return 1
     results = read_results(RESULTS) | {name: json.loads(path.read_text("utf-8")) for name, path in taken.items()}
     try:
         composed = {path: compose(text, results) for path, text in pages.items()}

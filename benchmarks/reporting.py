@@ -1,4 +1,8 @@
-"""How every program here ends: its tables are printed, and kept with `--json`, beside machine, versions and date."""
+"""How every program here ends: its tables are printed, and kept with `--json`, beside machine, versions and date.
+
+Beside each table is kept how busy other processes were meanwhile: ratios of a busy machine differ from those of a quiet
+one by more than what is compared, so `performance_page.py` takes no such table.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +31,20 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def publish(tables: Iterable[Table], kept: Path | None, packages: Sequence[str] = ()) -> list[Table]:
+def publish(
+    tables: Iterable[Table],
+    kept: Path | None,
+    packages: Sequence[str] = (),
+    *,
+    others: Callable[[], float] | None = None,
+) -> list[Table]:
     """Print each table when it is there; write them all to `kept` when the last one is. Returns them.
 
-    packages: those whose versions matter to the figures, besides headrace, numpy and pyarrow.
+    packages: those whose versions matter to the figures, besides headrace, numpy and pyarrow. others: counts the
+    seconds of processors of other processes so far, None: as the system tells.
     """
+    others = others or seconds_of_others
+    busy: dict[str, float] = {}
     began, worked = time.perf_counter(), _cpu_s()
     facts: dict[str, Any] = {
         "program": Path(sys.argv[0]).stem,
@@ -42,14 +56,18 @@ def publish(tables: Iterable[Table], kept: Path | None, packages: Sequence[str] 
     print(f"{facts['command']}, {facts['date']}\n{facts['machine']}")
     print(", ".join(f"{name} {version}" for name, version in facts["versions"].items()), flush=True)
     made = []
+    then, before = time.perf_counter(), others()
     for table in tables:
+        now, after = time.perf_counter(), others()
+        busy[table.name] = round((after - before) / max(1e-9, (now - then) * _cores()), 3)
+        then, before = now, after
         print(f"\n### {table.title}\n\n{markdown(table)}", flush=True)
         made.append(table)
     took = {"wall_s": round(time.perf_counter() - began, 1), "cpu_s": round(_cpu_s() - worked, 1)}
     print(f"\ntook {took['wall_s']:.0f} s, {took['cpu_s']:.0f} s of processors", flush=True)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(as_text({**facts, **took, "tables": [as_json(each) for each in made]}), "utf-8")
+        kept.write_text(as_text({**facts, **took, "busy": busy, "tables": [as_json(each) for each in made]}), "utf-8")
     return made
 
 
@@ -74,6 +92,23 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def seconds_of_others() -> float:
+    """Seconds of processors since the system began that were not this process's or its children's; 0 if unknown."""
+    told = Path("/proc/stat")
+    try:
+        import psutil
+    except ImportError:
+        return 0.0
+    if not told.exists():
+        return 0.0
+    user, nice, system, _idle, _wait, irq, softirq, steal, *_ = map(int, told.read_text().split("\n")[0].split()[1:])
+    ours = _cpu_s()
+    for child in psutil.Process().children(recursive=True):  # that live
+        with suppress(psutil.Error):
+            ours += sum(child.cpu_times()[:4])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - ours
 
 
 def without_paths(text: str) -> str:

@@ -190,6 +190,21 @@ def test_every_kept_table_is_on_the_page(page: Any) -> None:
     assert set() == kept - tables_of_all_pages(page)
 
 
+def test_a_table_of_a_busy_machine_is_told_and_not_published(
+    tmp_path: Path, page: Any, figures: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import reporting
+
+    spent = iter([0.0, 0.0, 1e6])
+    made = [figures.Table(name, "", ("a",), []) for name in ("quiet", "busy")]
+    reporting.publish(iter(made), tmp_path / "a.json", others=lambda: next(spent))
+    kept = json.loads((tmp_path / "a.json").read_text("utf-8"))
+
+    assert kept["busy"]["quiet"] == 0
+    (found,) = page.too_busy({"a": kept})
+    assert found.startswith("a/busy ")
+
+
 def test_a_program_prints_and_keeps_the_same_tables(tmp_path: Path, figures: Any) -> None:
     kept = tmp_path / "kept" / "plan.json"
     command = [sys.executable, str(BENCHMARKS / "plan.py"), "--blocks", "100", "--ranks", "4", "--rounds", "1"]

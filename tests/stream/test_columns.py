@@ -1,10 +1,13 @@
 """Gathered columns hold the rows asked for, whatever the type; what numpy cannot hold is said."""
 
 import datetime as dt
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import InputError
@@ -126,3 +129,17 @@ def test_arrow_batches_carry_the_mask_as_a_column():
     batch = make_batch({**gathered(TABLE, [0, 1], arrow=True), "valid": np.array([True, False])}, "arrow")
 
     assert batch["valid"].to_pylist() == [True, False]
+
+
+def test_opening_and_streaming_numbers_does_not_import_pandas(tmp_path):
+    pq.write_table(pa.table({"a": range(100), "b": [0.5] * 100}), tmp_path / "part.parquet")
+    program = """
+import sys, headrace
+for _ in range(2):  # the index is made, then read
+    rows = headrace.open(sys.argv[1], cache_dir=sys.argv[2]).stream(batch_size=8, shuffle=True, batch_format="numpy")
+    assert 13 == sum(1 for _ in rows)
+print("pandas" in sys.modules)
+"""
+    child = [sys.executable, "-c", program, str(tmp_path / "part.parquet"), str(tmp_path / "cache")]
+
+    assert "False" == subprocess.run(child, check=True, capture_output=True, text=True).stdout.strip()

@@ -42,6 +42,13 @@ def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
     return pa.LargeStringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(words)))
 
 
+def int64_array(numbers: I64) -> pa.Int64Array:
+    """Make an Arrow array of numbers that shares their memory, without importing pandas."""
+    return pa.Array.from_buffers(
+        pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers, np.int64))]
+    )
+
+
 class Texts(Sequence[str]):
     """Texts that stay in an Arrow array, often a view of a file; equal to a tuple of the same texts."""
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.dataset.index import Index, SplitIndex, text_array
+from headrace.dataset.index import Index, SplitIndex, int64_array, text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.sound import is_sound_name
 from headrace.dataset.stored_index import VERSION, StoredIndex, map_index, parse_stored, stored_bytes
@@ -136,7 +136,7 @@ class _Asked:
             # Files without rows have no place in an index. Names that the index invents are found here.
             known = index.splits[split]
             names = self.listing.names if len(places) == 1 else [self.listing.names[each] for each in of_split.tolist()]
-            shards, listed = pa.array(known.shards), text_array(names)
+            shards, listed = text_array(known.shards), text_array(names)
             if not shards.equals(listed):
                 found = pc.index_in(shards, listed)
                 if found.null_count:
@@ -427,7 +427,7 @@ def _splits(
     partitioned: tuple[str, ...],
 ) -> list[SplitIndex]:
     """The blocks of each split that names tell, or of all files; a split whose files have no rows has no blocks."""
-    words, firsts = pa.array(formats), np.cumsum(counts) - counts
+    words, firsts = text_array(formats), np.cumsum(counts) - counts
     stamps = np.stack([listing.sizes, listing.mtimes_ns], axis=1)
     found = []
     for split, places in files_of_splits(listing).items():
@@ -441,7 +441,7 @@ def _splits(
                 split=split,
                 schema=schema,
                 shards=[listing.names[place] for place in holding.tolist()],
-                formats=words.take(pa.array(holding)).to_pylist(),
+                formats=words.take(int64_array(holding)).to_pylist(),
                 shard_of_block=shard_of_block,
                 block=block,
                 rows=rows,

@@ -30,6 +30,8 @@ from headrace.dataset.index import (
     Texts,
     columns_metadata,
     columns_of,
+    int64_array,
+    text_array,
 )
 from headrace.dataset.sound import LARGEST
 from headrace.digest import canonical_json
@@ -80,19 +82,17 @@ def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: S
 
     def lists(values: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
         ends = np.cumsum([0, *(len(each) for each in values)])
-        return pa.LargeListArray.from_arrays(
-            pa.array(ends, pa.int64()), pa.concat_arrays([*values, pa.array([], kind)])
-        )
+        return pa.LargeListArray.from_arrays(int64_array(ends), pa.concat_arrays([*values, pa.nulls(0, kind)]))
 
     def texts(name: str, kind: pa.DataType) -> pa.Array:
-        return lists([pa.array(getattr(each, name), pa.large_string()).cast(kind) for each in splits], kind)
+        return lists([text_array(getattr(each, name)).cast(kind) for each in splits], kind)
 
     def numbers(name: str) -> pa.Array:
-        return lists([pa.array(getattr(each, name).reshape(-1), pa.int64()) for each in splits], pa.int64())
+        return lists([int64_array(getattr(each, name).reshape(-1)) for each in splits], pa.int64())
 
     columns = [
-        pa.array([each.split for each in splits], pa.string()),
-        pa.array([each.identity for each in splits], pa.string()),
+        text_array([each.split for each in splits]).cast(pa.string()),
+        text_array([each.identity for each in splits]).cast(pa.string()),
         *(texts(name, kind) for name, kind in _OF_SHARDS.items()),
         *(numbers(name) for name in (*_OF_BLOCKS, "stamps")),
     ]
@@ -234,6 +234,6 @@ def _check(fields: Mapping[str, Any]) -> None:
         raise ValueError("its blocks are not those of its shards")
     if (np.diff(block)[steps[1:-1] == 0] <= 0).any():
         raise ValueError("the blocks of a shard are not in their order")
-    names = pa.array(shards)
+    names = text_array(shards)
     if len(names) and not pc.all(pc.less(names[:-1], names[1:]), min_count=0).as_py():
         raise ValueError("its shards are not in their order")

@@ -18,7 +18,6 @@ from threading import Condition
 
 LIMITS = (16, 32, 64)
 _WORTH_MORE = 1.1  # times the bytes a second, for twice the requests
-_WINDOW = 2  # times as many answers as requests are under way
 _REMEMBERED = 32  # windows
 _MOST_BYTES = 128 << 20  # under way, but one request in any case
 
@@ -61,7 +60,7 @@ class InFlight:
         self._received += size
         if self._answers == 0:
             self._begin(now)
-        if self._answers < _WINDOW * self.limit:
+        if self._answers < self.limit:
             return
         if self._is_full and now > self._since:
             self._windows += 1

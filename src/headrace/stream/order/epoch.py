@@ -24,10 +24,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.arrays import I64, U64
-from headrace.dataset.index import SplitIndex
+from headrace.dataset.index import SplitIndex, text_array
 from headrace.digest import derive_key, hash_texts, hash_words, permutation, places_in_permutation
 from headrace.stream.order.balance import RowCosts, balanced, runs_key
 from headrace.stream.order.remaining import count_out, split_at
@@ -155,7 +154,7 @@ def block_identities(index: SplitIndex) -> U64:
 
     It does not depend on seed, epoch or the other shards.
     """
-    high, low = hash_texts(_NAME_KEY, pa.array(index.shards, pa.large_string()))
+    high, low = hash_texts(_NAME_KEY, text_array(index.shards))
     return np.column_stack([high[index.shard_of_block], low[index.shard_of_block], index.block.astype(np.uint64)])
 
 

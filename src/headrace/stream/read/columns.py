@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
+from headrace.dataset.index import int64_array
 from headrace.errors import InputError
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.ragged import Ragged
@@ -75,7 +76,7 @@ def gather(pieces: Sequence[Columns], index: I64 | None, buffers: Buffers | None
             found[name] = arrow[name] = _concatenate_arrays(parts)
     if arrow and index is not None:  # at once: of thousands of columns, a call for each would take longer than its rows
         taken = pa.RecordBatch.from_arrays(list(arrow.values()), [str(place) for place in range(len(arrow))])
-        found.update(zip(arrow, taken.take(pa.array(index)).columns, strict=True))
+        found.update(zip(arrow, taken.take(int64_array(index)).columns, strict=True))
     return found
 
 
@@ -155,7 +156,7 @@ def _no_take(array: pa.Array) -> str | None:
     kind = array.type
     if kind not in _TRIED:
         try:
-            array[:0].take(pa.array([], pa.int64()))
+            array[:0].take(pa.nulls(0, pa.int64()))
             _TRIED[kind] = None
         except pa.ArrowNotImplementedError as error:
             _TRIED[kind] = str(error)
