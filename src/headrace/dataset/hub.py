@@ -53,7 +53,7 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: 
     for the commit and the listing together. Raises `InputError` where the hub or its cache does not have them,
     `CorruptShard` for a file with other bytes, and `MissingExtra`.
     """
-    from headrace.dataset.local_shards import cache_directory
+    from headrace.storage.cache_room import cache_directory
 
     refuse_credentials(address)
     match = _ADDRESS.fullmatch(str(address))

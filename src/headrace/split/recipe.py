@@ -312,7 +312,9 @@ def _content(output: Output, source: Source) -> Content | None:
     schema = pa.schema([source.schema.field(name) for name in names])
     content = Content(schema=schema, types=types, null_values=settings.null_values, by="fields" if fields else "values")
     if settings.near is not None:
-        duplicates.check_near(content)
+        from headrace.split.near import check_near  # with what finds them and opens data
+
+        check_near(content)
     return content
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64, Bools
+from headrace.dataset.index import text_array
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
@@ -34,12 +35,14 @@ from headrace.split.content import Content
 from headrace.split.folds import cutoffs, fold_times
 from headrace.split.settings import TemporalSplit
 from headrace.split.sorting import in_order
-from headrace.stream.audit.overlap import Benchmarks, texts_of
+
+if TYPE_CHECKING:
+    from headrace.stream.audit.overlap import Benchmarks
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL, INSTANT, HOLDS_ITEM = 1, 2, 4, 8
 MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
-_MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
+_MISSING_TEXTS = text_array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
 MAX_STRATA = 100
 _TEXTS_AT_ONCE = 1 << 20
@@ -218,6 +221,8 @@ class _Scan:
                 raise
             raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
         if self.benchmarks is not None:
+            from headrace.stream.audit.overlap import texts_of  # with all that opens data
+
             found = self.benchmarks.rows_in(texts_of(table), len(table))
             self.excluded.update(dict(zip(self.benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
             flags |= np.where(found.any(axis=0), HOLDS_ITEM, 0).astype(np.uint8)

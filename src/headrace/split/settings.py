@@ -378,10 +378,12 @@ class TemporalSplit(RecipeSettings):
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
-        from headrace.formats.source import read_signature
-
         settings = self.identity_without("source", "signature", "exclude", "exclude_ngram") | exclusion_identity(self)
-        settings["signature"] = None if self.signature is None else read_signature(self.signature)
+        settings["signature"] = None
+        if self.signature is not None:
+            from headrace.formats.source import read_signature  # with all formats
+
+            settings["signature"] = read_signature(self.signature)
         if self.split_date is not None:
             settings["split_date"] = str(self.cutoff().instant_us)
         for each in settings.get("join", ()):  # the fingerprint of the source tells its files

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
@@ -129,6 +128,8 @@ def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I6
 
 def ranks(values: pa.Table) -> I64:
     """Rank rows by their values, column by column; missing is least, numbers go by size, text by its bytes. [N]"""
+    import polars as pl  # a split without joins does not wait for it
+
     columns = [pl.Series(str(number), _ordered(column)) for number, column in enumerate(values.columns)]
     found = np.empty(values.num_rows, np.int64)
     if columns:
