@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_recipes import make
+from forks import server
 
 import headrace
 from headrace.dataset.open import FinishedRun
 from headrace.errors import SettingsError
-from headrace.run.events import Event, Note, TaskDone
+from headrace.run.events import Event, Note, Step, TaskDone
 from headrace.split.settings import TemporalSplit
 from headrace.split.verify import verify_split
 from headrace.split.verify_folds import verify_folds
@@ -178,6 +181,30 @@ def test_verify_finds_near_rows_in_two_folds(tmp_path: Path) -> None:
 
     assert check.name == "near content apart"
     assert "have a Jaccard index of 0.8 or more, such as" in str(check.problem)
+
+
+@pytest.mark.slow
+def test_a_kill_in_any_near_stage_goes_on_by_receipts(tmp_path: Path) -> None:
+    settings = {"source": str(reviews(tmp_path / "in", 6)), "time": "date", "entity": "id", "split_date": "2025-01-01"}
+    settings |= {"duplicates": "group", "content": ["text"], "near": NEAR}
+    done: list[str] = []
+
+    def hear(event: Event) -> None:
+        done.extend([event.stage] if isinstance(event, TaskDone) else [])
+
+    whole = make("split csv.gz", settings, tmp_path / "whole", workers=1, on_event=hear)
+    kills = [done.index(f"near_{stage}") + 1 for stage in ("sign", "propose", "shingles", "compare", "rows")]
+    for count in kills:
+        out = tmp_path / str(count)
+        arguments = ("split csv.gz", settings, str(out), "receipt.linked", count, 1)
+        child = server().start("killed_runs:child", *arguments, output=tmp_path / f"{count}.out")
+        assert -signal.SIGKILL == child.wait().code
+        events: list[Event] = []
+        again = make("split csv.gz", settings, out, workers=1, on_event=events.append)
+        steps = [event.name for event in events if isinstance(event, Step)]
+
+        assert len(done) - count == steps.count("receipt.linked")
+        assert digests(whole.run) == digests(again.run)
 
 
 def test_verify_finds_near_rows_that_should_not_be_there(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import open_plain
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
+from headrace.dataset.trackers import log_dataset
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
@@ -137,6 +138,15 @@ class Dataset(IndexedDataset):
     def filter_report(self, split: str | None = None) -> FilterReport | None:
         """Report what the filter leaves of a split and how many blocks it spares; None without a filter."""
         return self._source.report(split) if isinstance(self._source, FilteredRows) else None
+
+    def log_to(self, run: Any, split: str | None = None) -> None:
+        """Log the dataset, or one split of it, as an input of an experiment: `dataset.log_to(wandb.init(), "train")`.
+
+        run: what `mlflow.start_run()` or `wandb.init()` returned. Logged are digest, place, rows, columns, and of a
+        prepared dataset the run that made it; no shard is read. A split is MLflow's context. In W&B the dataset is an
+        artifact that the run uses, or logs if the run is offline. Raises `SettingsError` for any other object.
+        """
+        log_dataset(self, self.manifest, run, split)
 
     def stream(
         self,
