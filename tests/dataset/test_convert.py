@@ -148,6 +148,9 @@ def test_every_encoding_of_mds_keeps_its_values(tmp_path: Path) -> None:
         ("ndarray:float32", None, bytes([2 << 2, 1, 1]) + b"\0" * 4, "2 dimensions"),
         ("str_int", None, b"many", "is not what its encoding"),
         ("str", None, b"\xff", "is not what its encoding"),
+        ("ndarray:int32", None, b"", "has a value of 0 bytes"),
+        ("ndarray:int32:2", None, bytes(4), "has a value of 4 bytes"),
+        ("int", 4, bytes(4), "has a value of 4 bytes"),
     ],
 )
 def test_what_cannot_be_read_of_mds_is_refused(
@@ -159,6 +162,21 @@ def test_what_cannot_be_read_of_mds_is_refused(
         headrace.convert(tmp_path / "in", tmp_path / "out")
     assert "'x'" in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("change", [{"samples": "1"}, {"raw_data": {"basename": "../shard.00000.mds"}}])
+def test_an_index_of_mds_that_names_files_elsewhere_or_no_numbers_is_refused(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    _mds(tmp_path / "deep" / "in", {"x": ("int", 8)}, [[bytes(8)]])
+    index = tmp_path / "deep" / "in" / "index.json"
+    told = json.loads(index.read_text())
+    told["shards"][0] = {**told["shards"][0], **change}
+    index.write_text(json.dumps(told))
+
+    with pytest.raises(InputError, match=r"index\.json: is no index of MDS shards"):
+        headrace.convert(tmp_path / "deep", tmp_path / "out")
+    assert {tmp_path / "deep"} == {path for path in tmp_path.iterdir() if not path.name.startswith(".")}
 
 
 def test_a_damaged_shard_of_mds_is_found_wherever_it_is_damaged(tmp_path: Path) -> None:
@@ -226,6 +244,7 @@ def test_files_of_no_sample_are_counted_by_reason(tmp_path: Path) -> None:
     ("members", "reason"),
     [
         ([("0.cls", b"cat")], "'0.cls': is b'cat', not an integer"),
+        ([("0.cls", b"9" * 20)], "'0.cls': is b'99999999999999999999', not an integer of 64 bits"),
         ([("0.txt", b"\xff")], "not UTF-8"),
         ([("0.txt", b"a"), ("0.TXT", b"b")], "two files 'txt'"),
         ([("README", b"")], "no shard holds a file named KEY.FIELD"),

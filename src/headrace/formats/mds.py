@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,11 @@ def _shard(directory: Path, index: Path, of: Mapping[str, Any]) -> MdsShard:
         )
     for name, encoding in zip(of["column_names"], of["column_encodings"], strict=True):
         _check_encoding(encoding, f"{index}: column {name!r}")
+    names = [file["basename"] for file in (of["raw_data"], of["zip_data"]) if file is not None]
+    if any(Path(name).name != name or "\\" in name for name in names):  # it names the output, too
+        raise ValueError(f"{names} are not names of files beside it")
+    if not isinstance(of["samples"], int) or any(not isinstance(size, int | None) for size in of["column_sizes"]):
+        raise TypeError("samples and column_sizes must be whole numbers")
     return MdsShard(
         directory=directory,
         columns=tuple(of["column_names"]),
@@ -171,9 +177,12 @@ def _decoded(values: pa.LargeBinaryArray, encoding: str, where: str) -> pa.Array
     if name in _AS_BYTES:
         return values
     if name == "ndarray":
-        dtype, _, shape = given.partition(":")
-        return _arrays(values, dtype or None, tuple(map(int, shape.split(","))) if shape else None, where)
+        dtype, _, text = given.partition(":")
+        shape = tuple(map(int, text.split(","))) if text else None
+        _check_sizes(values, None if shape is None else math.prod(shape) * np.dtype(dtype).itemsize, where)
+        return _arrays(values, dtype or None, shape, where)
     if name in _SCALARS:
+        _check_sizes(values, np.dtype(_SCALARS[name]).itemsize, where)
         return pa.array(np.frombuffer(_joined(values), _SCALARS[name]))
     try:
         text = values.cast(pa.large_string())
@@ -182,6 +191,15 @@ def _decoded(values: pa.LargeBinaryArray, encoding: str, where: str) -> pa.Array
         raise InputError(
             f"{where}: is not what its encoding {encoding!r} says ({error}); write the data again"
         ) from None
+
+
+def _check_sizes(values: pa.LargeBinaryArray, size: int | None, where: str) -> None:
+    """Raise `InputError` for a value that has another size, or is empty where the size varies."""
+    sizes = pc.binary_length(values).to_numpy()
+    wrong = sizes[sizes < 1] if size is None else sizes[sizes != size]
+    if len(wrong):
+        wanted = "" if size is None else f", and its encoding says {size}"
+        raise InputError(f"{where}: has a value of {int(wrong[0])} bytes{wanted}; write the data again")
 
 
 def _joined(values: pa.LargeBinaryArray) -> memoryview:

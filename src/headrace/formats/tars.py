@@ -111,9 +111,9 @@ def _value(data: bytes, kind: pa.DataType, where: str) -> bytes | str | int:
     if pa.types.is_binary(kind):
         return data
     try:
-        return int(data) if pa.types.is_integer(kind) else data.decode()
-    except ValueError:
-        wanted = "an integer" if pa.types.is_integer(kind) else "UTF-8"
+        return pa.scalar(int(data), kind).as_py() if pa.types.is_integer(kind) else data.decode()  # int64 may overflow
+    except (ValueError, OverflowError):
+        wanted = "an integer of 64 bits" if pa.types.is_integer(kind) else "UTF-8"
         raise InputError(
             f"{where}: is {data[:40]!r}, not {wanted}, which its extension says; give it another extension"
         ) from None
