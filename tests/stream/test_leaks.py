@@ -295,6 +295,32 @@ def test_a_planted_benchmark_is_found_in_the_rows_of_a_dataset(tmp_path):
     assert report.worst == 0.5
 
 
+@settings(max_examples=examples(50), deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["AB", "ab ", " Ab", "CD", "cd", "e"]), max_size=6), min_size=2, max_size=3))
+def test_names_of_one_entity_count_where_an_earlier_split_has_another(tmp_path_factory, splits):
+    names = ("train", "val", "test")[: len(splits)]
+    tables = {
+        name: pa.table({"id": pa.array(ids, pa.string()), "x": pa.array(range(len(ids)), pa.int64())})
+        for name, ids in zip(names, splits, strict=True)
+    }
+    if not any(splits):
+        return
+    report = headrace.find_leaks(write(tmp_path_factory.mktemp("d"), **tables), entity="id", content=["x"])
+    shares, apart = [0.0], set()
+    for later, ids in enumerate(splits):
+        earlier = {each for own in splits[:later] for each in own}
+        hit = [
+            each
+            for each in set(ids)
+            if any(each != old and each.strip().lower() == old.strip().lower() for old in earlier)
+        ]
+        apart |= {each.strip().lower() for each in hit}
+        shares.append(len(hit) / max(1, len(set(ids))))
+
+    assert (report.near_ids.share, report.near_ids.apart) == (max(shares), len(apart))
+    assert report.worst >= report.near_ids.share
+
+
 def test_the_command_says_what_it_found_and_exits_by_the_threshold(tmp_path):
     write(tmp_path, train=reviews(range(50)), test=reviews([*range(100, 149), 3]))
     asked = ("leaks", tmp_path, "--content", "text")

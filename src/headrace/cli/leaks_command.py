@@ -54,7 +54,14 @@ class LeakOptions:
     ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13
     html: Annotated[Path | None, unless_given(help="Draw what was found as a page in this file.")] = None
     max_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Largest share of a split, or of a benchmark, that may be found.")
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Largest share that may be found: of a split's rows that are the same as or near those of an earlier "
+            "split, or whose labels look past the cutoff; of its entities that have another name there; of a "
+            "benchmark's items. Time that splits share and columns that give the label away do not count.",
+        ),
     ] = 0.001
 
 
@@ -121,7 +128,7 @@ def _print(report: LeakReport) -> None:
     if ids is not None and ids.entities:
         examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
         have = f"{many(ids.entities, 'entity', 'entities')} {'has' if ids.entities == 1 else 'have'} several names"
-        say(f"{have}, {ids.apart:,} of them in different splits: {examples}")
+        say(f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's entities): {examples}")
     for each in report.telling:
         right = f"right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
         say(f"{printable(each.column)} alone gives the label: {right}")

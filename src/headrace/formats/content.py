@@ -281,12 +281,13 @@ def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
 
     split: of all rows, or of each one; kept: of which rows, None for all.
     """
-    words: U64 = digests & ~_LOW
-    words |= np.asarray(split, np.uint64)
-    blank = digests == NOTHING
+    rows = digests != NOTHING
     if kept is not None:
-        blank |= ~kept
-    return words[~blank] if blank.any() else words
+        rows &= kept
+    words: U64 = digests[rows]
+    words &= ~_LOW
+    words |= np.uint64(split) if isinstance(split, int) else split[rows].astype(np.uint64)
+    return words
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
 _AT_ONCE = 1 << 20  # bytes parsed together: more do not stay in the processor's cache
 _FIELD = 256  # bytes a field of a very wide row may have on average
 _SPACE, _TAB = 32, 9
+_BATCH_ROWS = 1 << 15  # digested together: their arrays take memory that was used before, not new pages
+_ALL = slice(0, None)
 
 
 @dataclass
@@ -114,20 +116,22 @@ class DelimitedChunk:
             f"remove that row"
         )
 
-    def _spans(self, runs: Sequence[tuple[int, int]]) -> list[tuple[I64, I64]]:
+    def _spans(self, runs: Sequence[tuple[int, int]], rows: slice = _ALL) -> list[tuple[I64, I64]]:
         """Find from where to where the columns from one place to another stand, row by row, for each such run."""
         last = len(self.shard.schema) - 1
         stops = self._stops(sorted({place for run in runs for place in (run[0] - 1, run[1]) if 0 <= place < last}))
-        data = records.as_bytes(self.data)
-        row_starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+        data, row_ends = records.as_bytes(self.data), self.ends[rows]
+        row_starts = np.zeros_like(row_ends)
+        row_starts[:1] = self.ends[rows.start - 1] if rows.start else 0
+        row_starts[1:] = row_ends[:-1]
         spans = []
         for first, final in runs:
-            starts = stops[first - 1] + 1 if first else row_starts
+            starts = stops[first - 1][rows] + 1 if first else row_starts
             if final < last:
-                ends = stops[final]
+                ends = stops[final][rows]
             else:  # without the line end
-                ends = self.ends - 1
-                ends[-1:] += data[-1:] != records.NEWLINE
+                ends = row_ends - 1
+                ends[-1:] += data[row_ends[-1:] - 1] != records.NEWLINE
                 ends -= (ends > row_starts) & (data[np.maximum(ends - 1, 0)] == records.RETURN)
             spans.append((starts, ends))
         return spans
@@ -149,20 +153,26 @@ class DelimitedChunk:
         loose = records.loose_quotes(records.as_bytes(self.data), self.quotes, ord(self._separator))
         rows = np.unique(np.searchsorted(self.ends, loose, side="right"))
         texts = self._rendered(rows, runs) if len(rows) else []
-        digests, sizes = np.zeros(self.rows, np.uint64), np.zeros(self.rows, np.int64)
-        for number, (starts, ends) in enumerate(self._spans(runs)):
-            own, size = pl.Series(records.views(self.data, starts, ends)).hash(seed=0).to_numpy(), ends - starts
-            if texts:
-                own, text = own.copy(), texts[number]
-                own[rows] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
-                size[rows] = pc.binary_length(text).to_numpy()
-            sizes += size
-            if len(runs) > 1:
-                chain(digests, own)
-            else:
-                digests = own.copy()
-        digests[digests == NOTHING] = 1
-        digests[sizes == len(places) - len(runs)] = NOTHING  # separators alone
+        digests = np.zeros(self.rows, np.uint64)
+        for begin in range(0, self.rows, _BATCH_ROWS):
+            batch = slice(begin, min(begin + _BATCH_ROWS, self.rows))
+            special = slice(*np.searchsorted(rows, (batch.start, batch.stop)).tolist())
+            at, found = rows[special] - begin, digests[batch]
+            held = np.zeros(len(found), np.int64)
+            for number, (starts, ends) in enumerate(self._spans(runs, batch)):
+                own = pl.Series(records.views(self.data, starts, ends)).hash(seed=0).to_numpy()
+                sizes = ends - starts
+                if len(at):
+                    own, text = own.copy(), texts[number][special]
+                    own[at] = pl.Series(pl.from_arrow(text)).hash(seed=0).to_numpy()
+                    sizes[at] = pc.binary_length(text).to_numpy()
+                held += sizes
+                if len(runs) > 1:
+                    chain(found, own)
+                else:
+                    found[:] = own
+            found[found == NOTHING] = 1
+            found[held == len(places) - len(runs)] = NOTHING  # separators alone
         return digests
 
     def _rendered(self, rows: I64, runs: Sequence[tuple[int, int]]) -> list[pa.LargeBinaryArray]:

@@ -21,7 +21,7 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
     figures = [content_figure(report, max_share)]
     figures += [
         *_near_figures(report, max_share),
-        *_ids_figures(report),
+        *_ids_figures(report, max_share),
         *_columns_figures(report),
         *_benchmark_figures(report, max_share),
     ]
@@ -104,7 +104,7 @@ def _matrix(report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float
     )
 
 
-def _ids_figures(report: LeakReport) -> list[Figure]:
+def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
     """Draw the entities that have several names."""
     ids, question = report.near_ids, "Does one entity have several names?"
     if ids is None:
@@ -115,14 +115,17 @@ def _ids_figures(report: LeakReport) -> list[Figure]:
     names = "; ".join(" = ".join(map(repr, each)) for each in ids.examples)
     answer = f"{many(ids.entities, 'entity', 'entities')} may: {names}."
     if ids.apart:
-        answer += f"\n{ids.apart:,} of them {'has' if ids.apart == 1 else 'have'} names in different splits."
+        answer += (
+            f"\n{ids.apart:,} of them {'has' if ids.apart == 1 else 'have'} names in different splits: up to"
+            f" {share(ids.share, 1)} of the entities of a split have another name in an earlier one."
+        )
     chart = charts.bars(
         ["in different splits", "in one split"],
         [ids.apart, ids.entities - ids.apart],
         ["shared", "empty"],
         unit="entities",
     )
-    return [Figure("ids", question, answer, chart, "warning" if ids.apart else "plain")]
+    return [Figure("ids", question, answer, chart, "warning" if ids.share > max_share else "plain")]
 
 
 def _columns_figures(report: LeakReport) -> list[Figure]:

@@ -79,6 +79,22 @@ def compared_columns(settings: Rewrite, source: IndexedDataset, names: Sequence[
     return found
 
 
+def known_repeats(source: IndexedDataset, splits: Sequence[str], compared: Sequence[str]) -> Repeated | None:
+    """Take over the repeats that a prepared source counts by the same columns; None if it does not.
+
+    splits: of the source, in their usual order. `verify` counts again in what was written.
+    """
+    if not isinstance(source, FinishedRun) or registration_of_run(source.manifest.recipe).contents is not None:
+        return None
+    said = source.manifest.facts.get("duplicates")
+    if not isinstance(said, dict) or list(compared) != said.get("content"):
+        return None
+    earlier, own = said["in_earlier_split"], said["repeated"]
+    if (set(earlier), set(own)) != (set(splits[1:]), set(splits)):
+        return None
+    return Repeated({name: earlier[name] for name in splits[1:]}, {name: own[name] for name in splits})
+
+
 def compare(
     files: TaskFiles, number: int, tables: Iterator[pa.Table], compared: Sequence[str], benchmarks: Benchmarks | None
 ) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from headrace.rewriting.contents import (
     counted_file,
     decide,
     keep_digests,
+    known_repeats,
     told,
 )
 from headrace.rewriting.settings import Rewrite
@@ -138,12 +139,13 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     if settings.duplicates == "drop" or benchmarks is not None:
         kept, excluded = _choose(settings, context, source, pieces, compared, benchmarks)
         facts |= {} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}
+    repeats = None if kept is not None else known_repeats(source, order, compared)
     schema = _written_schema(context, source, pieces, settings.columns or names)
     for directory in directories.values():
         local.make_directory(context.run / directory)
 
     def write(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
-        digests: list[U64] | None = [] if compared else None
+        digests: list[U64] | None = [] if compared and repeats is None else None
         made = _write(files, settings, source, schema, piece, compared, digests, None if kept is None else kept[number])
         if digests is not None:
             keep_digests(files, number, digests, order.index(piece.split))
@@ -158,7 +160,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     index, totals = tally(shards, source.splits)
     facts["duplicates"] = None
     if compared:
-        repeats = count_kept(context.run, map(counted_file, range(len(pieces))), order)
+        repeats = repeats or count_kept(context.run, map(counted_file, range(len(pieces))), order)
         context.warn(told(repeats, {split: each.rows for split, each in totals.items()}, compared))
         facts["duplicates"] = {
             "are": settings.duplicates,

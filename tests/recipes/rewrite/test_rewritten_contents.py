@@ -105,6 +105,21 @@ def test_copies_between_the_splits_of_a_prepared_source(tmp_path: Path) -> None:
     assert {"check": "content apart", "found": "no content stands twice"} in proved
 
 
+def test_counts_of_a_prepared_source_are_taken_over(tmp_path: Path) -> None:
+    source = prepared(tmp_path)
+    taken = headrace.rewrite(source, tmp_path / "taken")
+    other = headrace.rewrite(source, tmp_path / "other", content=["id", "text"])  # not what the source compares
+    said = find_run(source)[1].facts["duplicates"]
+    receipts = [[each.read_text() for each in made.run.rglob("rewrite-*.json")] for made in (taken, other)]
+
+    assert [False, True] == [any("content.arrow" in text for text in texts) for texts in receipts]
+    assert {"are": "count", **{key: said[key] for key in ("content", "in_earlier_split", "repeated")}} == (
+        taken.manifest.facts["duplicates"]
+    )
+    assert {"val": 0, "test": 0} == other.manifest.facts["duplicates"]["in_earlier_split"]
+    assert headrace.verify(tmp_path / "taken").problems == headrace.verify(tmp_path / "other").problems == []
+
+
 def test_any_number_of_workers_makes_the_same_files(tmp_path: Path) -> None:
     source = prepared(tmp_path)
     items = tmp_path / "items.txt"

@@ -69,10 +69,14 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class NearIds:
-    """Entities that are one but for case, blanks or Unicode form. apart: of them, those in different splits."""
+    """Entities that are one but for case, blanks or Unicode form. apart: of them, those in different splits.
+
+    share: of a split's entities, those that have another name in an earlier one; the largest of all splits, 0 to 1.
+    """
 
     entities: int
     apart: int
+    share: float
     examples: tuple[tuple[str, ...], ...]
 
 
@@ -122,15 +126,16 @@ class LeakReport:
 
     @property
     def worst(self) -> float:
-        """The largest share of a split that is in an earlier one or whose labels look past the cutoff, or of a
-        benchmark that is in the data; 0 to 1."""
+        """The largest share of a split that is in an earlier one, whose entities have another name there or whose
+        labels look past the cutoff, or of a benchmark that is in the data; 0 to 1."""
         of_items = [
             len({overlap.item for overlap in self.overlaps if overlap.source == source}) / max(1, count)
             for source, count in self.items.items()
         ]
         of_rows = [*(each.share for each in self.shared), *(each.share for each in self.past_cut)]
         near = [] if self.near is None else [each.share for each in self.near.shared]
-        return max([0.0, *of_rows, *near, *of_items])
+        names = [] if self.near_ids is None else [self.near_ids.share]
+        return max([0.0, *of_rows, *near, *names, *of_items])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -319,24 +324,29 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str) -> NearIds:
     parts = [
         pl.concat([pl.DataFrame(schema={"raw": pl.String}), *each.map([entity], distinct)])
         .unique()
-        .with_columns(pl.lit(each.name).alias("split"))
-        for each in splits
+        .with_columns(pl.lit(place).alias("split"))
+        for place, each in enumerate(splits)
     ]
     plain = pl.col("raw").str.normalize("NFKC").str.to_lowercase().str.strip_chars().str.replace_all(r"\s+", " ")
+    found = pl.concat(parts).with_columns(plain.alias("plain"))
+    names = found.group_by("plain", "raw").agg(pl.col("split").min().alias("first"))
     groups = (
-        pl.concat(parts)
-        .group_by(plain.alias("plain"))
-        .agg(pl.col("raw").unique().sort().alias("raw"), pl.struct("raw", "split").alias("where"))
+        found.group_by("plain")
+        .agg(pl.col("raw").unique().sort(), (pl.col("split").n_unique() > 1).alias("apart"))
         .filter(pl.col("raw").list.len() > 1)
         .sort("plain")
     )
-    apart = [
-        row["raw"]
-        for row in groups.iter_rows(named=True)
-        if any(a["raw"] != b["raw"] and a["split"] != b["split"] for a, b in combinations(row["where"], 2))
-    ]
-    examples = (apart or groups["raw"].to_list())[:_EXAMPLES]
-    return NearIds(entities=len(groups), apart=len(apart), examples=tuple(tuple(each) for each in examples))
+    # Of a name, the first split of any other name of its entity: the least of all, or the next where that is its own.
+    firsts = names.group_by("plain").agg(pl.col("first").sort().alias("firsts")).filter(pl.col("firsts").list.len() > 1)
+    other = pl.col("firsts").list.get((pl.col("first") == pl.col("firsts").list.first()).cast(pl.Int8))
+    again = found.join(firsts, on="plain").join(names, on=["plain", "raw"]).filter(other < pl.col("split"))["split"]
+    examples = groups.sort("apart", descending=True, maintain_order=True)["raw"].head(_EXAMPLES).to_list()
+    return NearIds(
+        entities=len(groups),
+        apart=int(groups["apart"].sum()),
+        share=max(int((again == place).sum()) / max(1, len(own)) for place, own in enumerate(parts)),
+        examples=tuple(tuple(each) for each in examples),
+    )
 
 
 def _telling(splits: Sequence[SplitBlocks], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
