@@ -13,7 +13,7 @@ import headrace
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Figure
 from headrace.report.page import draw
-from headrace.report.write import page_of
+from headrace.report.write import page_of, write_report
 from headrace.split.cutoff import DateBins
 
 
@@ -109,14 +109,40 @@ def test_a_split_without_rows_has_a_page(tmp_path: Path) -> None:
     out = uneven_run(tmp_path / "raw", test_rows=0)
     headrace.prepare(headrace.Rewrite(source=out), tmp_path / "again")
 
+    found = timeline(out)
+
     assert "timeline" in drawn(out)
     assert "entities" in drawn(out)
-    assert "blocks" in drawn(tmp_path / "again")
+    assert ("warning", True) == (found.tone, "so test is empty" in found.answer)
+    assert "rows" in drawn(tmp_path / "again")
 
 
 def test_other_recipes_have_a_page_without_a_test_split(tmp_path: Path) -> None:
     packed = packed_run(tmp_path / "packed", train_ratio=0.9, val_ratio=0.1, test_ratio=0.0)
-    histories = histories_run(tmp_path / "histories", train_ratio=1.0)
+    histories = histories_run(tmp_path / "histories", train_ratio=0.5)
 
     assert drawn(packed)
     assert drawn(histories)
+
+
+def test_rows_with_the_content_of_an_earlier_split_are_drawn(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    rows = [f"c{n},{'2024-01-01' if n < 20 else '2025-02-01'},{n % 20 if n < 30 else n}" for n in range(40)]
+    (raw / "part-0.csv").write_text("\n".join(["who,when,x", *rows]) + "\n")
+    split = headrace.TemporalSplit(source=raw, time="when", entity="who", split_date="2025-01-01", train_ratio=0.5)
+    headrace.prepare(split, tmp_path / "out")
+    shared = next(each for each in page_of(read_run(tmp_path / "out")).figures if each.key == "shared")
+
+    assert shared.chart is not None
+    assert ["test", "10 · 50 %"] == list(shared.chart.rows[-1])
+    assert "warning" == shared.tone
+
+
+def test_a_wide_picture_is_drawn_for_a_phone_too(tmp_path: Path) -> None:
+    page = write_report(uneven_run(tmp_path / "raw", test_rows=5)).read_text("utf-8")
+    section = page[page.index('id="timeline"') :]
+    narrow = section[section.index('class="narrow"') : section.index("</section>")]
+
+    assert "max-width:340px" in narrow
+    assert "cutoff" in narrow

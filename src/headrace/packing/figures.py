@@ -28,8 +28,8 @@ def figures(facts: RunFacts) -> list[Figure]:
         *_shape_figures(facts),
         common.rows_figure(facts),
         *_left_out_figures(facts),
-        common.shards_figure(facts, "bins"),
-        common.blocks_figure(facts),
+        *common.shards_figures(facts, "bins"),
+        *common.blocks_figures(facts),
     ]
 
 

@@ -7,6 +7,7 @@ description, which is its label for screen readers and what hovering shows. `par
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from headrace.report.figure import Chart
 Parts = Mapping[str, Sequence[float] | F64]
 Mark = tuple[float, str]
 
-HALF, FULL = 440, 940
+HALF, FULL, _NARROW = 440, 940, 340
 _HEIGHT, _BAR = 190, 26
 _LEFT_OUT = {"ticks": False, "domain": False}
 _BOTH_ENDS = "length(datum.label) > 28 ? slice(datum.label, 0, 14) + '…' + slice(datum.label, -13) : datum.label"
@@ -118,6 +119,17 @@ def matrix(
     ]
     spec = _spec(data, HALF, 46 * max(1, len({row for row, *_ in cells})), layer=layers)
     return Chart(spec, columns, [[row, column, text] for row, column, _, text in cells])
+
+
+def narrow(chart: Chart) -> Chart:
+    """Return the chart for a phone: as wide as its screen, with shorter labels."""
+
+    def shorter(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: min(each, 100) if name == "labelLimit" else shorter(each) for name, each in part.items()}
+        return [shorter(each) for each in part] if isinstance(part, list) else part
+
+    return replace(chart, spec={**shorter(chart.spec), "width": _NARROW})
 
 
 _STACKED = {"order": {"field": "order", "type": "quantitative"}, "description": {"field": "hint"}}

@@ -19,11 +19,12 @@ from headrace.report.words import listed, many, share, size
 
 _MOST_SHARDS = 60  # more are counted in bins instead of drawn one by one
 _MOST_BARS = 14
+_FEW_BLOCKS = 8  # fewer have no spread to show
 
 
 def figures(facts: RunFacts) -> list[Figure]:
     """Make the figures of a recipe that has none of its own."""
-    return [rows_figure(facts), shards_figure(facts), blocks_figure(facts)]
+    return [rows_figure(facts), *shards_figures(facts), *blocks_figures(facts)]
 
 
 def rows_figure(facts: RunFacts) -> Figure:
@@ -60,11 +61,13 @@ def rows_figure(facts: RunFacts) -> Figure:
     )
 
 
-def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
-    """Draw a column for each shard, or the spread of their rows where there are many."""
+def shards_figures(facts: RunFacts, unit: str = "rows") -> list[Figure]:
+    """Draw a column for each shard, or the spread of their rows where there are many; nothing of single shards."""
     shards = facts.shards
     if not len(shards):
-        return Figure("shards", "Are the shards even?", "There are no shards.", None, "warning")
+        return [Figure("shards", "Are the shards even?", "There are no shards.", None, "warning")]
+    if len(shards) == shards["split"].n_unique():
+        return []
     lines = []
     for split in facts.splits:
         rows = shards.filter(pl.col("split") == split)["rows"].to_numpy()
@@ -93,12 +96,12 @@ def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
         parts = {split: [table.get((name, split), 0) for name in wanted] for split in facts.splits}
         labels = _short(wanted)
         chart = charts.columns(labels, parts, unit=unit, title="source shard" if by_source else "shard")
-        return Figure("shards", "Are the shards even?", answer, chart, tone)
+        return [Figure("shards", "Are the shards even?", answer, chart, tone)]
     values = shards["rows"].to_numpy().astype(np.float64)
     edges, grows = edges_for(np.maximum(values, 1))
     sides = _counted_by_split(facts, shards, "rows", edges)
     chart = charts.histogram(edges, sides, of="shards", title=f"{unit} of a shard", grows=grows)
-    return Figure("shards", "Are the shards even?", answer, chart, tone)
+    return [Figure("shards", "Are the shards even?", answer, chart, tone)]
 
 
 def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
@@ -136,12 +139,12 @@ def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
     return said, "warning" if odd else "plain"
 
 
-def blocks_figure(facts: RunFacts) -> Figure:
-    """Draw how large blocks are, the least that a reader decodes."""
+def blocks_figures(facts: RunFacts) -> list[Figure]:
+    """Draw how large blocks are, the least that a reader decodes; nothing of a few that are not large."""
     blocks = facts.blocks.filter(pl.col("rows") > 0)
     question = "How much is read at a time?"
     if blocks.is_empty():
-        return Figure("blocks", question, "There are no blocks.", None, "warning")
+        return [Figure("blocks", question, "There are no blocks.", None, "warning")]
     sizes = np.maximum(blocks["length"].to_numpy(), 1).astype(np.float64)
     rows = blocks["rows"].to_numpy()
     answer = (
@@ -149,6 +152,8 @@ def blocks_figure(facts: RunFacts) -> Figure:
         f"and {size(float(np.median(sizes)))}, at most {size(float(sizes.max()))}."
     )
     large = float(sizes.max()) > 256 << 20
+    if len(sizes) < _FEW_BLOCKS and not large:
+        return []
     if large:
         answer += " Such large blocks take memory on every reader; `headrace rewrite` cuts them smaller."
     edges, grows = byte_edges(sizes)
@@ -161,7 +166,7 @@ def blocks_figure(facts: RunFacts) -> Figure:
         grows=grows,
         texts=[size(edge) for edge in edges],
     )
-    return Figure("blocks", question, answer, chart, "warning" if large else "plain")
+    return [Figure("blocks", question, answer, chart, "warning" if large else "plain")]
 
 
 def _counted_by_split(facts: RunFacts, table: pl.DataFrame, column: str, edges: F64) -> dict[str, F64]:

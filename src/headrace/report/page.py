@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError, MissingExtra
 from headrace.printable import escape_lines
+from headrace.report.charts import narrow
 from headrace.report.figure import Chart, Figure, Page
 
 Draw = Callable[[Chart, str, str], str]
@@ -99,8 +100,11 @@ def _figure(figure: Figure, draw: Draw) -> str:
     picture, width = "", "full"  # words alone take a line
     if figure.chart is not None:
         width = figure.width
-        drawn = draw(figure.chart, figure.key, figure.question)
-        picture = f'<div class="picture">{drawn}</div>{_folded("numbers", figure.chart.columns, figure.chart.rows)}'
+        drawn = f'<div class="picture">{draw(figure.chart, figure.key, figure.question)}</div>'
+        if width == "full":  # drawn again for a phone: shrunk it could not be read, and a scrolled end is not seen
+            again = draw(narrow(figure.chart), f"{figure.key}-narrow", figure.question)
+            drawn = f'<div class="wide">{drawn}</div><div class="narrow"><div class="picture">{again}</div></div>'
+        picture = f"{drawn}{_folded('numbers', figure.chart.columns, figure.chart.rows)}"
     # What stands between backticks in an answer is set as code.
     answer = "<br>".join(_CODE.sub(r"<code>\1</code>", _shown(line)) for line in figure.answer.splitlines())
     return (

@@ -10,7 +10,12 @@ from headrace.report.words import many, size
 
 def figures(facts: RunFacts) -> list[Figure]:
     """Make the figures in the order of the page."""
-    return [_size_figure(facts), common.blocks_figure(facts), common.shards_figure(facts), common.rows_figure(facts)]
+    return [
+        _size_figure(facts),
+        *common.blocks_figures(facts),
+        *common.shards_figures(facts),
+        common.rows_figure(facts),
+    ]
 
 
 def _size_figure(facts: RunFacts) -> Figure:

@@ -8,20 +8,21 @@ import polars as pl
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
-from headrace.report.figure import Figure
-from headrace.report.words import many, moment, share
+from headrace.report.figure import Figure, Tone
+from headrace.report.words import listed, many, moment, share
 from headrace.split.guidance import changed_words, told
 
-_TIMELINE = "Is the split clean in time?"
+_TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
 _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are not counted for a picture
 
 
 def figures(facts: RunFacts) -> list[Figure]:
     """Make the figures in the order of the page."""
     if facts.manifest.folds:
-        return [folds_figure(facts), common.blocks_figure(facts)]
-    found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), common.shards_figure(facts)]
-    return [each for each in (*found, *entity_figures(facts), common.blocks_figure(facts)) if each is not None]
+        return [folds_figure(facts), *common.blocks_figures(facts)]
+    found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), shared_figure(facts)]
+    shards = [*common.shards_figures(facts), *entity_figures(facts), *common.blocks_figures(facts)]
+    return [each for each in (*found, *shards) if each is not None]
 
 
 def timeline_figure(facts: RunFacts) -> Figure | None:
@@ -42,20 +43,23 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
             lines.append(f"{split} from {moment(first)} to {moment(last)}")
     if late or early:
         answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
+    elif after.is_empty():
+        answer = f"No row is from the cutoff {moment(cutoff)} on, so test is empty; choose an earlier one."
     else:
         early_splits = " and ".join(split for split in facts.splits if split != "test")
         ends = "end" if " and " in early_splits else "ends"
         answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
     answer = "\n".join([answer, f"{'; '.join(lines)}."])
+    tone: Tone = "warning" if late or early or after.is_empty() else "good"
     counted_dates = facts.manifest.facts.get("dates")
     if counted_dates is None:
         answer += "\nAn older version prepared this run and did not count its dates; prepare it again to see them."
-        return Figure("timeline", _TIMELINE, answer, None, "warning" if late or early else "good", "full")
+        return Figure("timeline", _TIMELINE, answer, None, tone, "full")
     parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in facts.splits}
     edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(len(parts["train"]) + 1, dtype=np.float64)
     texts = [moment(edge) for edge in edges]
     chart = charts.over_time(edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"))
-    return Figure("timeline", _TIMELINE, answer, chart, "warning" if late or early else "good", "full")
+    return Figure("timeline", _TIMELINE, answer, chart, tone, "full")
 
 
 def folds_figure(facts: RunFacts) -> Figure:
@@ -96,6 +100,27 @@ def guidance_figure(facts: RunFacts) -> Figure | None:
     parts["dropped"] = np.array([each["dropped"] for each in every], np.float64)
     chart = charts.stacked_bars(labels, parts, unit="rows", names={name: name for name in parts}) if rest else None
     return Figure("guidance", "Which settings would keep more rows?", first if rest else f"{first}.", chart)
+
+
+def shared_figure(facts: RunFacts) -> Figure | None:
+    """Draw how many rows have the content of an earlier split, where the run counted them."""
+    found = facts.manifest.facts.get("duplicates")
+    if not found or "in_earlier_split" not in found:
+        return None
+    rows = facts.rows_in_splits
+    shared = {
+        split: int(found["in_earlier_split"][split]) for split in facts.splits if split in found["in_earlier_split"]
+    }
+    compared = f"compared by {listed(found['content'])}"
+    if not any(shared.values()):
+        return Figure("shared", _SHARED, f"No row has the content of an earlier split, {compared}.", None, "good")
+    lines = [
+        f"{many(count, 'row')} of {split} ({share(count, rows[split])})" for split, count in shared.items() if count
+    ]
+    answer = f"{listed(lines)} have the content of an earlier split, {compared}. `headrace leaks` shows them."
+    texts = [f"{count:,} · {share(count, rows[split])}" for split, count in shared.items()]
+    chart = charts.bars(list(shared), list(shared.values()), list(shared), unit="rows", texts=texts)
+    return Figure("shared", _SHARED, answer, chart, "warning")
 
 
 def entity_figures(facts: RunFacts) -> list[Figure]:
