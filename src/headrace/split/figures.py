@@ -1,4 +1,7 @@
-"""Draw when rows of each split lie and how large its entities are. Reads the entity column."""
+"""Draw when rows of each split lie, how its classes are shared and how large its entities are.
+
+Reads the columns of the label and of the entity.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from headrace.split.guidance import changed_words, told
 
 _TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
 _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are not counted for a picture
+_MOST_LABELS = 100_000_000  # rows; labels are counted block by block, so time is the limit and not memory
+_MOST_CLASSES = 6
 
 
 def figures(facts: RunFacts) -> list[Figure]:
@@ -21,6 +26,7 @@ def figures(facts: RunFacts) -> list[Figure]:
     if facts.manifest.folds:
         return [folds_figure(facts), *common.blocks_figures(facts)]
     found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), shared_figure(facts)]
+    found += label_figures(facts)
     shards = [*common.shards_figures(facts), *entity_figures(facts), *common.blocks_figures(facts)]
     return [each for each in (*found, *shards) if each is not None]
 
@@ -123,6 +129,63 @@ def shared_figure(facts: RunFacts) -> Figure | None:
     return Figure("shared", _SHARED, answer, chart, "warning")
 
 
+def label_figures(facts: RunFacts) -> list[Figure]:
+    """Draw the share of the most frequent classes in each split, counted in the shards one block at a time.
+
+    Nothing is drawn without two classes, or where the shards are too much to read.
+    """
+    column, classes = facts.config.get("label"), facts.manifest.facts.get("label_map") or {}
+    if column is None or len(classes) < 2 or _much_to_read(facts, _MOST_LABELS):
+        return []
+    counts = {split: np.zeros(len(classes), np.int64) for split in facts.splits}
+    for split, own in counts.items():
+        index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+        for block in range(len(index.rows)):
+            own += np.bincount(read(block, [column])[column].to_numpy(), minlength=len(classes))
+    counts = {split: own for split, own in counts.items() if own.any()}
+    if not counts:
+        return []
+    names = sorted(classes, key=classes.__getitem__)
+    total = np.sum(list(counts.values()), axis=0)
+    order = np.argsort(-total, kind="stable")
+    shares = {split: own / own.sum() for split, own in counts.items()}
+    every = np.stack(list(shares.values()))
+    apart = int(np.argmax(np.ptp(every, axis=0)))
+    common_class = int(order[0])
+    answer = (
+        f"{column} has {many(len(names), 'class', 'classes')}. Most frequent is {names[common_class]} with "
+        f"{share(int(total[common_class]), int(total.sum()))} of all rows."
+    )
+    if len(shares) > 1:
+        told = [f"{share(int(own[apart]), int(own.sum()))} of {split}" for split, own in counts.items()]
+        answer += f" The share of {names[apart]} differs most between splits: {listed(told)}."
+    train = counts.get("train")
+    unseen = [] if train is None else [names[place] for place in order if total[place] and not train[place]]
+    if unseen:
+        answer += f" {listed(unseen)} {'has' if len(unseen) == 1 else 'have'} no row in train."
+    shown = order[:_MOST_CLASSES].tolist()
+    if len(names) > len(shown):
+        answer += f" The {len(shown)} most frequent are drawn."
+    bars = [(f"{names[place]} · {split}", int(own[place]), split) for place in shown for split, own in counts.items()]
+    chart = charts.bars(
+        [label for label, _, _ in bars],
+        [100 * count / int(counts[split].sum()) for _, count, split in bars],
+        [split for _, _, split in bars],
+        unit="of the rows",
+        texts=[f"{share(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars],
+    )
+    return [Figure("labels", "Are the classes alike in all splits?", answer, chart, "warning" if unseen else "plain")]
+
+
+def _much_to_read(facts: RunFacts, most_rows: int) -> bool:
+    """Return True if a column has more rows than that, or lies in large shards that are read whole."""
+    totals = facts.manifest.splits.values()
+    parquet = facts.blocks["format"].is_in(["parquet"]).all()
+    return sum(each.rows for each in totals) > most_rows or (
+        not parquet and sum(each.bytes for each in totals) > _MOST_BYTES
+    )
+
+
 def entity_figures(facts: RunFacts) -> list[Figure]:
     """Draw how many entities there are and how many rows each has, and say whether one is on both sides."""
     known = facts.manifest.facts
@@ -164,12 +227,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
 def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
     """entity, rows for every split, from the entity column of the shards; None where that is much to read."""
     column = facts.manifest.facts.get("entity")
-    totals = facts.manifest.splits.values()
-    parquet = facts.blocks["format"].is_in(["parquet"]).all()
-    too_much = sum(each.rows for each in totals) > _MOST_ROWS or (
-        not parquet and sum(each.bytes for each in totals) > _MOST_BYTES
-    )
-    if column is None or too_much or column not in facts.run.schema.names:
+    if column is None or _much_to_read(facts, _MOST_ROWS) or column not in facts.run.schema.names:
         return None
     found = {}
     none = pl.from_arrow(facts.run.schema.empty_table().select([column]))  # of the right type, for a split without rows
