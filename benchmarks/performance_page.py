@@ -1,11 +1,11 @@
-"""The tables of docs/performance.md, composed of what the programs here kept.
+"""Write the tables of docs/performance.md and docs/measurements.md from the results that the programs here kept.
 
     python benchmarks/performance_page.py [--take build/bench]
 
-`--take` first copies what a run has kept into benchmarks/results. What stands on the page between
-`<!-- table: PROGRAM/TABLE -->` and `<!-- end -->` is that table of benchmarks/results/PROGRAM.json; `<!-- runs -->` is
-when and with what each was run, `<!-- headline -->` a choice of ratios. Without a file for it, a table stays as it is.
-The words around them are written by hand.
+`--take` first copies the results of a run into benchmarks/results. The text between `<!-- table: PROGRAM/TABLE -->` and
+`<!-- end -->` is that table of benchmarks/results/PROGRAM.json. `<!-- runs -->` says when and with which versions each
+program ran, and `<!-- headline -->` is a choice of ten ratios. A table without a result stays unchanged. The words
+around the tables are written by hand.
 """
 
 from __future__ import annotations
@@ -22,45 +22,28 @@ from figures import Cell, Table, markdown, of_json
 
 ROOT = Path(__file__).parents[1]
 SPEED, BEST_FIT, PEER = "speed, of the first's", "times our best fit", "headrace makes times as many"
-PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "docs" / "performance.md", ROOT / "docs" / "measurements.md")  # the summary, and every table
 MARKED = re.compile(
     r"(?P<begin><!-- (?:table: (?P<name>[\w/-]+)|(?P<part>runs|headline)) -->\n)(?P<kept>.*?)(?P<end><!-- end -->)",
     re.S,
 )
 HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its column)
-    ("the stream of ordinary Parquet: its speed, of pyarrow's with 2 threads", "streaming/numbers", "headrace", SPEED),
-    ("the same files rewritten, every shard checked", "streaming/numbers", "headrace, rewritten files, every", SPEED),
-    ("lists of tokens, padded", "streaming/tokens", "headrace", SPEED),
-    ('a later epoch of `cache="decoded"`: its speed, of copying memory', "cache/epochs", "later", "speed, of memory's"),
-    ("a temporal split of CSV: the pandas design takes times as long", "split/csv", "the pandas", "times headrace's"),
-    ("and a bare rewrite, which splits nothing", "split/csv", "a bare rewrite", "times headrace's"),
-    ("100,000 lengths into bins: trl takes times our best fit", "packing/pack-100000", "trl bfd, whole", BEST_FIT),
+    ("Streaming ordinary Parquet, compared with pyarrow on 2 threads", "streaming/numbers", "headrace", SPEED),
     (
-        "conversations to tokens: a loop takes times the CPU",
-        "tokenising/chats",
-        "headrace",
-        "the loop takes times the CPU",
+        "The same from rewritten files, each shard checked",
+        "streaming/numbers",
+        "headrace, rewritten files, e",
+        SPEED,
     ),
-    (
-        "measurements to histories: a DuckDB sort takes times the CPU",
-        "histories/engines",
-        "DuckDB",
-        "times the first's",
-    ),
-    (
-        "windows of series: our pace, of one gather in memory",
-        "series/windows",
-        "headrace, mapped, views",
-        "of the reference",
-    ),
-    ("windows of series: ours for each of neuralhydrology's", "series/peers", "neuralhydrology", PEER),
-    ("preparing basins: the usual design takes times the CPU", "series_prep/basins", "usual", "times headrace"),
-    (
-        "one of four ranks five times slower: `dynamic`, of `balanced`",
-        "dynamic/slow-rank",
-        '`distribution="d',
-        "of balanced",
-    ),
+    ("Streaming lists of tokens, padded, compared with pyarrow", "streaming/tokens", "headrace", SPEED),
+    ('A later epoch of `cache="decoded"`, compared with copying memory', "cache/epochs", "later", "speed, of memory's"),
+    ("Splitting CSV by time and entity, compared with pandas", "split/csv", "the pandas", "times headrace's"),
+    ("Packing 100,000 lengths, compared with trl", "packing/pack-100000", "trl bfd, whole", BEST_FIT),
+    ("Tokenizing chats, compared with a loop (CPU)", "tokenising/chats", "headrace", "the loop takes times the CPU"),
+    ("Building histories, compared with a DuckDB sort (CPU)", "histories/engines", "DuckDB", "times the first's"),
+    ("Windows of series, compared with neuralhydrology", "series/peers", "neuralhydrology", PEER),
+    ("Preparing basins, compared with the usual design (CPU)", "series_prep/basins", "usual", "times headrace"),
 )
 SHOWN = ("Python", "numpy", "pyarrow")
 
@@ -84,7 +67,7 @@ def compose(page: str, results: Results) -> str:
         if name.partition("/")[0] in results:
             program = name.partition("/")[0]
             raise ValueError(
-                f"docs/performance.md asks for the table {name}, which benchmarks/results/{program}.json does not have;"
+                f"docs/measurements.md asks for the table {name}, which benchmarks/results/{program}.json lacks;"
                 f" run all of it: make bench-{program} performance"
             )
         return match[0]
@@ -117,12 +100,17 @@ def headline(found: Mapping[str, Table]) -> Table:
         if head not in table.heads or not (lines or table.missing):
             raise ValueError(f"the headline asks {name} for the row {begins!r} and the column {head!r}")
         cell = lines[0][table.heads.index(head)] if lines else "not measured"
-        rows.append((words, cell, f"`bench-{name.partition('/')[0]}`"))
-    return Table("headline", "Ratios", ("what", "ratio", "section"), rows)
+        rows.append((words, cell, f"`{name.partition('/')[0]}`"))
+    return Table("headline", "Ratios", ("what", "times as fast", "`make bench-…`"), rows)
+
+
+def read_pages() -> dict[Path, str]:
+    """Read the text of both pages."""
+    return {path: path.read_text("utf-8") for path in PAGES}
 
 
 def asked_for(page: str) -> set[str]:
-    """PROGRAM/TABLE of every table on the page."""
+    """List PROGRAM/TABLE of every table on the page."""
     return {match["name"] for match in MARKED.finditer(page) if match["name"]}
 
 
@@ -136,21 +124,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--take", type=Path, help="copy the results of this folder first")
     asked = parser.parse_args()
-    page = PAGE.read_text("utf-8")
-    programs = {name.partition("/")[0] for name in asked_for(page)}
+    pages = read_pages()
+    programs = {name.partition("/")[0] for text in pages.values() for name in asked_for(text)}
     taken = (
         {} if asked.take is None else {path.stem: path for path in asked.take.glob("*.json") if path.stem in programs}
     )
     results = read_results(RESULTS) | {name: json.loads(path.read_text("utf-8")) for name, path in taken.items()}
     try:
-        composed = compose(page, results)
+        composed = {path: compose(text, results) for path, text in pages.items()}
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
     RESULTS.mkdir(exist_ok=True)
     for path in taken.values():
         (RESULTS / path.name).write_bytes(path.read_bytes())
-    PAGE.write_text(composed, "utf-8")
+    for path, text in composed.items():
+        path.write_text(text, "utf-8")
     never = sorted(programs - set(results))
     if never:
         print(

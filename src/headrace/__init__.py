@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from headrace.tabular.distribution import verify_no_shard_overlap
     from headrace.tabular.processors import ColumnProcessor, FunctionProcessor, Processor
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 _NAMES = {
     "bins.online": "OnlinePacker",

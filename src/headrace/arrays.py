@@ -1,4 +1,4 @@
-"""Name arrays by their numbers for signatures, number equal rows, and find connected components. Pure."""
+"""Define short names for array types, number equal rows, and find connected components. Pure."""
 
 from __future__ import annotations
 

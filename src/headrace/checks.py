@@ -1,6 +1,6 @@
-"""Checks of what a caller chose: a word, an integer, yes or no. Each raises `SettingsError`.
+"""Check options: a word, an integer, a boolean, a date, a duration. Each check raises `SettingsError`.
 
-name: what the message calls the value; where several options have a name alike, with whose it is: "windows: stride".
+name: what the message calls the value. Options that share a name carry their owner, as in "windows: stride".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_word(name: str, value: object, words: Sequence[str]) -> None:
 
 
 def check_integer(name: str, value: object, *, least: int | None = None, most: int | None = None) -> None:
-    """Raise unless the value is an integer, True and False being none, and not below `least` or above `most`."""
+    """Raise unless the value is an integer, not a boolean, between `least` and `most`."""
     if isinstance(value, int) and most is not None and value > most:
         raise SettingsError(f"{name} is larger than {most:,}; give at most that")
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
@@ -49,7 +49,7 @@ def instant_us(name: str, text: str) -> int:
 
 
 def duration_us(name: str, value: str) -> int:
-    """Return a stretch of time such as 30d in microseconds. Raises `SettingsError` for a text that is none."""
+    """Return a duration such as 30d in microseconds. Raises `SettingsError` for any other text."""
     found = _DURATION.fullmatch(value)
     if found is None:
         raise SettingsError(f"{name} is {value!r}; give a number and s, m, h, d or w, such as 30d")
@@ -57,6 +57,6 @@ def duration_us(name: str, value: str) -> int:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Ask whether the known name that is most like this one was meant; `otherwise` where none is like it."""
+    """Suggest the most similar known name ("did you mean …?"); return `otherwise` if none is close."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise

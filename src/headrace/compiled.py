@@ -1,6 +1,6 @@
-"""Functions compiled by numba, which release the interpreter lock. Extra `histories`.
+"""Compile functions with numba, without the interpreter lock. Extra `histories`.
 
-The cache of compiled code does not see when this file changes: remove `__pycache__` then.
+numba does not invalidate its cache when this file changes; remove `__pycache__` after an edit.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["compiled", "read_only"]
 
 
 def read_only(array: np.ndarray[Any, Any]) -> Any:
-    """View an array as every input of a kernel is, contiguous and read-only, so that it is compiled once."""
+    """View an array as contiguous and read-only, so that a kernel is compiled for one kind of input."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def compiled(function: Any) -> Any:
-    """The function, compiled at its first call; the code is kept for other processes where there is a place for it."""
+    """Compile a function at its first call; other processes reuse the code if a cache directory is writable."""
     try:
         return njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:  # no directory to keep compiled code in: each process compiles anew

@@ -1,4 +1,4 @@
-"""Places whose text holds a password or a signature are refused: paths are printed, logged and kept in manifests."""
+"""Refuse paths that hold a password or a signature, because paths are printed, logged and kept in manifests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHORTEST = 8  # characters; a shorter value is found in ordinary text
 
 
 def without_secrets(text: str, environ: Mapping[str, str]) -> str:
-    """The text with users, passwords and signatures of addresses, and secrets of the environment, replaced by "…"."""
+    """Replace users, passwords and signatures in addresses, and secrets of the environment, with "…"."""
     for name, value in environ.items():
         if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
             text = text.replace(value, "…")

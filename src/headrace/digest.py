@@ -1,7 +1,7 @@
 """Canonical bytes, digests and keyed hashes. Pure.
 
-Randomness in headrace is a keyed hash of (seed, purpose, stable key), never a generator that remembers:
-the same question has the same answer on any machine, in any process, in any order of asking.
+Randomness in headrace is a keyed hash of (seed, purpose, stable key), never a generator with state. So a draw is the
+same on any machine, in any process, in any order of calls.
 
 The keyed hash is SipHash-2-4 with 128-bit output (Aumasson and Bernstein, 2012), a pseudorandom function for
 short inputs, computed for whole columns at once: numpy does each step for all values. Cost is about 60 vector
@@ -13,44 +13,46 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import xxhash
 
 from headrace.arrays import U64
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _ROWS_IN_CACHE = 1 << 14
 _FEW_ITEMS = 16  # measured: sorting the words costs as much as comparing them with this many
-_READ_BYTES = 1 << 18  # stays in the processor's cache between reading and hashing
+_READ_BYTES = 1 << 18  # fits in the processor's cache between reading and hashing
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one byte form of a JSON value: sorted keys, no spaces, UTF-8, no NaN. Raises `ValueError` on NaN."""
+    """Serialize a JSON value in its one canonical form: sorted keys, no spaces, UTF-8. Raises `ValueError` on NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def sha256_hex(data: bytes | memoryview) -> str:
-    """SHA-256 of bytes in memory, as 64 hexadecimal digits."""
+    """Return the SHA-256 of bytes in memory, as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as 64 hexadecimal digits; O(1) of memory."""
+    """Return the SHA-256 of a file, as 64 hexadecimal digits, in O(1) memory."""
     with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class FileDigest:
-    """Both digests of a file that is written piece by piece: SHA-256 to trust it by, XXH3-128 to read it by."""
+    """Both digests of a file, updated piece by piece: SHA-256 for trust, XXH3-128 for fast checks on reading."""
 
     def __init__(self) -> None:
         self._sha256, self._xxh3 = hashlib.sha256(), xxhash.xxh3_128()
 
     def update(self, data: bytes | memoryview) -> None:
-        """The next bytes of the file."""
+        """Add the next bytes of the file."""
         self._sha256.update(data)
         self._xxh3.update(data)
 
@@ -66,10 +68,10 @@ class FileDigest:
 
 
 def checksum_file(path: Path) -> str:
-    """XXH3-128 of a file's bytes, as 32 hexadecimal digits; O(1) of memory.
+    """Return the XXH3-128 of a file, as 32 hexadecimal digits, in O(1) memory.
 
-    It finds what storage and networks do to bytes, at ten times the pace of SHA-256; against someone who means harm it
-    proves nothing. Read, not mapped: a mapped file that is cut short meanwhile kills the process.
+    It detects damage by storage and networks, ten times faster than SHA-256. It does not protect against an attacker.
+    The file is read rather than mapped, because a mapped file that is truncated meanwhile kills the process.
     """
     digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(_READ_BYTES))
     with path.open("rb", buffering=0) as file:
@@ -79,7 +81,7 @@ def checksum_file(path: Path) -> str:
 
 
 def digest_file(path: Path) -> FileDigest:
-    """Both digests of a file's bytes, of one reading; O(1) of memory."""
+    """Compute both digests of a file in one pass, in O(1) memory."""
     digest, buffer = FileDigest(), memoryview(bytearray(_READ_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -88,7 +90,7 @@ def digest_file(path: Path) -> FileDigest:
 
 
 def derive_key(seed: int, purpose: str, *parts: int) -> tuple[int, int]:
-    """A 128-bit key, as two 64-bit halves, for one purpose under one seed.
+    """Derive a 128-bit key, as two 64-bit halves, for one purpose under one seed.
 
     `parts` refine the purpose (epoch, lane, window). Different purposes give unrelated keys.
     """
@@ -98,7 +100,7 @@ def derive_key(seed: int, purpose: str, *parts: int) -> tuple[int, int]:
 
 
 def hash_words(key: tuple[int, int], words: U64) -> tuple[U64, U64]:
-    """SipHash-2-4-128 of rows of 64-bit words; words_NW uint64 [N, W] → two uint64 arrays [N].
+    """Compute SipHash-2-4-128 of rows of 64-bit words; words_NW uint64 [N, W] → two uint64 arrays [N].
 
     Equals the byte-wise hash of each row's little-endian bytes.
     """
@@ -111,10 +113,12 @@ def hash_words(key: tuple[int, int], words: U64) -> tuple[U64, U64]:
 
 
 def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple[U64, U64]:
-    """SipHash-2-4-128 of each value's UTF-8 bytes; a text column [N] → two uint64 arrays [N].
+    """Compute SipHash-2-4-128 of each value's UTF-8 bytes; a text column [N] → two uint64 arrays [N].
 
     Accepts any Arrow string or binary type without nulls. Independent of offsets, chunks and string layout.
     """
+    import pyarrow as pa  # which the digest of a file does not wait for
+
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
@@ -134,7 +138,7 @@ def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple
 
     high, low = np.empty(n, np.uint64), np.empty(n, np.uint64)
     full_words = sizes >> 3
-    for count in np.unique(full_words):
+    for count in np.flatnonzero(np.bincount(full_words)):
         rows = np.flatnonzero(full_words == count)
         for begin in range(0, len(rows), _ROWS_IN_CACHE):
             part = rows[begin : begin + _ROWS_IN_CACHE]

@@ -1,8 +1,8 @@
-"""Random numbers that remember nothing: each is a function of a context's key and a slot. Pure.
+"""Draw random numbers without state: each is a function of a context's key and a slot. Pure.
 
-A context's key is a keyed hash of (seed, epoch, context id). Draw s of it is the splitmix64 finaliser of key + s × γ.
-So any draw can be had alone, in any order, in any process, by numpy and compiled code alike: all of it is arithmetic
-of 64-bit integers, or of floats in operations that IEEE 754 rounds exactly.
+A context's key is a keyed hash of (seed, epoch, context id). Its draw s is the splitmix64 finaliser of key + s × γ. So
+any draw can be computed alone, in any order and any process, and numpy and compiled code agree: the arithmetic is on
+64-bit integers, or on floats with operations that IEEE 754 rounds exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.digest import derive_key
 
 GAMMA = 0x9E3779B97F4A7C15
 MIX_A, MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-ROUNDS = 12  # with 8, pairs of places in sizes below 12 are visibly not uniform
+ROUNDS = 12  # with 8, pairs of positions in sizes below 12 are visibly not uniform
 
 # Slots of a key. Those that count positions have a million each.
 MODE, FRACTION, WINDOW, OFFSET = 1, 2, 3, 4
@@ -28,7 +28,7 @@ _SHIFT = np.uint64(32)
 
 
 def mix(words: U64) -> U64:
-    """The splitmix64 finaliser: a permutation of the 64-bit words that leaves no pattern of counters."""
+    """Apply the splitmix64 finaliser, a permutation of the 64-bit words that hides the pattern of counters."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(MIX_A)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(MIX_B)
     return words ^ (words >> np.uint64(31))
@@ -36,49 +36,49 @@ def mix(words: U64) -> U64:
 
 @lru_cache(maxsize=64)
 def epoch_key(seed: int, purpose: str, epoch: int) -> tuple[int, int]:
-    """`derive_key`, remembered: a batch of one context would spend a tenth of its time on it."""
+    """Cache `derive_key`, which would take a tenth of the time of a batch of one context."""
     return derive_key(seed, purpose, epoch)
 
 
 def context_keys(seed: int, epoch: int, ids: I64) -> U64:
-    """The key of each context of one epoch; uint64, same length."""
+    """Return the key of each context in one epoch; uint64, same length."""
     first, second = epoch_key(seed, "contexts", epoch)
     return mix(mix(ids.astype(np.uint64) * np.uint64(GAMMA) + np.uint64(first)) + np.uint64(second))
 
 
 def segment_keys(keys: U64, numbers: I64) -> U64:
-    """The key of segment `number` inside the context of each key."""
+    """Return the key of segment `number` inside the context of each key."""
     return mix(keys + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(MIX_B))
 
 
 def draw(keys: U64, slots: int | I64) -> U64:
-    """64 random bits for each key and slot (broadcast)."""
+    """Draw 64 random bits for each key and slot (broadcast)."""
     return mix(keys + np.asarray(slots).astype(np.uint64) * np.uint64(GAMMA))
 
 
 def below(words: U64, n: I64 | int) -> I64:
-    """Random words as integers 0..n-1, n up to 2**32; the bias is below n / 2**32."""
+    """Map random words to integers 0..n-1, n up to 2**32; the bias is below n / 2**32."""
     return (((words >> _SHIFT) * np.asarray(n).astype(np.uint64)) >> _SHIFT).astype(np.int64)
 
 
 def unit(words: U64) -> F64:
-    """Random words as floats in [0, 1)."""
+    """Map random words to floats in [0, 1)."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def log_uniform(words: U64, low: I64, high: I64) -> I64:
-    """Integers in low..high whose logarithm is uniform; 1 <= low <= high < 2**31. The same on every machine."""
+    """Map random words to log-uniform integers in low..high, 1 <= low <= high < 2**31; the same on every machine."""
     begin, end = _log2(low.astype(np.float64)), _log2(high.astype(np.float64) + 1)
     drawn = np.floor(_exp2(begin + unit(words) * (end - begin))).astype(np.int64)
     return np.clip(drawn, low, high)
 
 
 def permuted(keys: U64, sizes: I64, places: I64) -> I64:
-    """Place each of 0..size-1 by a pseudorandom permutation, one for each key; arrays broadcast.
+    """Permute positions in 0..size-1 pseudorandomly, with one permutation per key; arrays broadcast.
 
-    A Feistel network whose halves are residues modulo ⌈√size⌉ and size / ⌈√size⌉, so that its domain is hardly larger
-    than the size; what falls outside walks on. Any prefix of 0, 1, 2, … is a sample without replacement in random
-    order, with nothing kept and nothing compared. sizes < 2**62.
+    A Feistel network whose halves are residues modulo ⌈√size⌉ and size / ⌈√size⌉, so its domain is hardly larger than
+    the size; values outside are mapped again (cycle walking). The images of 0, 1, 2, … are a sample without replacement
+    in random order, computed without memory or comparisons. sizes < 2**62.
     """
     keys, sizes, places = np.broadcast_arrays(keys, sizes, places)
     shape = keys.shape
@@ -111,7 +111,7 @@ def _network(round_keys: list[U64], left: U64, right: U64, place: U64) -> U64:
 
 
 def _half(round_key: U64, value: U64) -> U64:
-    """32 random bits of a round key and one half."""
+    """Compute 32 random bits from a round key and one half."""
     word = (value ^ round_key) * np.uint64(MIX_A)
     return ((word ^ (word >> _SHIFT)) * np.uint64(MIX_B)) >> _SHIFT
 
@@ -120,7 +120,7 @@ LN2 = 0.6931471805599453
 
 
 def _log2(x: F64) -> F64:
-    """Logarithm of positive floats by exactly rounded operations alone; libraries differ in the last bit."""
+    """Compute log2 of positive floats with exactly rounded operations only; libraries differ in the last bit."""
     part, power = np.frexp(x)
     low = part < 0.7071067811865476
     part, power = np.where(low, part * 2, part), power - low

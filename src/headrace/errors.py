@@ -7,8 +7,8 @@
     ├── CorruptShard      bytes on disk are not the bytes that were published                 exit 1
     ├── StoreError        the storage failed: full, read-only, not permitted                  exit 1
     ├── RunBusy           another live process is working on the same run                     exit 1
-    ├── EngineError       the machines that do the work failed: no cluster, workers that die   exit 1
-    └── StreamError       a stream cannot go on: topology, state or position do not fit       exit 1
+    ├── EngineError       the cluster failed: it cannot be reached, or workers keep dying       exit 1
+    └── StreamError       a stream cannot continue: topology, state or position do not fit    exit 1
 
 A message has four parts: what is wrong, where (file, row group, line, column), the value, what to do.
 """
@@ -22,7 +22,7 @@ from typing import Any
 from headrace.printable import printable
 
 _MOST = 3_500  # characters of a message of many lines
-# How torch words what a worker of its loader raised, as one argument: the whole traceback, with the message at its end.
+# torch wraps an error of a loader worker in one argument: the whole traceback, ending with the message.
 _TRACEBACK = "Traceback (most recent call last):\n"
 _OF_WORKER = re.compile(r"\ACaught \S+ in \S.*\nOriginal " + re.escape(_TRACEBACK))
 
@@ -30,9 +30,9 @@ _OF_WORKER = re.compile(r"\ACaught \S+ in \S.*\nOriginal " + re.escape(_TRACEBAC
 class HeadraceError(Exception):
     """Base of everything headrace raises on purpose. Survives pickling, whatever its class is built from.
 
-    Each argument is a line of the message. As text, what comes from data, names and paths is escaped and shortened
-    (see `headrace.printable`): a message never controls a terminal, and has a few kilobytes at most. Of an error out of
-    a DataLoader worker, the worker's traceback keeps its lines, and loses its middle. `args` is exact.
+    Each argument is one line of the message. `str` escapes and shortens text from data, names and paths (see
+    `headrace.printable`), so a message cannot control a terminal and stays within a few kilobytes. The traceback of a
+    DataLoader worker keeps its line breaks and loses its middle. `args` is exact.
     """
 
     exit_code = 1
@@ -53,7 +53,7 @@ class HeadraceError(Exception):
 
 
 def _lines(text: str) -> list[str]:
-    """An argument as lines: one, or those of a worker's traceback, with the first frames and what was raised."""
+    """Split an argument into lines: one, or a worker's traceback with its first frames and the error."""
     if not _OF_WORKER.match(text):
         return [text]
     lines = text.rstrip().splitlines()
@@ -62,13 +62,13 @@ def _lines(text: str) -> list[str]:
 
 
 def _fitting(lines: list[str], most: int) -> list[str]:
-    """The first line, and as many of the next as fit."""
+    """Take lines from the start while they fit in `most` characters, at least one."""
     ends = list(accumulate(map(len, lines)))
     return lines[: max(1, sum(end <= most for end in ends))]
 
 
 def message_of_worker(text: str) -> list[str]:
-    """The lines of what a DataLoader worker raised, without torch's words and the traceback; other text as it is."""
+    """Return the message of an error raised in a DataLoader worker, without torch's preamble and traceback."""
     if not _OF_WORKER.match(text):
         return [text]
     lines = text.rstrip().rpartition(_TRACEBACK)[2].splitlines()
@@ -107,11 +107,11 @@ class RunBusy(HeadraceError):
 
 
 class EngineError(HeadraceError):
-    """The machines that do the work failed: no cluster is reached, or workers die again and again."""
+    """The cluster failed: it cannot be reached, or workers keep dying."""
 
 
 class StreamError(HeadraceError):
-    """A stream cannot go on: topology, state or position do not fit."""
+    """A stream cannot continue: topology, state or position do not fit."""
 
 
 def _again(kind: type[HeadraceError], args: tuple[Any, ...]) -> HeadraceError:

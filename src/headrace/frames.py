@@ -1,12 +1,12 @@
-"""What a run of series does to each entity, as functions of tables: to look at, to test, and to use elsewhere.
+"""Apply the steps of a run of series to a table in memory: to inspect, test or reuse them.
 
     settings = headrace.Series(source="gauges", target="flow", features=["rain"], entity="gauge")
     rows = headrace.frames.clean(table, settings)                # on its steps, gaps filled
     parts = headrace.frames.split(table, settings)               # the same rows by split
     windows = headrace.frames.windows_of_frame(parts["train"], settings, input_length=365, output_length=7)
 
-They run the code that the run does, on the rows of all entities in a polars, pandas or Arrow table, and give the same
-kind of table back. Nothing is scaled, read from `source` or written.
+They run the same code as a run, on the rows of all entities in a polars, pandas or Arrow table, and return the same
+kind of table. They do not scale, read `source` or write files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from headrace.arrays import F32
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
-from headrace.series.arrays.axis import infer, place, usual
-from headrace.series.clean import Cleaned, LeftOut
+from headrace.series.arrays.axis import coarsest, infer, place, usual
+from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
-from headrace.series.config import FILE_NAME, Series
+from headrace.series.config import Series
+from headrace.series.observed import Observed
 from headrace.series.pipelines.unified import as_polars, check_column
-from headrace.series.sources import Observed, parse
+from headrace.series.source_settings import FILE_NAME
+from headrace.series.sources import parse
 from headrace.series.store import calendar_rows
+from headrace.series.times import timed
 from headrace.series.windows.store import USUAL, Columns, Entities, Matrices, SeriesStore
 from headrace.series.windows.windows import WindowOptions, Windows, check_some, windows_of
 
@@ -38,17 +41,17 @@ __all__ = ["clean", "split", "windows_of_frame"]
 
 
 def clean(frame: Any, settings: Series) -> Any:
-    """Put the rows of each entity on its steps, trim them and fill short gaps: a row for each step, null where missing.
+    """Align the rows of each entity to its steps, trim them and fill short gaps: one row a step, null where missing.
 
-    Columns: entity, time, target, features by name, calendar, masks. Raises `InputError` with the name of an entity
-    that does not pass, and the reason.
+    Columns: entity, time, targets, features by name, calendar, masks. Raises `InputError` that names the first entity
+    that a run would leave out, and the reason.
     """
     observed, settings = _observed(frame, settings)
     return _like(frame, [_table(settings, *each) for each in _cleaned(observed, settings)])
 
 
 def split(frame: Any, settings: Series) -> dict[str, Any]:
-    """Clean and cut the rows of each entity: a table for each split, or cell of folds. Raises as `clean`."""
+    """Clean the rows of each entity and cut them into a table for each split, or cell of folds. Raises as `clean`."""
     observed, settings = _observed(frame, settings)
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in settings.division.parts.splits}
     for entity, cleaned in _cleaned(observed, settings):
@@ -61,10 +64,10 @@ def split(frame: Any, settings: Series) -> dict[str, Any]:
 
 
 def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
-    """Find the windows of a table's rows, which may be scaled, as `headrace.windows.open_windows` finds those of a run.
+    """Find the windows of a table, scaled or not, by the rules of `headrace.windows.open_windows`.
 
-    options: see `WindowOptions`. Steps without a row are missing; nothing is filled or cut. Raises `InputError` for
-    times that come twice or lie between two steps, and where there is no window.
+    options: see `WindowOptions`. Steps without a row are missing; nothing is filled or cut. Raises `InputError` if
+    times repeat or lie between two steps, and if there is no window.
     """
     observed, settings = _observed(frame, settings)
     matrices, entities = [], []
@@ -89,7 +92,7 @@ def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
 
 
 class _Rows(SeriesStore):
-    """The rows of a table, in memory."""
+    """A store of series whose rows are a table in memory."""
 
     def __init__(self, columns: Columns, entities: list[Any], matrices: list[F32]) -> None:
         rows = np.array([len(each) for each in matrices], np.int64)
@@ -114,14 +117,14 @@ class _Rows(SeriesStore):
 
 
 def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
-    """The rows of each entity, in the order of names, and the settings with their frequency."""
+    """Return the rows of each entity, sorted by name, and the settings with their frequency."""
     table = as_polars(frame)
     key = settings.entity if settings.entity != FILE_NAME else settings.entity_column
     alone = settings.entity == FILE_NAME and key not in table.columns
     for name in (settings.time, *settings.columns(), *([] if alone else [key])):
         check_column(table, name)
     rows = table.to_arrow()
-    times, values, bad = parse(settings, settings.columns(), rows, 0)
+    times, values, bad = parse(settings, settings.columns(), rows, 0, "the table")
     if bad:
         raise InputError(f"the table: {bad[min(bad)]}")
     names = pl.Series([""] * len(table) if alone else as_text(rows[key], (), key), dtype=pl.String)
@@ -134,20 +137,21 @@ def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series
         unread = int((times[own] == MISSING).sum())
         told = f"{unread:,} rows have no {settings.time} that can be read; correct it, or give bad_rows='drop'"
         found[name] = Observed(times[own], values[own], told if unread else None)
-    if settings.frequency == "infer":
+    if settings.frequency in ("infer", "coarsest"):
         steps = (infer(each.times[each.times != MISSING]) for each in found.values())
         words = Counter(each.word for each in steps if each is not None)
         if not words:
             raise InputError("no entity of the table has three times; give frequency, e.g. '1d'")
-        settings = settings.model_copy(update={"frequency": usual(words)})
+        word = usual(words) if settings.frequency == "infer" else coarsest(words)
+        settings = settings.model_copy(update={"frequency": word})
     return found, settings
 
 
 def _cleaned(observed: dict[str, Observed], settings: Series) -> Iterator[tuple[str, Cleaned]]:
     for entity, rows in observed.items():
         try:
-            yield entity, clean_entity(settings, rows, entity)
-        except LeftOut as error:
+            yield entity, clean_entity(settings, timed(settings, rows), entity)
+        except InputError as error:
             raise InputError(f"entity {entity!r}: {error}") from error
 
 
@@ -165,7 +169,7 @@ def _table(settings: Series, entity: str, cleaned: Cleaned) -> pl.DataFrame:
 
 
 def _like(frame: Any, tables: list[pl.DataFrame]) -> Any:
-    """The rows of all tables as the kind of table that was given."""
+    """Concatenate tables into the kind of table that the caller passed."""
     whole = pl.concat(tables) if tables else pl.DataFrame()
     if isinstance(frame, pl.DataFrame):
         return whole

@@ -1,4 +1,4 @@
-"""Grain's side of histories: contexts as a `MapDataset`. Needs the extra `grain`.
+"""Read contexts of histories as a Grain `MapDataset`. Needs the extra `grain`.
 
     import headrace.grain
 
@@ -6,9 +6,9 @@
     for batch in dataset.to_iter_dataset(headrace.grain.read_options(dataset)):
         ...
 
-Element i is context i, so Grain's own `repeat`, slices `[host::hosts]`, `map`, `batch`, `shuffle`, checkpoints and
-`mp_prefetch` mean what they say; nothing is flattened and no row is read for elements that others make. `repeat` gives
-new contexts in every epoch. Do not `shuffle` again: the dataset is in random order already (`shuffle=`).
+Element i is context i, so Grain's own `repeat`, slices `[host::hosts]`, `map`, `batch`, checkpoints and `mp_prefetch`
+work as documented, and a process reads only the rows of its own elements. `repeat` gives new contexts in every epoch.
+Do not `shuffle` again: the dataset is in random order already (`shuffle=`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["ContextMapDataset", "contexts", "elastic", "read_options"]
 
 
 class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no types
-    """Contexts, one for each index, or batches of them; as many as an epoch has.
+    """Contexts or batches of contexts by index, as many as an epoch has.
 
-    Random access, because Grain owns the order of the indices, their shares and the checkpoints of a job. Without
-    Grain, `Contexts.stream` does all of that, with the same contexts at the same positions.
-    Indices from len on are later epochs, as `repeat` asks for them. Batch b has the contexts b × batch_size and on: the
-    contexts that are left at the end of an epoch begin the next one, and are not seen if there is none.
+    It offers random access, because Grain owns the order of the indices, the shares of hosts and the checkpoints of a
+    job. Without Grain, `Contexts.stream` does all of that, with the same contexts at the same positions.
+    Indices of len and above are later epochs, as `repeat` asks for them. Batch b starts at context b × batch_size.
+    Contexts left over at the end of an epoch start the next one, and are dropped after the last.
     Raises `SettingsError` for a batch_size below 1, or above the contexts of an epoch.
     """
 
@@ -57,7 +57,7 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        """Elements of an epoch."""
+        """Number of elements in an epoch."""
         return len(self.source) // (self.batch_size or 1)
 
     def __str__(self) -> str:
@@ -72,14 +72,14 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         return self.source.batch(range(index * self.batch_size, (index + 1) * self.batch_size))
 
     def _getitems(self, indices: Sequence[int]) -> list[dict[str, I32]]:
-        """Return elements for Grain's own batches: rows that several of the contexts share are opened once."""
+        """Return elements for Grain's own batches, opening rows that several contexts share once."""
         if self.batch_size is not None:
             return [self[index] for index in indices]
         arrays = self.source.batch(indices)
         return [{name: array[place] for name, array in arrays.items()} for place in range(len(indices))]
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
-        """Return what an epoch will be: contexts, coverage, padding. See `ContextPlan`."""
+        """Describe an epoch: contexts, coverage, padding. See `ContextPlan`."""
         return self.source.plan(sample=sample)
 
     @property
@@ -93,7 +93,7 @@ def contexts(
 ) -> ContextMapDataset:
     """Open the contexts of a split of prepared histories as a Grain `MapDataset`, in random order.
 
-    batch_size: None, elements are contexts; else batches, whose rows are opened once each. options: all of
+    batch_size: None for single contexts, else batches, whose rows are opened once each. options: those of
     `open_contexts`. Raises `InputError`, `SettingsError`, `MissingExtra`.
     """
     if not flags.FLAGS.is_parsed():
@@ -102,9 +102,9 @@ def contexts(
 
 
 def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:
-    """Make Grain's `ReadOptions` for elements of this size: a bounded buffer, at least one element a thread.
+    """Make Grain's `ReadOptions` for elements of this size: a bounded buffer with at least one element per thread.
 
-    buffer_bytes: of each process that reads. Grain's own default is 500 elements, whatever they take.
+    buffer_bytes: for each reading process. Grain's own default is 500 elements, whatever their size.
     """
     elements = max(num_threads, 1, min(500, buffer_bytes // dataset.element_bytes))
     return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=elements)
@@ -123,11 +123,11 @@ def elastic(
 ) -> Any:
     """Make one host's part of global batches: Grain's `ElasticIterator`, whose state resumes on any number of hosts.
 
-    Step k of all hosts together has the contexts k × global_batch_size and on; a host has every hosts-th of them, as
-    int32 [global_batch_size / hosts, L]. A state is the number of contexts that all hosts have seen: after a change of
-    hosts, or of the batch size, the next step begins there. epochs: None, without end; else the contexts that are left
-    at the end of the last one are not seen. workers: processes that make batches; 0, threads of this one.
-    buffer_bytes: what is read ahead. Raises `SettingsError`.
+    Step k of all hosts together starts at context k × global_batch_size. Each host gets every hosts-th context, as
+    int32 [global_batch_size / hosts, L]. The state is the number of contexts that all hosts have seen, so the next step
+    starts there after a change of hosts or batch size. epochs: None repeats forever; else contexts that do not fill the
+    last batch are dropped. workers: processes that make batches; 0 for threads of this process.
+    buffer_bytes: size of the read-ahead. Raises `SettingsError`.
     """
     for name, value, least in (("hosts", hosts, 1), ("host", host, 0), ("global_batch_size", global_batch_size, 1)):
         check_integer(f"contexts: {name}", value, least=least)

@@ -1,4 +1,4 @@
-"""A list of items for a torch DataLoader that is arrays of all: an item is made only for who asks for it."""
+"""Keep a batch of items for a torch DataLoader as arrays; single items are made only on request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class ItemBatch(Sequence[dict[str, Any]]):
-    """Items of one batch: `arrays`, tensors whose first axis is B; or single items, as default_collate reads them.
+    """Items of one batch, as `arrays` (tensors whose first axis is B) or one by one, as default_collate reads them.
 
-    what: an item is called so in messages.
+    what: the word for an item in messages.
     """
 
     def __init__(self, arrays: dict[str, torch.Tensor], count: int, *, what: str) -> None:
@@ -24,7 +24,7 @@ class ItemBatch(Sequence[dict[str, Any]]):
         return self._count
 
     def __getitem__(self, place: Any) -> Any:
-        """One item, as tensors without the first axis."""
+        """Return one item, as tensors without the first axis."""
         if not -self._count <= place < self._count:
             raise IndexError(f"{self._what} {place} of a batch of {self._count}")
         return {name: array[place] for name, array in self.arrays.items()}
@@ -34,5 +34,5 @@ class ItemBatch(Sequence[dict[str, Any]]):
 
 
 def arrays_of(batch: ItemBatch) -> dict[str, torch.Tensor]:
-    """A batch as tensors, for DataLoader(collate_fn=arrays_of): nothing is taken apart and stacked."""
+    """Return a batch as tensors, for DataLoader(collate_fn=arrays_of), without splitting and stacking items."""
     return batch.arrays

@@ -1,14 +1,15 @@
-"""Train with Lightning: data modules over a dataset directory, and a callback for loops that bring their own loaders.
+"""Train with Lightning: data modules over a dataset directory, and a callback for your own loaders.
 
     module = HeadraceDataModule("out", batch_size=256, num_workers=2)
     Trainer(strategy="ddp", devices=2).fit(model, datamodule=module)
     Trainer(strategy="ddp", devices=4).fit(model, datamodule=module, ckpt_path="last.ckpt")  # the rest, then on
 
-The epoch is read when the first batch of a pass is asked for, as Lightning makes iterators before it says the epoch.
-The position counts the batches that the training loop received, so prefetching workers do not move it. A resume has the
-batches of the uninterrupted run on the same topology; after a stop between two worker processes of a round it has the
-same rows left, in other batches. A loader here is no `DataLoader`, hence Lightning puts no sampler into it: what a rank
-reads is decided by the stream alone. `SeriesDataModule` is that of windows of series. Needs the extra `lightning`.
+The epoch is read with the first batch of a pass, because Lightning makes iterators before it sets the epoch. The
+position counts the batches that the training loop received, so prefetching workers do not move it. On the same
+topology, a resumed run gets the batches of the uninterrupted run. After a stop in the middle of a round of worker
+processes, it gets the same remaining rows in other batches. The loaders are not `DataLoader`s, so Lightning adds no
+sampler: the stream alone decides what a rank reads. `SeriesDataModule` serves windows of series. Needs the extra
+`lightning`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["EpochCallback", "HeadraceDataModule", "SeriesDataModule"]
 
 
 class PassLoader(CountedLoader[StreamingDataset]):
-    """One pass per iteration over a dataset."""
+    """A loader that makes one pass over a dataset per iteration."""
 
     def __iter__(self) -> Iterator[Batch]:
         if self._trainer is not None:
@@ -50,7 +51,7 @@ class PassLoader(CountedLoader[StreamingDataset]):
         yield from WatchedLoader(self.stream, batch_size=None, num_workers=workers, collate_fn=whole_batch)
 
     def follow(self) -> None:
-        """Make the epoch of the next pass that of the dataset, so that its length is known."""
+        """Set the dataset to the epoch of the next pass, so that its length is known."""
         if self._trainer is not None:
             self.stream.set_epoch(self.next_epoch())
 
@@ -59,10 +60,10 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
     """Train, validate and test on the splits of a dataset directory, every row once per epoch over all ranks.
 
     path: as for `headrace.open`. batch_size: rows in a batch of one rank; val_batch_size: the same outside training,
-    None: batch_size. Validation and testing are unshuffled and padded, with batch["valid"] false on filling rows.
-    num_workers: worker processes of each loader; 0: threads of the training process. columns: None: all.
-    options: further ones of the training stream, see `StreamOptions`. What cannot work raises when the first loader is
-    made: `SettingsError`, `InputError`.
+    default batch_size. Validation and testing are unshuffled and padded, with batch["valid"] false on padding rows.
+    num_workers: worker processes of each loader; 0 for threads of the training process. columns: None for all.
+    options: others of the training stream, see `StreamOptions`. The first loader that is made raises `SettingsError`
+    and `InputError`.
     """
 
     def __init__(
@@ -95,13 +96,13 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
         return self._opened
 
     def train_dataloader(self) -> PassLoader:
-        """The training stream: from a loaded position if there is one, else the trainer's epoch from its beginning."""
+        """Return the training stream, from a loaded position if there is one, else from the start of the epoch."""
         dataset = self._stream("train", self.batch_size, self._train_options)
         earlier = self._train
         if self._loaded is not None:
             dataset.load_state_dict(self._loaded["stream"])
             self._train = PassLoader(dataset, self.trainer)
-            self._train.resumed(self._loaded)  # its length stays that of the loaded epoch, as Lightning's counts do
+            self._train.resumed(self._loaded)  # its length stays that of the loaded epoch, as Lightning's counters do
             self._train.count_anew()
             self._loaded = None
         else:
@@ -117,11 +118,11 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
         return self._train
 
     def val_dataloader(self) -> PassLoader | list[PassLoader]:
-        """Return the validation split in order; nothing if there is none."""
+        """Return the validation split in order, or [] if there is none."""
         return self._evaluation("val")
 
     def test_dataloader(self) -> PassLoader | list[PassLoader]:
-        """Return the test split in order; nothing if there is none."""
+        """Return the test split in order, or [] if there is none."""
         return self._evaluation("test")
 
     predict_dataloader = test_dataloader

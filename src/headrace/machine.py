@@ -1,4 +1,4 @@
-"""Ask this machine about its kernel, its processes (by /proc, which Linux has) and its installed packages."""
+"""Read facts about this machine: its kernel, its processes (from /proc, on Linux) and its installed packages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def boot_id() -> str:
-    """A name of the running kernel from its start to its halt, the same in all its containers; "" if unknown."""
+    """Return an id of this boot of the kernel, the same in all its containers; "" if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -15,8 +15,9 @@ def boot_id() -> str:
 
 
 def began(process: int) -> int | None:
-    """Start of a process, in clock ticks since the kernel's. None: there is no such process, or only its remains,
-    or nothing that says it.
+    """Return when a process started, in clock ticks since boot.
+
+    None if there is no such process, it is a zombie, or /proc is missing.
     """
     try:
         state, *numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -26,7 +27,7 @@ def began(process: int) -> int | None:
 
 
 def library_version(name: str) -> str:
-    """The version of an installed distribution; "unknown" where its metadata is missing, e.g. in a zipped copy."""
+    """Return the version of an installed distribution; "unknown" if its metadata is missing, as in a zipped copy."""
     try:
         return version(name)
     except PackageNotFoundError:

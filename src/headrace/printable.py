@@ -1,4 +1,4 @@
-"""Text from data, paths and names made fit for a terminal, a log and a sentence. Pure."""
+"""Make text from data, paths and names safe for a terminal, a log and a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _WORDS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str, most: int = MOST) -> str:
-    """The text on one line, without characters that control a terminal or turn text around, at most `most` long.
+    """Return the text on one line, at most `most` characters, without terminal controls or bidirectional marks.
 
-    Such characters are written as Python writes them in a literal, a byte that is not UTF-8 as \\xNN. What is too long
-    loses its middle: the beginning says what is wrong, and the end what to do.
+    Such characters are escaped as in a Python literal; a byte that is not UTF-8 becomes \\xNN. A long text loses its
+    middle, because the beginning says what is wrong and the end says what to do.
     """
     if len(text) > most:
         tail = most // 3
@@ -34,7 +34,7 @@ def printable_lines(text: str, most: int = MOST) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """The text with such characters escaped, but for line ends; not shortened."""
+    """Escape the same characters but keep line ends and the full length."""
     return _UNFIT_IN_LINES.sub(_escaped, text)
 
 
@@ -50,13 +50,13 @@ def _escaped(match: re.Match[str]) -> str:
 
 class _Short(reprlib.Repr):
     def repr_int(self, value: int, level: int) -> str:
-        """Digits cost their square, and Python refuses thousands of them."""
+        """Name the size of a huge integer: its digits take quadratic time, and Python refuses thousands of them."""
         bits = value.bit_length()
         return super().repr_int(value, level) if bits <= _MOST_BITS else f"an integer of {bits:,} bits"
 
 
 def shown(value: object, most: int = 200) -> str:
-    """A value in a message: short, whatever was given. A few bytes of YAML can stand for billions of values."""
+    """Format a value for a message, always short: a few bytes of YAML can expand to billions of values."""
     short = _Short()
     short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, most, most, most
     text = short.repr(value)

@@ -1,10 +1,10 @@
-"""Saved states: sealed with a digest when they are given, bounded and compared with it when they come back. Pure.
+"""Seal saved states with a digest, and check size and digest when they are loaded. Pure.
 
     {"kind": "stream", "format_version": 2, …, "digest": "sha256 of the canonical JSON of everything else"}
 
-A state names positions, so one wrong digit would deliver other rows without a word. Whatever was changed since the
-state was saved is an error here, before any of it is used. The digest finds damage; against someone who writes a state
-of their own it proves nothing, which is why those who read states bound every number as well. Cost is O(state).
+A state holds positions, so one wrong digit would silently deliver other rows. Any change since the state was saved is
+an error here, before the state is used. The digest detects damage. It does not authenticate: someone can forge a state,
+so readers check the bounds of every number as well. Cost is O(state).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MOST_EPOCHS = 1 << 31
 
 _KIND, _VERSION, _DIGEST = "kind", "format_version", "digest"
 _OWN = (_KIND, _VERSION, _DIGEST)
-_MOST_DEPTH = 96  # those who nest states stop below
+_MOST_DEPTH = 96  # nested loaders refuse to save deeper states
 _MOST_VALUES = 1 << 24  # a state of millions of shards has one number for each
 _MOST_CHARACTERS = 1 << 16
 _MOST_BITS = 4096  # a seed may be large
 
 
 def seal(kind: str, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as a state of this kind: a JSON object that `unseal` takes.
+    """Make a state of this kind from values: a JSON object that `unseal` accepts.
 
     values: JSON, by names other than kind, format_version and digest.
     """
@@ -39,8 +39,9 @@ def seal(kind: str, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
-    """The values that were sealed. Raises `StreamError` for anything else: not a state, of another kind or version,
-    damaged, too deep or too large.
+    """Return the sealed values.
+
+    Raises `StreamError` if this is not a state, has another kind or version, is damaged, too deep or too large.
     """
     what = f"{kind} state"
     if not isinstance(state, Mapping):
@@ -71,22 +72,20 @@ def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
 
 
 def kind_of(state: Any) -> str | None:
-    """Kind that a state says it is of; None: it is none of ours."""
+    """Return the kind of a state; None if headrace did not seal it."""
     kind = state.get(_KIND) if isinstance(state, Mapping) and _DIGEST in state else None
     return kind if isinstance(kind, str) else None
 
 
 def is_marked(values: Mapping[str, Any]) -> bool:
-    """Tell whether these were sealed once, by any one of the marks: what is inside is then not to be believed
-    alone.
-    """
+    """Check whether the values carry any field of a seal, so they must be unsealed before use."""
     return any(name in values for name in _OWN)
 
 
 def check_bounds(state: Any, what: str) -> None:
-    """Raise `StreamError` unless this is JSON of a depth, size and numbers that a state may have."""
+    """Raise `StreamError` unless this is JSON within the depth, size and numbers of a state."""
     values, left = [(state, 1)], _MOST_VALUES
-    while values:  # no recursion: the depth is what is to be found out
+    while values:  # no recursion: the depth is not known to be safe yet
         value, depth = values.pop()
         left -= 1
         if depth > _MOST_DEPTH or left < 0:
@@ -117,7 +116,7 @@ def check_bounds(state: Any, what: str) -> None:
 
 
 def parse_state(data: bytes) -> Any:
-    """The JSON of a saved state. Raises `ValueError` for what is not JSON, too deep, or names a key twice."""
+    """Parse a saved state. Raises `ValueError` if it is not JSON, is too deep, or repeats a key."""
     try:
         return json.loads(data, object_pairs_hook=_each_once, parse_constant=_refused)
     except RecursionError:

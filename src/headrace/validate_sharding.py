@@ -2,11 +2,11 @@
 
     torchrun --nproc-per-node 4 -m headrace.validate_sharding --data out --split train
 
-Every row is numbered as it is read, so the proof needs no key column. Ranks count what they received, exchange it, and
-all come to the same verdict: exit 0 if every row came once and all ranks took equal steps, 1 if not or if a rank
-failed, 2 if the command was wrong. Rank 0 prints the counts as one JSON object; each rank says on stderr what is not in
-order. The process group is nccl where every local rank has a CUDA device, else gloo, or as --backend says; without
-torchrun the one process is validated alone.
+Rows are numbered as they are read, so the proof needs no key column. Ranks count the rows they received, exchange the
+counts, and reach the same verdict: exit 0 if every row came once and all ranks took equal steps, 1 if not or if a rank
+failed, 2 if the command was wrong. Rank 0 prints the counts as one JSON object; each rank prints problems to stderr.
+The process group is nccl if every local rank has a CUDA device, else gloo, unless --backend names one. Without
+torchrun, the single process is validated.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PROMISE = "Stream one epoch on every rank of a job and check that every row cam
 
 @dataclass(frozen=True)
 class NumberedBlocks:
-    """Blocks with one more column: the number of each row in the split."""
+    """Read blocks with one more column, the number of each row in the split."""
 
     read_block: ReadBlock
     index: SplitIndex
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        """The rows of a block and their numbers."""
+        """Return the rows of a block and their numbers."""
         wanted = None if columns is None else [name for name in columns if name != ROW]
         table = self.read_block(number, wanted)
         first = int(self.index.first_row[number])
@@ -61,7 +61,7 @@ class Launched:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Launched | None:
-        """Read torchrun's variables; None: this process is alone. Raises `SettingsError` for other than integers."""
+        """Read torchrun's variables; None without torchrun. Raises `SettingsError` if one is not an integer."""
         if "WORLD_SIZE" not in environ:
             return None
         found = []
@@ -74,7 +74,7 @@ class Launched:
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Run the validation; returns the exit code, the same on every rank. environ: where a launcher says the rank."""
+    """Run the validation and return the exit code, the same on every rank. environ: holds the launcher's variables."""
     parser = argparse.ArgumentParser(prog="python -m headrace.validate_sharding", description=_PROMISE)
     parser.add_argument(
         "--data",
@@ -116,14 +116,14 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     torch.distributed.init_process_group(backend)
     try:
         code = validate(lambda: _loader(asked), rank=launched.rank, world_size=launched.world_size)
-        torch.distributed.barrier()  # a rank that leaves first can break what the others are still saying
+        torch.distributed.barrier()  # a rank that leaves first can break the messages of the others
     finally:
         torch.distributed.destroy_process_group()
     return code
 
 
 def choose_backend(asked: str, *, local_ranks: int, devices: int) -> str:
-    """The backend of the process group. Raises `SettingsError` if nccl lacks a CUDA device for each local rank."""
+    """Choose the backend of the process group. Raises `SettingsError` if nccl lacks a CUDA device per local rank."""
     if asked == "auto":
         return "nccl" if devices >= local_ranks else "gloo"
     if asked == "nccl" and devices < local_ranks:
@@ -135,10 +135,10 @@ def choose_backend(asked: str, *, local_ranks: int, devices: int) -> str:
 
 
 def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: int) -> int:
-    """Take all batches of this rank and judge with all others; the exit code, the same on every rank.
+    """Read all batches of this rank, compare with all other ranks, and return the exit code, the same on every rank.
 
-    load: gives this rank's audited loader and the rows there should be; called once. Whatever it or the loader raises
-    is told to all ranks, so that none waits for one that failed. Every rank of the process group must call it.
+    load: returns this rank's audited loader and the expected number of rows; called once. Its errors, and those of the
+    loader, are sent to all ranks, so no rank waits for one that failed. Every rank of the process group must call this.
     """
     watched: Audit | None = None
     total, problem = 0, None
@@ -148,7 +148,7 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
             pass
     except HeadraceError as error:
         problem = f"rank {rank}: {error}"
-    except Exception as error:  # noqa: BLE001 - said by every rank, whatever it is; the others would wait for this one
+    except Exception as error:  # noqa: BLE001 - every rank reports it, whatever it is; the others would wait for this one
         problem = f"rank {rank}: {type(error).__name__}: {error}"
     problems = [each for each in _gather(problem, world_size) if each is not None]
     counts: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
 
 
 def _problems(report: AuditReport, total: int) -> list[str]:
-    """List what is not in order, in words."""
+    """Describe each violation."""
     found = []
     if report.duplicates:
         examples = f", for example rows {list(report.examples)}" if report.examples else ""
@@ -185,7 +185,7 @@ def _refuse(error: HeadraceError) -> int:
 
 
 def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
-    """One audited epoch of this rank, and the rows of the split."""
+    """Open one audited epoch of this rank; also return the number of rows of the split."""
     from headrace.stream.loader.torch_dataset import StreamingDataset
 
     data = open_dataset(asked.data)
@@ -205,7 +205,7 @@ def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
 
 
 def _gather(value: Any, world_size: int) -> list[Any]:
-    """Every rank's value, in rank order: no rank goes on to wait for one that failed."""
+    """Gather the values of all ranks, in rank order."""
     import torch
 
     if not torch.distributed.is_initialized():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.series.windows.aligned import aligned
 from headrace.series.windows.forecasts import write_forecasts
 from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, open_windows
 
@@ -25,6 +26,7 @@ __all__ = [
     "WindowDataset",
     "WindowOptions",
     "Windows",
+    "aligned",
     "arrays_of",
     "open",
     "open_windows",

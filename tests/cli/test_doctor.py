@@ -47,10 +47,13 @@ def test_extras_are_those_of_the_package_with_what_they_stand_on() -> None:
         "headrace[a]; extra == 'b'",
         'no-such-library>=1; extra == "b"',
         "ruff; extra == 'lint'",
+        "no-such-library; extra == 'c'",
+        "nor-such-library; extra == 'd'",
     ]
     found = {each.name: each for each in extras(requirements)}
 
-    assert {"extra a", "extra b"} == set(found)
+    assert {"extra a", "extra b", "extras not installed"} == set(found)
+    assert "c, d" == found["extras not installed"].found
     assert ("ok", "") == (found["extra a"].verdict, found["extra a"].advice)
     assert found["extra b"].found.startswith("pyarrow ")
     assert "no-such-library missing" in found["extra b"].found

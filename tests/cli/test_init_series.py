@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -294,3 +295,47 @@ def test_features_that_go_on_behind_the_target_are_known_ahead(tmp_path: Path) -
     assert made["source"]["rows"] == sum(each["rows"] for each in made["splits"].values()) == 2 * (days + ahead)
     _, usual = init(write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite")
     assert not {"future_features", "trim"} & usual.keys()
+
+
+def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None:
+    """Sales as they were rung up: no column of times is an axis, so init proposes days, and no sale is a zero."""
+    draw = np.random.default_rng(1)
+    (tmp_path / "raw").mkdir()
+    minutes = np.sort(draw.choice(60 * 24 * 400, 900, replace=False)) * np.timedelta64(1, "m")
+    sold = draw.integers(1, 9, 900)
+    rows = {"item": draw.choice(["cup", "lid"], 900), "time": np.datetime64("2020-01-01T00:00", "us") + minutes}
+    table = pl.DataFrame({**rows, "sold": sold, "price": draw.random(900)})
+    table.write_csv(tmp_path / "raw/sales.csv")
+    text, config = init(tmp_path / "raw", tmp_path, "--target", "sold", "--entity", "item")
+    manifest = run(tmp_path, "--set", "max_imputation_gap_size=30", "--set", "trim=none")
+    stored = pl.concat([pl.read_parquet(path) for path in Path(manifest["run"]).glob("processed_time_series/*/*")])
+    expected = table.group_by("item", pl.col("time").dt.truncate("1d")).agg(pl.col("sold").sum())
+    scaled = stored.join(expected, ["item", "time"], "left").with_columns(pl.col("sold_right").fill_null(0))
+    per_item = scaled.group_by("item").agg(pl.corr("sold", "sold_right"), zeros=(pl.col("sold_right") == 0).sum())
+
+    assert {"*": "mean", "sold": "total"} == config["resample"]
+    assert "1d" == config["frequency"]
+    assert "Times are of events" in text
+    assert not scaled["sold"].is_nan().any()
+    assert all(zeros > 20 for zeros in per_item["zeros"])
+    assert np.allclose(per_item["sold"], 1)
+    assert 0 == headrace("verify", tmp_path / "out")[0]
+
+
+@pytest.mark.skipif(not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository")
+def test_a_benchmark_with_common_dates_takes_three_commands(tmp_path: Path) -> None:
+    flags = ("--target", "streamflow", "--features", "total_precipitation_sum,temperature_2m_mean")
+    attributes = CARAVAN / "attributes/attributes_caravan_*.csv.gz"
+    init(CARAVAN / "timeseries", tmp_path, *flags, "--static", attributes)
+    manifest = run(tmp_path, "--set", "train_end=2012-10-01", "--set", "val_end=2015-10-01")
+    code, told, _ = headrace("verify", tmp_path / "out", "--json")
+    times = {
+        split: pl.concat([pl.read_parquet(each, columns=["date"]) for each in path.glob("*")])["date"]
+        for path in Path(manifest["run"]).glob("processed_time_series/*")
+        for split in [path.name]
+    }
+
+    assert 0 == code
+    assert "no two splits share any, whatever the entity" in told
+    assert times["train"].max() < datetime(2012, 10, 1) <= times["val"].min()
+    assert times["val"].max() < datetime(2015, 10, 1) <= times["test"].min()

@@ -100,6 +100,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("leaks",), ("split", "--max-share", "1")),
     (("report",), ("split",)),
     (("report",), ("--compare", "split", "split")),
+    (("card",), ("split",)),
     (("gc",), ("split",)),
     (("doctor",), ("split",)),
     (("index",), ("raw",)),

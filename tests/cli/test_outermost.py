@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import headrace
+
 COMMAND = "import sys; sys.argv[0] = 'headrace'\nfrom headrace.cli import command\ncommand()\n"
 FAILING = """
 import sys
@@ -73,7 +75,7 @@ def test_any_error_ends_in_a_message_with_a_hint_for_a_report(error: str, said: 
     assert "Traceback" not in done.stderr
     assert said in done.stderr
     assert "headrace run" in done.stderr
-    assert "headrace 0." in done.stderr
+    assert f"headrace {headrace.__version__}" in done.stderr
     assert "HEADRACE_TRACEBACK=1" in done.stderr
     assert len(done.stderr) < 4_000
     for secret in ("\x1b", "PASSWORD", "SIGNATURE", "secret-place"):

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats.hub_files import choose
 from headrace.formats.listing import list_files
 from headrace.packing.blend import blend_of
+from headrace.stream.ranks.group import Group
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 
@@ -237,6 +240,47 @@ def test_ranks_that_saw_different_commits_do_not_agree(repository: Repository, a
     assert before != headrace.open(f"hf://datasets/{NAME}").split_index("train").identity
 
 
+def test_ranks_resolve_and_list_a_branch_once_together(
+    repository: Repository, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch.distributed")
+    store, found = torch.HashStore(), []
+    ranks = [Group(store, process=number, processes=3) for number in range(3)]
+    for number, rank in enumerate(ranks):  # with caches of their own, as on three machines
+        monkeypatch.setattr("headrace.stream.ranks.group.default_group", lambda rank=rank: rank)
+        found.append(headrace.open(f"hf://datasets/{NAME}", cache_dir=tmp_path / str(number)).split_index("train"))
+        repository.commits[SECOND] = {"other.csv": b"number\n1\n"}
+        repository.branches["main"] = SECOND
+
+    assert 1 == len({each.identity for each in found})
+    about = [each for each in told(asked) if "/revision/" in each or "/tree/" in each]
+    assert [f"GET /api/datasets/{NAME}/revision/main", f"GET /api/datasets/{NAME}/tree/{FIRST}"] == about
+
+
+def test_what_one_process_asks_for_is_asked_by_another_where_it_fails() -> None:
+    torch = pytest.importorskip("torch.distributed")
+    store, asks = torch.HashStore(), []
+
+    def ask(number: int) -> str:
+        asks.append(number)
+        time.sleep(0.1)
+        if len(asks) == 1:
+            raise InputError("no answer")
+        return f"from {number}"
+
+    def once(number: int) -> str:
+        try:
+            return Group(store, process=number, processes=4).once("name", lambda: ask(number))
+        except InputError:
+            return "failed"
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(once, range(4)))
+
+    assert 2 == len(asks) == len(set(answers))
+    assert ["failed", *[f"from {asks[1]}"] * 3] == sorted(answers)
+
+
 @pytest.mark.parametrize("name", ["data/train-00001-of-00002.parquet", "rows.csv"])
 def test_bytes_that_are_not_those_of_the_listing_are_refused(
     repository: Repository, asked: list[str], name: str
@@ -409,3 +453,61 @@ def test_rows_and_splits_are_those_of_load_dataset(tmp_path: Path) -> None:
     expected = [json.loads(line) for line in done.stdout.splitlines()]
     assert expected == [json.loads(line) for line in own.stdout.splitlines()]
     assert [{"train_sft", "gen"}, {"train", "test"}, {"train", "test"}, {"first", "second"}] == [*map(set, expected)]
+
+
+FEATURES = """
+import datasets, headrace, json, sys
+for name, path in zip(sys.argv[2:], [f"hf://datasets/{name}" for name in sys.argv[2:]]):
+    found = datasets.load_dataset(name) if sys.argv[1] == "theirs" else headrace.open(path)
+    rows = found["train"] if sys.argv[1] == "theirs" else found[found.splits[0]].to_datasets()
+    print(json.dumps([rows.features.to_dict(), rows.data.to_pylist()], default=str))
+"""
+
+
+def about(*features: dict[str, Any], config_name: str = "default", configs: str = "") -> bytes:
+    head: dict[str, Any] = {"dataset_info": {"config_name": config_name, "features": features}}
+    head |= {"configs": [{"config_name": config_name, "data_files": configs}]} if configs else {}
+    return f"---\n{json.dumps(head)}\n---\n".encode()
+
+
+def test_features_of_the_readme_are_those_of_load_dataset(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="datasets is not installed")
+    label = {"name": "label", "dtype": {"class_label": {"names": {"0": "bad", "1": "good"}}}}
+    images = [{"bytes": bytes([at]), "path": f"{at}.png"} for at in range(3)]
+    nested = pl.DataFrame({"label": [1, 0, None], "words": [["a"], [], None], "image": images, "more": [1, 2, 3]})
+    parts = [label, {"name": "words", "sequence": "string"}, {"name": "image", "dtype": "image"}]
+    repositories = {
+        "mill/texts": {
+            "train.csv": b"label,zip,share\ngood,a9,1\nbad,99,2.5\n",
+            "README.md": about(label, {"name": "zip", "dtype": "string"}, {"name": "share", "dtype": "float32"}),
+        },
+        "mill/nested": {
+            "data/train-00000-of-00001.parquet": parquet(nested),
+            "README.md": about(*parts, {"name": "more", "dtype": "int64"}, config_name="all", configs="data/train-*"),
+        },
+    }
+    found = {}
+    with serving({name: Repository({FIRST: files}, {"main": FIRST}) for name, files in repositories.items()}) as (
+        url,
+        _,
+    ):
+        env = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}  # fmt: skip
+        for whose in ("theirs", "ours"):
+            command = [sys.executable, "-c", FEATURES, whose, *repositories]
+            done = subprocess.run(command, env=env, capture_output=True, text=True)
+            assert 0 == done.returncode, done.stderr
+            found[whose] = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert found["theirs"] == found["ours"]
+    assert {"names": ["bad", "good"], "_type": "ClassLabel"} == found["ours"][0][0]["label"]
+
+
+def test_values_that_do_not_fit_the_features_of_the_readme_are_refused(
+    repository: Repository, asked: list[str]
+) -> None:
+    pytest.importorskip("datasets", reason="datasets is not installed")
+    readme = about({"name": "text", "dtype": "int64"})
+    repository.commits[FIRST] = {"train.csv": b"text\nseven\n", "README.md": readme}
+
+    with pytest.raises(InputError, match=r"do not fit the features in README\.md: .*seven.*to_arrow\(\)"):
+        headrace.open(f"hf://datasets/{NAME}")["train"].to_datasets()

@@ -97,6 +97,7 @@ def looks(tmp_path: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in (tmp_path / "notes").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_of_eight_processes_one_reads_the_footers(tmp_path: Path) -> None:
     with openers(tmp_path) as children:
         said = {child.stdout.readline() for child in children}

@@ -7,6 +7,7 @@ import pytest
 from dates_fuzz import check, make_input
 
 
+@pytest.mark.slow
 def test_dates_agree_with_other_readers() -> None:
     for number in range(250):  # about 3,000 dates
         check(make_input(random.Random(f"dates 0 {number}")))

@@ -344,6 +344,6 @@ def test_more_threads_wait_for_a_store_than_for_a_disk(s3: str, tmp_path: Path, 
         dataset = headrace.open(place, cache_dir=tmp_path / "cache")
         return dataset.stream(batch_size=2, **more, **settings).options.threads  # type: ignore[arg-type]
 
-    assert threads(f"{s3}/tokens") == 16
+    assert threads(f"{s3}/tokens") == 64
     assert threads(f"{s3}/tokens", read_threads=3) == threads(tmp_path / "raw", read_threads=3) == 3
     assert 2 <= threads(tmp_path / "raw") <= 8

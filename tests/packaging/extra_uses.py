@@ -11,6 +11,7 @@ from typing import Any
 
 import headrace
 from headrace.errors import MissingExtra
+from headrace.formats.grids import grid_tables
 from headrace.validate_sharding import main as validate_sharding_of
 
 
@@ -169,6 +170,10 @@ def iceberg_open() -> None:
 
 def lance_open() -> None:
     headrace.open("lance:.")
+
+
+def xarray_open() -> None:
+    list(grid_tables(Path("a.nc"), ["flow"]))
 
 
 def validate_sharding() -> str:

@@ -39,6 +39,7 @@ PACKAGES = {
     "deltalake": ["deltalake"],
     "pyiceberg": ["pyiceberg"],
     "pylance": ["lance"],
+    "xarray": ["xarray"],
 }
 ALL = tuple(sorted({name for names in PACKAGES.values() for name in names} | {"torchdata"}))
 USES = [
@@ -72,6 +73,7 @@ USES = [
     ("deltalake", "delta_open", ["deltalake"]),
     ("pyiceberg", "iceberg_open", ["pyiceberg"]),
     ("pylance", "lance_open", ["lance"]),
+    ("xarray", "xarray_open", ["xarray"]),
 ]
 
 

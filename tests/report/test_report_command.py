@@ -57,6 +57,7 @@ def test_no_page_where_none_is_wanted(how: str, raw: Path, tmp_path: Path) -> No
     assert list((tmp_path / "out" / "runs").glob("*/report.html")) == []
 
 
+@pytest.mark.slow
 def test_without_the_extra_a_run_says_quietly_how_to_get_pages(raw: Path, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.storage.cache_room import Room
+from headrace.storage.cache_room import Room, mark_used
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.cache import CacheCounts, CachedBlocks, TornFile, encode, map_file
 from tables import small_source, split
@@ -170,6 +170,18 @@ def test_the_limit_holds_and_what_does_not_fit_is_decoded(tmp_path: Path) -> Non
     assert 0 < sum(held) <= size
     assert len(held) == loader.cache_counts.hits
     assert 2 * BLOCKS - len(held) == loader.cache_counts.misses
+
+
+def test_a_use_is_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    os.utime(path, (1e9, 1e9))
+
+    mark_used(path)
+
+    assert path.stat().st_mtime == 1e9
+    assert path.stat().st_atime > 1e9
+    mark_used(tmp_path / "none")  # swept meanwhile
 
 
 def test_the_least_recently_used_blocks_of_others_make_room(tmp_path: Path) -> None:

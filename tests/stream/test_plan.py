@@ -186,6 +186,7 @@ def test_compressed_lists_take_three_times_their_bytes(format_, expected):
     assert [expected] == found.tolist()
 
 
+@pytest.mark.slow
 def test_a_million_blocks_are_planned_by_arithmetic():
     index = index_of(np.full(1_000_000, 65_536), blocks_per_shard=10)
     plan = make_plan(index, batch_size=512, world_size=512, shuffle=True)

@@ -1,4 +1,4 @@
-"""Say which sequences lie in which bin: two arrays, no object a bin; and what a sequence of L tokens takes there."""
+"""Describe which sequences lie in which bin, as two arrays, and what a sequence of L tokens costs in a bin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Counted = Literal["stored", "runtime"]
 
 
 def offsets_of(sizes: npt.ArrayLike) -> I64:
-    """Running sums from 0, one more than sizes: int64 [n + 1]."""
+    """Return running sums that start at 0; int64 [n + 1]."""
     each = np.asarray(sizes, np.int64)
     offsets = np.zeros(len(each) + 1, np.int64)
     np.cumsum(each, out=offsets[1:])
@@ -25,10 +25,10 @@ def offsets_of(sizes: npt.ArrayLike) -> I64:
 
 
 def padded_lengths(lengths: npt.NDArray[np.integer], multiple: int = 1, counted: Counted = "stored") -> I64:
-    """Count the tokens that are stored for sequences of these lengths; int64, never fewer.
+    """Round lengths up to what is stored; int64.
 
     counted="stored": a multiple of `multiple`. "runtime": one more than a multiple, for readers that train on L - 1
-    positions of a stored sequence and want those to be a multiple. Raises `ValueError` if multiple < 1.
+    positions of a stored sequence and need a multiple there. Raises `ValueError` if multiple < 1.
     """
     if multiple < 1:
         raise ValueError(f"padding: the multiple is {multiple}; give at least 1 (1 pads nothing)")
@@ -50,7 +50,7 @@ def costs(lengths: npt.NDArray[np.integer], counted: Counted = "stored", multipl
 
 
 def checked_costs(what: str, lengths: npt.ArrayLike, capacity: int, *, first: int = 0) -> I64:
-    """Return what sequences cost as int64. Raises `ValueError` naming one that no bin holds; `first` is number 0's."""
+    """Return costs as int64. Raises `ValueError` that names a sequence no bin holds, counted from `first`."""
     given = np.asarray(lengths)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         raise ValueError(f"{what}: lengths have shape {given.shape} and type {given.dtype}; give integers in one axis")
@@ -63,7 +63,7 @@ def checked_costs(what: str, lengths: npt.ArrayLike, capacity: int, *, first: in
     return given.astype(np.int64, copy=False)
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio's fractional part, of 2^64
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the fractional part of the golden ratio, times 2^64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +122,7 @@ class Bins:
         return np.diff(self.offsets)
 
     def loads(self, costs: npt.NDArray[np.integer]) -> I64:
-        """Add up what the sequences of each bin cost; costs by sequence → int64 [bins]."""
+        """Sum the costs of the sequences in each bin; costs by sequence → int64 [bins]."""
         return np.diff(offsets_of(costs[self.sequences])[self.offsets])
 
     def take(self, order: I64) -> Bins:
@@ -141,7 +141,7 @@ class Bins:
         return self.take(permutation(derive_key(seed, "packing.bins"), len(self)))
 
     def spread(self, costs: I64, seed: int) -> Bins:
-        """Put the bins in an order in which every stretch of them holds cheap and dear ones alike.
+        """Order the bins so that every stretch of them mixes cheap and expensive ones evenly.
 
         costs: int64 [bins]. The bin of rank r by cost goes where the fractional part of r times the golden ratio, from
         a start that depends on the seed, stands among all of them: the additive recurrence of lowest discrepancy
@@ -159,9 +159,9 @@ class Bins:
 class PackingMetrics:
     """Count one packing's bins, sequences and tokens; `dataclasses.asdict` is JSON.
 
-    bound: bins that no packing can do without. fill: share of the capacity that is used, 0..1; packing_efficiency is
-    the same in percent. packing_factor: sequences a bin. least_load, greatest_load: cost of the emptiest and the
-    fullest bin. sequences_p50, …: sequences in a bin.
+    bound: a lower bound on the number of bins of any packing. fill: share of the capacity that is used, 0..1;
+    packing_efficiency is the same in percent. packing_factor: mean sequences per bin. least_load, greatest_load: cost
+    of the emptiest and the fullest bin. sequences_p50, …: sequences in a bin.
     """
 
     sequences: int

@@ -1,9 +1,9 @@
 """Pack a stream: bins from the sequences that have arrived, a bounded number of them waiting.
 
-When more than `buffer` sequences wait, a bin is made: the one that has waited longest, then again and again the longest
-that still fits, of equals the one that came first. So none waits for ever, and long ones find short ones to fill up
-with. The bins depend on the order of arrival alone, not on how arrivals are cut into calls. Cost: O(log buffer) for a
-sequence. With 1,000 waiting, lognormal lengths fill 99.9 % of bins of 4,096, with 64 waiting 99.8 %.
+When more than `buffer` sequences wait, a bin is closed. It takes the sequence that has waited longest, then repeatedly
+the longest one that still fits; ties go to the earlier arrival. So no sequence waits forever, and long ones are filled
+up with short ones. The bins depend on the order of arrival alone, not on how arrivals are cut into calls. A sequence
+costs O(log buffer). Lognormal lengths fill 99.9 % of bins of 4,096 with 1,000 waiting, and 99.8 % with 64 waiting.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _LATEST = (1 << _BITS) - 1
 class OnlinePacker:
     """Bins of a stream of sequences; sequences are named by their arrival: 0, 1, 2, …
 
-    capacity: most that a bin's sequences cost together. buffer: most sequences that wait after a call; what they hold
-    is the memory. max_sequences: most sequences in a bin. `state_dict` is JSON: two numbers for each that waits.
+    capacity: largest total cost of a bin. buffer: most sequences that wait after a call; they are the memory used.
+    max_sequences: most sequences in a bin. `state_dict` is JSON, with two numbers for each waiting sequence.
     Raises `ValueError` for settings below 1.
     """
 
@@ -50,10 +50,10 @@ class OnlinePacker:
         return np.array([_arrival(key) for key in self._waiting], np.int64)
 
     def add(self, lengths: npt.ArrayLike) -> Bins:
-        """Take more sequences; returns the bins that are made now, of arrival numbers.
+        """Add sequences and return the bins that this closes, as arrival numbers.
 
-        lengths: integers, what each costs, 1..capacity; see `pack`. Raises `ValueError` for others, and then none of
-        the call has arrived.
+        lengths: integers, the cost of each, 1..capacity; see `pack`. Raises `ValueError` for others, and then takes
+        no sequence of the call.
         """
         made: list[list[int]] = []
         for length in checked_costs("online packing", lengths, self.capacity, first=self.arrived).tolist():
@@ -66,14 +66,14 @@ class OnlinePacker:
         return Bins.of_lists(made)
 
     def finish(self) -> Bins:
-        """Make bins of all that wait, as no more will arrive."""
+        """Pack all waiting sequences, at the end of the stream."""
         made = []
         while self._keys:
             made.append(self._bin())
         return Bins.of_lists(made)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the settings, how many arrived, and [arrival, length] of those that wait; JSON."""
+        """Return the settings, the number of arrivals, and [arrival, length] of each waiting sequence; JSON."""
         values = {
             "capacity": self.capacity,
             "buffer": self.buffer,
@@ -85,9 +85,9 @@ class OnlinePacker:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OnlinePacker:
-        """Make the packer that was in this state of `state_dict`; it makes the same bins from there on.
+        """Restore a packer from `state_dict`; it then makes the same bins as the original.
 
-        Raises `StreamError` for anything else.
+        Raises `StreamError` if the state is not valid.
         """
         values = unseal(state, kind=_KIND, version=_FORMAT_VERSION)
         _check_state(values)

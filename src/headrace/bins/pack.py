@@ -1,33 +1,33 @@
-"""Choose bins for sequences: every packer behind one call.
+"""Choose bins for sequences, with one call for all packers.
 
-Pack a whole data set at once, not a batch of it: fill grows with the choice. 1 M lengths, lognormal with mean 600,
-capacity 4,096:
+Pack a whole dataset at once rather than in batches: more sequences to choose from fill bins better. With 1 M lengths,
+lognormal with mean 600, and capacity 4,096:
 
-    first_fit_decreasing   99.99 % full; bins of 1 to more than 200 sequences; the fastest
-    best_fit_shuffle       99.8 % full; bins of even size
-    exact_fit_shuffle      99.6 % full here; of chats the least number of bins there can be; bins of even size
-    fullest_shuffle        of best fit and exact fit the one with fewer bins
+    first_fit_decreasing   99.99 % full; bins hold from 1 to more than 200 sequences; the fastest
+    best_fit_shuffle       99.8 % full; even bins
+    exact_fit_shuffle      99.6 % full here, and optimal on most chat datasets; even bins
+    fullest_shuffle        best fit or exact fit, whichever needs fewer bins
     concatenative          about 85 % full; keeps the order
 
-**Best fit** puts each sequence, in a seeded order, into the fullest bin that still has room for it. Bins come out even,
-which padding of boundary lists and training like. Cost: O(n log c), c the number of different free spaces, which is
-small; a sorted list of them is searched by bisection, and each has a stack of its bins.
+**Best fit** puts each sequence, in a seeded order, into the fullest bin that still has room for it. Bins hold similar
+numbers of sequences, which keeps the padding of boundary lists small and training steps alike. Cost: O(n log c), where
+c is the small number of distinct free spaces. They are kept in a sorted list, each with a stack of its bins.
 
-**Exact fit** begins bins at random and ends each with the one or two sequences that fill it to the token. A bin takes
-sequences in the seeded order until room for about two is left, and is completed from the whole rest: lengths that add
-up to the room exactly, else as nearly as can be. While the rest is large there almost always are two, so room is lost
-in the last few bins only. Data of a few hundred bins, where every bin counts, mostly comes to the least number there
-is; up to eight orders are tried for that. Where many sequences are nearly as long as a bin, best fit is fuller and
-faster. Cost: a few vector operations over the lengths up to the room for each bin, and O(n) Python.
+**Exact fit** starts bins at random and completes each with one or two sequences that fill it to the token. A bin takes
+sequences in the seeded order until about two more fit, then searches all remaining sequences for lengths that add up to
+the free space, or come closest to it. Such a pair almost always exists while many sequences remain, so only the last
+bins have gaps. Datasets of a few hundred bins mostly reach the lower bound; up to eight orders are tried. If many
+sequences are nearly as long as a bin, best fit is fuller and faster. Cost: a few vector operations per bin over the
+lengths up to its free space, and O(n) Python.
 
-**First fit decreasing** puts the longest sequence left into the first bin with room. All that bin 1 will ever get is
-decided without looking at bin 2, so bins can be made one after another: on the histogram of lengths a bin is a pattern
-such as 1 × 2500, 1 × 1200, 3 × 132, and the next bins have the same pattern until one of its lengths runs out. Cost:
-O(n) to sort by length, O(distinct patterns) for the rest. 1–5 bins above the least possible number on real lengths, but
-lopsided: bins of one sequence and bins of a hundred.
+**First fit decreasing** puts the longest remaining sequence into the first bin with room. The content of bin 1 does not
+depend on bin 2, so bins can be made one after another. On the histogram of lengths, a bin is a pattern such as
+1 × 2500, 1 × 1200, 3 × 132, which repeats until one of its lengths runs out. Cost: O(n) to sort by length, plus
+O(distinct patterns). On real lengths it needs 1–5 bins more than the lower bound, but bins are uneven: some hold one
+sequence and some a hundred.
 
-**Concatenative** (next fit) keeps the order, for curricula and data whose order means something. A bin ends where the
-next sequence does not fit, found by bisection on running sums: O(bins log n).
+**Concatenative** (next fit) keeps the order, for curricula and other ordered data. A bin ends where the next sequence
+does not fit, found by bisection on running sums: O(bins log n).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Algorithm = Literal[
 ]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
-_MANY = 1_000_000  # sequences above which exact fit takes longer than its few bins are worth
+_MANY = 1_000_000  # above this many sequences, the bins that exact fit saves are not worth its time
 _SHORT_BY = 64  # how far from exact a pair may be
 _ORDERS, _SMALL = 8, 50_000  # orders that exact fit tries for up to this many sequences
 
@@ -66,12 +66,13 @@ def pack(
     seed: int = 0,
     max_sequences: int | None = None,
 ) -> Bins:
-    """Put every sequence in exactly one bin, none dearer than `capacity`; equal arguments give equal bins anywhere.
+    """Put every sequence in exactly one bin of at most `capacity`; equal arguments give equal bins on every machine.
 
-    lengths: integers [n], what each sequence costs, 1..capacity. That is its tokens, or where a reader drops one token
-    of each sequence its tokens - 1, at least 1. What is longer has to be cut or dropped before, and counted.
-    seed: of the shuffling packers; the two others have nothing to shuffle. max_sequences: most sequences in a bin.
-    The order of the bins is the packer's; `Bins.shuffled` makes it random. Raises `ValueError` naming the sequence.
+    lengths: integers [n], the cost of each sequence, 1..capacity: its tokens, or tokens - 1 (at least 1) for readers
+    that drop one token of each sequence. Cut or drop longer sequences first, and count them.
+    seed: for the packers that shuffle. max_sequences: most sequences in a bin.
+    The packer decides the order of the bins; `Bins.shuffled` makes it random. Raises `ValueError` that names the
+    sequence.
     """
     if capacity < 1:
         raise ValueError(f"pack: capacity is {capacity}; give the size of a bin in tokens, at least 1")

@@ -27,7 +27,7 @@ from headrace.recipe import load, registrations
 
 _PANELS = {
     "Prepare": ("init", "run", "schema"),  # behind the commands of the recipes
-    "Look at what was prepared": ("inspect", "folds", "verify", "leaks", "report", "forget", "gc"),
+    "Look at what was prepared": ("inspect", "folds", "verify", "leaks", "report", "card", "forget", "gc"),
     "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
     "This machine": ("doctor",),
 }
@@ -108,6 +108,7 @@ _OWN: tuple[Callable[..., Any], ...] = (
     entities.forget,
     commands.gc,
     report_command.report,
+    report_command.card,
     doctor.doctor,
     config_file.schema,
     stream_commands.index,

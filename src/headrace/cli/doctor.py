@@ -129,13 +129,19 @@ def extras(requirements: Iterable[str]) -> list[Finding]:
     def names(extra: str) -> list[str]:
         return [name for each in wanted.get(extra, ()) for name in (names(each[1:-1]) if each[0] == "[" else [each])]
 
-    lines = []
+    lines, absent = [], []
     for extra in sorted(wanted):
         versions = {name: _version(name) for name in dict.fromkeys(names(extra))}
         missing = [name for name, version in versions.items() if not version]
         shown = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+        if len(missing) == len(versions):
+            absent.append(extra)
+            continue
         advice = f"pip install 'headrace[{extra}]' where it is needed" if missing else ""
         lines.append(Finding(f"extra {extra}", shown, "note" if missing else "ok", advice))
+    if absent:
+        advice = "pip install 'headrace[NAME]' where one is needed"
+        lines.append(Finding("extras not installed", ", ".join(absent), "note", advice))
     return lines
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.segment import Segment
     from rich.table import Table
+    from rich.text import Text
 
 CELL = 300  # characters of one value in a table
 _INTERRUPTED = 130  # the exit code
@@ -66,6 +67,34 @@ def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None =
             head, overflow="fold", justify="left" if numbers_from is None or place < numbers_from else "right"
         )
     return made
+
+
+def fitting_tables(
+    title: str, heads: Sequence[tuple[str, str]], columns: Sequence[Sequence[Text]], width: int
+) -> Iterator[Table]:
+    """Yield rows as one table, or turned, a line for each column, where that is too wide for the terminal.
+
+    heads: name and type of each column. A cell may take a few lines, but a column is at least as wide as its name or 12
+    characters. Turned, there are as many rows beside each other as 24 characters for each leave room for.
+    """
+    places = [
+        max(len(name), len(kind), min(12, *map(len, column), 12))
+        for (name, kind), column in zip(heads, columns, strict=True)
+    ]
+    rows = len(columns[0]) if columns else 0
+    if not rows or sum(places) + 3 * len(places) + 1 <= width:
+        made = table(title, [f"{name}\n{kind}" for name, kind in heads])
+        for row in zip(*columns, strict=True):
+            made.add_row(*row)
+        yield made
+        return
+    beside = max(1, (width - max(len(name) for name, _ in heads) - max(len(kind) for _, kind in heads) - 7) // 27)
+    for first in range(0, rows, beside):
+        numbers = range(first, min(first + beside, rows))
+        made = table(None if first else title, ["column", "type", *(f"row {number}" for number in numbers)])
+        for (name, kind), column in zip(heads, columns, strict=True):
+            made.add_row(name, kind, *(column[number] for number in numbers))
+        yield made
 
 
 def record_table(title: str, record: Mapping[str, object]) -> Table:

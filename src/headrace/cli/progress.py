@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from headrace.cli.output import printer
 from headrace.printable import printable
 from headrace.recipe import registration_of_run
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 @contextmanager
@@ -31,6 +25,15 @@ def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] 
     if not console.is_terminal or detail == "quiet":
         yield lambda event: _note(console, event, "quiet")
         return
+    from rich.progress import (  # with all its spinners, for which a command off a terminal would wait
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description:<24}"),
@@ -77,6 +80,8 @@ def shard_progress(doing: str) -> Iterator[Callable[[int, int], None]]:
 
     It takes how many are done and how many there are, from any thread.
     """
+    from rich.progress import Progress
+
     console = printer("err")
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     lock = Lock()

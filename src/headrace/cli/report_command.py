@@ -1,4 +1,4 @@
-"""Draw the page of a run, also at the end of one, and compare two runs: `headrace report`."""
+"""Show a run to others: its page of pictures, what differs from another run, and its card for dataset hubs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.flags import Json, unless_given
+from headrace.cli.flags import Json, offers, unless_given
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.run.prepare import Prepared
 
 WHEN = ("auto", "never")
+CARDS = ("markdown", "croissant")
 
 
 def report(
@@ -59,6 +60,42 @@ def report(
 
         if not webbrowser.open(written.resolve().as_uri()):
             say(f"no browser could be started here; open {written} yourself", "err")
+
+
+def card(
+    path: Annotated[Path, typer.Argument(metavar="OUT", help="A dataset directory or a run directory.")],
+    *,
+    format: Annotated[  # noqa: A002 - the name of the flag
+        str,
+        typer.Option(
+            help="markdown: README.md, as the Hugging Face hub reads it | croissant: croissant.json.",
+            autocompletion=offers(*CARDS),
+        ),
+    ] = "markdown",
+    license: Annotated[str | None, unless_given(help="Licence of the data, such as cc-by-4.0.")] = None,  # noqa: A002 - the name of the flag
+    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
+    to: Annotated[Path | None, unless_given(help="Write the card there instead of into the run.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Describe a finished run for others: a dataset card, or Croissant metadata, beside its shards.
+
+    datasets.load_dataset opens the run's directory by this card, here or uploaded to a hub. Paths in the card are
+    relative to the run. A card that was edited is not replaced.
+
+    Example:  headrace card out --license cc-by-4.0
+
+    Example:  headrace card out --format croissant
+    """
+    if format not in CARDS:
+        raise SettingsError(f"--format is {format!r}; give one of {', '.join(CARDS)}")
+
+    from headrace.report.write import write_card
+
+    written = write_card(path, format, run=run_id, to=to, license_=license)
+    if as_json:
+        emit({"card": str(written)})
+    else:
+        say(f"card  {written}")
 
 
 def check_when(when: str) -> None:

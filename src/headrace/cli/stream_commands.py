@@ -10,11 +10,12 @@ import typer
 
 from headrace.cli.entities import AskedEntities, EntityColumn, answer, index_entities
 from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, unless_given, with_groups
-from headrace.cli.output import cell, emit, printer, say, table
+from headrace.cli.output import cell, emit, fitting_tables, printer, say, table
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.packing.mask_view import MaskOptions, show_masks
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.console import RenderableType
 
     from headrace.stream.order.plan import Plan
@@ -123,16 +124,32 @@ def peek(
         tables.append(read(block, None).slice(0, left))
         left -= tables[-1].num_rows
     first = pa.concat_tables(tables)
+    values = [_as_read(column.to_pylist(), column.type) for column in first.columns]
+    columns = describe(first.schema)
     if as_json:
-        emit({"schema": describe(first.schema), "rows": first.to_pylist()})
+        names = first.column_names
+        emit({"schema": columns, "rows": [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]})
         return
     from rich.text import Text
 
+    shown = [[Text("null", style="dim") if value is None else Text(cell(value)) for value in each] for each in values]
+    heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
-    made = table(title, [f"{cell(column['name'])}\n{cell(column['type'])}" for column in describe(first.schema)])
-    for row in first.to_pylist():
-        made.add_row(*(Text("null", style="dim") if value is None else Text(cell(value)) for value in row.values()))
-    printer().print(made)
+    for made in fitting_tables(title, heads, shown, printer().width):
+        printer().print(made)
+
+
+def _as_read(values: list[Any], kind: pa.DataType) -> list[Any]:
+    """Return the values with floats as short as their type allows: 0.1 of a float32, not 0.10000000149011612."""
+    import numpy as np
+    import pyarrow as pa
+
+    if pa.types.is_float32(kind) or pa.types.is_float16(kind):
+        single = np.float32 if pa.types.is_float32(kind) else np.float16
+        return [None if value is None else float(str(single(value))) for value in values]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [None if value is None else _as_read(value, kind.value_type) for value in values]
+    return values
 
 
 @with_groups

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from headrace.cli.output import cell, record_table, table
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
-from headrace.formats.source import told_empty
 from headrace.recipe import load, registration_of_run
 
 Detail = Literal["short", "full"]
@@ -65,6 +64,8 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     if folds:
         console.print(folds_table(manifest))
     if empty and not full:
+        from headrace.formats.source import told_empty  # with all formats
+
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     reasons = registration_of_run(manifest.recipe).reasons
     for reason, rows in manifest.dropped.items():

@@ -47,7 +47,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         raise CorruptShard(f"{run.root}: {verdict.problems[0]}; nothing is certified")
     manifest, recipe = run.manifest, registration_of_run(run.manifest.recipe)
     config = json.loads((run.root / "config.json").read_bytes())
-    shown_settings = _settings_without_paths(recipe.settings)
+    shown_settings = settings_without_paths(recipe.settings)
     kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
     for check in verdict.checks:
         kinds[check.kind].append({"check": check.name, "found": check.detail})
@@ -132,7 +132,7 @@ def _first(name: str, then: Any, now: Any) -> str:
     return f"{name} was {shown(then)} and is {shown(now)}"
 
 
-def _settings_without_paths(settings: str) -> set[str]:
+def settings_without_paths(settings: str) -> set[str]:
     """Name the settings of a recipe that hold no path: a path says where data lay, and digests say what it was.
 
     Of a recipe that is not installed here there are none.

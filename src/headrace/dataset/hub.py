@@ -1,9 +1,10 @@
 """Datasets of the Hugging Face hub as sources: `hf://datasets/OWNER/NAME@REVISION/PATH`.
 
 The branch or tag is resolved to a commit once, when the source is named, and the files of that commit are listed once
-per machine. `huggingface_hub` fetches them into its own cache, by its own rules (HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE,
-HF_HUB_OFFLINE). Each file is checked against the digest that the hub's listing gives, SHA-256 of large files and git's
-SHA-1 of others, and again when its size or times are no longer those that were checked.
+per machine; ranks that open it together resolve and list it once in all. `huggingface_hub` fetches them into its own
+cache, by its own rules (HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE). Each file is checked against the digest
+that the hub's listing gives, SHA-256 of large files and git's SHA-1 of others, and again when its size or times are no
+longer those that were checked.
 
 What the rest of headrace sees is a view of the files of that commit (see `dataset.views`).
 """
@@ -15,7 +16,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePath
@@ -27,7 +28,7 @@ from headrace.dataset.views import is_whole, write_view
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.formats.hub_files import choose
+from headrace.formats.hub_files import choose, dataset_info
 from headrace.formats.saved import is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage import local
@@ -41,13 +42,18 @@ _DOWNLOADS = 8  # at a time, as the client has it
 _PIECE = 1 << 20
 
 
-def fetched(address: str | PurePath, cache_dir: str | Path | None = None) -> Path:
+# Returns what the function returns, perhaps in another rank; the text is the same in all ranks.
+Once = Callable[[str, Callable[[], str]], str]
+
+
+def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Path:
     """Fetch the files that an address names, where they are not in the cache, and return the directory of their view.
 
-    cache_dir: as of `headrace.open`; the files themselves are in the cache of `huggingface_hub`. Raises `InputError`
-    where the hub or its cache does not have them, `CorruptShard` for a file with other bytes, and `MissingExtra`.
+    cache_dir: as of `headrace.open`; the files themselves are in the cache of `huggingface_hub`. once: how ranks ask
+    for the commit and the listing together. Raises `InputError` where the hub or its cache does not have them,
+    `CorruptShard` for a file with other bytes, and `MissingExtra`.
     """
-    from headrace.dataset.local_shards import cache_directory
+    from headrace.storage.cache_room import cache_directory
 
     refuse_credentials(address)
     match = _ADDRESS.fullmatch(str(address))
@@ -63,7 +69,7 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None) -> Pat
     repository, path = match[1], (match[3] or "").strip("/")
     # `formats.saved` knows views by these names.
     home = local.make_directory(cache_directory(cache_dir) / "hub" / repository.replace("/", "--"))
-    hub = _Hub(str(address), repository, huggingface_hub, home)
+    hub = _Hub(str(address), repository, huggingface_hub, home, once)
     commit = hub.commit(unquote(match[2] or "main"))
     name = repository.partition("/")[2] + (f"-{sha256_hex(path.encode())[:8]}" if path else "")
     view = local.make_directory(home / commit) / name  # what it is called may name a dataset of a blend
@@ -76,8 +82,8 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None) -> Pat
 class _Hub:
     """A repository, asked through the client, with its answers kept below `home`."""
 
-    def __init__(self, address: str, repository: str, client: Any, home: Path) -> None:
-        self.address, self.repository, self._client, self._home = address, repository, client, home
+    def __init__(self, address: str, repository: str, client: Any, home: Path, once: Once) -> None:
+        self.address, self.repository, self._client, self._home, self._once = address, repository, client, home, once
         self._api = client.HfApi()
 
     def commit(self, revision: str) -> str:
@@ -85,6 +91,11 @@ class _Hub:
         if _COMMIT.fullmatch(revision):
             return revision
         kept = self._home / f"{quote(revision, safe='')}.ref"
+        found = self._once(f"hub/{self.repository}@{revision}", partial(self._asked, revision, kept))
+        self._keep(kept, found.encode())
+        return found
+
+    def _asked(self, revision: str, kept: Path) -> str:
         try:
             found = str(self._api.dataset_info(self.repository, revision=revision).sha)
         except Exception as error:  # the client lets the errors of its transport through
@@ -93,9 +104,6 @@ class _Hub:
             raise self._failure(error, f"the commit of {revision}") from error
         if not _COMMIT.fullmatch(found):
             raise InputError(f"{self.address}: the hub's commit {found[:80]!r} is not one; check HF_ENDPOINT")
-        with local.storing(kept), local.beside(kept) as temporary:
-            temporary.write_text(found)
-            os.replace(temporary, kept)
         return found
 
     def listing(self, commit: str) -> dict[str, list[Any]]:
@@ -103,18 +111,23 @@ class _Hub:
         kept = self._home / f"{commit}.json"
         with suppress(OSError, ValueError):
             return dict(json.loads(kept.read_bytes()))
+        text = self._once(f"hub/{self.repository}@{commit}/files", partial(self._listed, commit))
+        self._keep(kept, text.encode())
+        return dict(json.loads(text))
+
+    def _listed(self, commit: str) -> str:
         try:
             entries = self._api.list_repo_tree(self.repository, revision=commit, recursive=True, repo_type="dataset")
             files = [each for each in entries if isinstance(each, self._client.hf_api.RepoFile)]
         except Exception as error:
             raise self._failure(error, f"the list of files of commit {commit}") from error
-        found: dict[str, list[Any]] = {
-            each.path: [each.size, each.blob_id if each.lfs is None else each.lfs.sha256] for each in files
-        }
-        with local.storing(kept), local.beside(kept) as temporary:
-            temporary.write_bytes(canonical_json(found))
-            os.replace(temporary, kept)
-        return found
+        found = {each.path: [each.size, each.blob_id if each.lfs is None else each.lfs.sha256] for each in files}
+        return canonical_json(found).decode()
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        with local.storing(path), local.beside(path) as temporary:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
 
     def fetch(self, name: str, commit: str, told: Sequence[Any]) -> Path:
         """Return a file in the cache of the client, whole and of the digest that the listing tells."""
@@ -152,6 +165,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         raise InputError(f"{hub.address}: commit {commit} has no files")
     root = f"{path}/" if path else ""
     top = {name[len(root) :].partition("/")[0] for name in listing if name.startswith(root)}
+    info = None
     if is_saved(Path(path), top):
         about = [name for name in listing if name.startswith(root) and name.endswith(".json")]
         snapshot = _snapshot(_fetch_all(hub, commit, about, listing), about)
@@ -162,6 +176,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         if not path and "README.md" in listing:
             readme = hub.fetch("README.md", commit, listing["README.md"]).read_text("utf-8", "replace")
         splits = choose(hub.address, listing, path, readme)
+        info = None if readme is None else dataset_info(hub.address, readme)
     names = sorted({name for own in splits.values() for name in own})
     missing = next((name for name in names if name not in listing), None)
     if missing is not None:
@@ -169,7 +184,8 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
     address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
-    write_view(view, address, {split: {name: files[name] for name in own} for split, own in splits.items()})
+    shown = {split: {name: files[name] for name in own} for split, own in splits.items()}
+    write_view(view, address, shown, {} if info is None else {"dataset_info": info})
 
 
 def _fetch_all(hub: _Hub, commit: str, names: Sequence[str], listing: Mapping[str, Sequence[Any]]) -> list[Path]:

@@ -174,11 +174,14 @@ class BlockReader:
                 raise
             # Another process made room in this moment.
             return BlockReader(self._root, index, self._null_values)(number, columns)
-        if index.stamps is not None and self._remote and (copy is None or self._copies.get(shard) != copy):
-            # An object that is still the one indexed was so when it was read; the name of a copy holds its digest.
-            _refuse_replaced(path, word if copy is None else "", index.stamps[shard])
-            if copy is not None:
-                self._copies[shard] = copy
+        # An object that is still the one indexed was so when it was read; the name of a copy holds its digest.
+        if index.stamps is not None and self._remote and copy is None:
+            _refuse_replaced(path, word, index.stamps[shard])
+        elif index.stamps is not None and copy is not None:
+            with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together ask once
+                if self._copies.get(shard) != copy:
+                    _refuse_replaced(path, "", index.stamps[shard])
+                    self._copies[shard] = copy
         return with_partition(table, table.num_rows, wanted.schema, partition) if partition else table
 
     def _target(self, columns: Sequence[str] | None) -> Target:

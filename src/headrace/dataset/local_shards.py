@@ -27,27 +27,14 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_file, sha256_file, sha256_hex
 from headrace.errors import SettingsError, StoreError
-from headrace.storage.cache_room import Room, use
+from headrace.storage.cache_room import Room, cache_directory, mark_used, use
 from headrace.storage.local import alone, make_directory, storing, temporary_for
-from headrace.storage.places import local_path_of, place_of
+from headrace.storage.places import place_of
 
 Verify = Literal["first_touch", "never"]
 
 DISK_BYTES = 1 << 35
 _Stamp = tuple[int, int, int]
-
-
-def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
-    """The directory that the caller named, or ~/.cache/headrace. Raises `SettingsError` for one that is not local."""
-    if asked is not None:
-        return local_path_of(asked, setting)
-    try:
-        return Path.home() / ".cache" / "headrace"
-    except RuntimeError:
-        raise SettingsError(
-            "the cache of indexes has no place: this user has no home directory; set HOME, or give cache_dir"
-            " (--cache-dir)"
-        ) from None
 
 
 class FileCache:
@@ -73,9 +60,7 @@ class FileCache:
         with lock:
             known = self._whole.get(str(path))
             if known is not None and _stamp(known[0]) == known[1]:
-                with suppress(OSError):  # of a cache that others own
-                    os.utime(known[0])  # says when it was last used, for the process that makes room
-                self._whole[str(path)] = known[0], _stamp(known[0])
+                mark_used(known[0])
                 return known[0]
             if path in self._refused:
                 return None

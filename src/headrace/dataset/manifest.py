@@ -13,7 +13,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
-from headrace.formats.json_text import loads
+from headrace.formats.strict_json import loads
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"

@@ -30,7 +30,6 @@ import pyarrow.compute as pc
 from headrace.arrays import I64
 from headrace.dataset.index import Index, SplitIndex, text_array
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.local_shards import cache_directory as cache_directory
 from headrace.dataset.sound import is_sound_name
 from headrace.dataset.stored_index import VERSION, StoredIndex, map_index, parse_stored, stored_bytes
 from headrace.digest import canonical_json, sha256_hex
@@ -45,6 +44,7 @@ from headrace.formats.schema import REMEDY, few, is_headless, type_named
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, told_empty, with_content
 from headrace.printable import printable
+from headrace.storage.cache_room import cache_directory as cache_directory
 from headrace.storage.local import alone, make_directory, write_new
 from headrace.storage.places import place_of
 

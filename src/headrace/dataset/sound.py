@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CorruptShard
 from headrace.printable import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Absolute, with a drive, with an empty part, "." or "..", or with a zero byte.
 _UNSOUND = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|(^|/)\.?(/|$)|\x00"
@@ -81,6 +81,8 @@ def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
 
 def index_problem(table: pa.Table) -> str | None:
     """Name what is wrong with names, places, counts or digests in the index of a finished run, or None."""
+    import pyarrow.compute as pc  # a manifest alone needs no library
+
     for name in ("block", "first_row", "rows", "offset", "length"):
         values = table[name]
         wrong = pc.or_(pc.less(values, 0), pc.greater_equal(values, LARGEST))

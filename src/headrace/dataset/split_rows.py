@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.dataset.indexed import IndexedDataset
-from headrace.errors import MissingExtra, SettingsError
+from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.formats.saved import info_of
 from headrace.formats.schema import few
 
 if TYPE_CHECKING:
@@ -92,8 +93,27 @@ class SplitRows:
         return (connection or _library("duckdb")).from_arrow(self.to_arrow())
 
     def to_datasets(self) -> Any:
-        """Make a Hugging Face `Dataset` of the rows, in memory. Raises `MissingExtra` without datasets."""
-        return _library("datasets").Dataset(self.to_arrow())
+        """Make a Hugging Face `Dataset` of the rows, in memory, with the features that the hub's README.md tells.
+
+        Raises `MissingExtra` without datasets, and `InputError` where values do not fit these features.
+        """
+        datasets, rows, info = _library("datasets"), self.to_arrow(), info_of(self._dataset.root)
+        inferred = datasets.Features.from_arrow_schema(rows.schema)
+        told = None
+        if info is not None:
+            infos = import_module("datasets.info").DatasetInfosDict.from_dataset_card_data({"dataset_info": info})
+            told = next(iter(infos.values())).features
+        if told is None:
+            return datasets.Dataset(rows)
+        features = datasets.Features({name: told.get(name, kind) for name, kind in inferred.items()})
+        try:
+            fitted = import_module("datasets.table").table_cast(rows, features.arrow_schema)
+        except (ValueError, TypeError) as error:  # of Arrow and of datasets
+            raise InputError(
+                f"{self._dataset.root}: the rows do not fit the features in README.md: {error}; to_arrow() gives them "
+                "as the files have them"
+            ) from error
+        return datasets.Dataset(fitted, info=datasets.DatasetInfo(features=features))
 
 
 def _library(name: str) -> Any:

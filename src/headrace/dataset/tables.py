@@ -1,10 +1,10 @@
 """Tables of other libraries as sources: written once as Parquet into the cache, under a name made of their content.
 
 A table is anything that delivers Arrow record batches: objects with `__arrow_c_stream__` (pyarrow, polars, DuckDB and
-others), pyarrow datasets, polars lazy frames, pandas frames, data sets of Hugging Face, versions of Delta tables, and
-mappings of such by split. It is read once, front to back, with a row group in memory, and hashed on the way. Everything
-behind this module sees a directory of shards. Its name and those of its files hold the digest, and its times are fixed,
-so equal content is the same source, however it was cut into chunks and whichever library held it.
+others), pyarrow datasets, polars lazy frames, pandas frames, data sets of Hugging Face and of xarray, versions of Delta
+tables, and mappings of such by split. It is read once, front to back, with a row group in memory, and hashed on the
+way. Everything behind this module sees a directory of shards. Its name and those of its files hold the digest, and its
+times are fixed, so equal content is the same source, however it was cut into chunks and whichever library held it.
 
 The digest is of names, types and values, null apart from empty and NaN. Text and lists are of one type whatever their
 offsets, and categories are their values. A copy takes the space of the table. Nothing but time is lost where it is
@@ -29,6 +29,8 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.dataset.hub import Once
+
 _SHARD_ROWS, _GROUP_ROWS = 1 << 20, 1 << 16
 _BATCH_ROWS = 1 << 13  # asked of libraries that make batches on demand
 _LEFTOVER_S = 3600.0  # a temporary directory so old is of a process that was killed
@@ -39,43 +41,54 @@ _FRAMES = {
     "datasets": {"Dataset", "IterableDataset"},
     "deltalake": {"DeltaTable"},
     "pyarrow": {"Dataset", "FileSystemDataset", "InMemoryDataset", "UnionDataset"},
+    "xarray": {"Dataset", "DataArray"},
 }
 
 
 def is_table(value: object) -> bool:
     """Tell whether a value is a table, or tables by split. No library is imported for it."""
-    if isinstance(value, Mapping):
-        return bool(value) and all(isinstance(name, str) and is_table(each) for name, each in value.items())
+    if (tables := _by_split(value)) is not None:
+        return bool(tables) and all(isinstance(name, str) and is_table(each) for name, each in tables.items())
+    return hasattr(value, "__arrow_c_stream__") or _is_frame(value)
+
+
+def _is_frame(value: object) -> bool:
     kind = type(value)
     names = _FRAMES.get(kind.__module__.partition(".")[0], ())
-    return hasattr(value, "__arrow_c_stream__") or any(each.__name__ in names for each in kind.__mro__)
+    return any(each.__name__ in names for each in kind.__mro__)
 
 
-def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
+def _by_split(value: object) -> Mapping[Any, Any] | None:
+    """Return a mapping of tables, None for anything else; a data set of xarray maps its own variables."""
+    return value if isinstance(value, Mapping) and not _is_frame(value) else None
+
+
+def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Any:
     """Replace every table in a value by the directory of its copy; lists and mappings are looked into.
 
     An address of a snapshot or of a dataset on the hub is a table too; see `dataset.snapshots` and `dataset.hub`.
+    once: as of `dataset.hub.fetched`.
     """
     if isinstance(value, str | PurePath):
         if str(value).startswith("hf:/"):  # a `Path` of an address has one slash less
             from headrace.dataset.hub import fetched
 
-            return fetched(value, cache_dir)
+            return fetched(value, cache_dir, once)
         snapshot = read_snapshot(value)
         return value if snapshot is None else _opened(snapshot, cache_dir)
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
-        return {name: with_paths(each, cache_dir) for name, each in value.items()}
+        return {name: with_paths(each, cache_dir, once) for name, each in value.items()}
     if isinstance(value, list | tuple) and any(not isinstance(each, int | float) for each in value):
-        return [with_paths(each, cache_dir) for each in value]
+        return [with_paths(each, cache_dir, once) for each in value]
     return value
 
 
 def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
     """Return a view of the files of a snapshot where they are its rows, else the copy of these."""
-    from headrace.dataset.local_shards import cache_directory
     from headrace.dataset.views import is_whole, write_view
+    from headrace.storage.cache_room import cache_directory
 
     kind, _, path = snapshot.address.partition(":")
     name = Path(path.rpartition("@")[0]).name or "table"
@@ -104,15 +117,16 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
     Memory is O(row group). Raises `InputError` for tables without columns, splits of
     strange names, and types that Parquet cannot hold, and `StoreError`.
     """
-    from headrace.dataset.local_shards import cache_directory
     from headrace.digest import canonical_json
     from headrace.formats.named_splits import WORDS, is_split_name
     from headrace.storage import local
+    from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
 
-    splits = dict(table) if isinstance(table, Mapping) else {"": table}
+    named = _by_split(table)
+    splits = {"": table} if named is None else dict(named)
     strange = [name for name in splits if name and not is_split_name(name)]
-    if strange or (isinstance(table, Mapping) and "" in splits):
+    if strange or (named is not None and "" in splits):
         raise InputError(
             f"a table stands under {(strange or [''])[0]!r}, which is not the name of a split; use {', '.join(WORDS)},"
             " or give one table"
@@ -181,8 +195,8 @@ def _use(copy: Path) -> None:
 
 def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:
     """Remove copies that nobody opened for so long, and what killed writers left; return them, and their bytes."""
-    from headrace.dataset.local_shards import cache_directory
     from headrace.storage import local
+    from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
 
     home = cache_directory(cache_dir) / "tables"
@@ -276,6 +290,12 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             raise InputError(f"a {type(table).__name__} has neither features nor rows; give one with rows")
         own = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
         return first.schema, (batch for each in own for batch in each.cast(first.schema).to_batches())
+    if library == "xarray":
+        from headrace.formats.grids import tables_of_grid
+
+        pieces = tables_of_grid(table)
+        first = next(pieces)
+        return first.schema, (batch for each in (first, *pieces) for batch in each.cast(first.schema).to_batches())
     if library == "polars" and not hasattr(table, "__arrow_c_stream__"):
         schema = table.limit(0).collect().to_arrow().schema
         frames = table.collect_batches(maintain_order=True)

@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace.digest import canonical_json
 from headrace.formats.saved import VIEW
@@ -26,11 +27,17 @@ def is_whole(view: Path) -> bool:
         return False
 
 
-def write_view(view: Path, address: str, splits: Mapping[str, Mapping[str, Path]]) -> None:
-    """Write a view in one step, in the place of an older one. splits: name below KEY → file, of each split."""
+def write_view(
+    view: Path, address: str, splits: Mapping[str, Mapping[str, Path]], about: Mapping[str, Any] | None = None
+) -> None:
+    """Write a view in one step, in the place of an older one.
+
+    splits: name below KEY → file, of each split. about: what else its record says, as JSON.
+    """
     key = view.parent.name
     files = {f"{key}/{name}": path.absolute() for own in splits.values() for name, path in own.items()}
     record = {
+        **(about or {}),
         "address": address,
         "splits": {split: [f"{key}/{name}" for name in own] for split, own in splits.items()},
         "checked": {name: _stamp(path) for name, path in files.items()},

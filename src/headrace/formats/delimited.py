@@ -34,15 +34,18 @@ CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
 
 
-def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -> Shard:
+def survey(
+    path: Path, name: str, kind: Kind, signature: Sequence[str] | None = None, text: bytes | None = None
+) -> Shard:
     """Read columns and dialect from the first record; the separator need not be that of the file name.
 
     signature: names for files without a header; a first record equal to it is a header all the same.
+    text: the content, where it is not the file's own bytes; `parse_block` parses what stands behind its header.
     Raises `InputError` on an empty file without signature, a blank first line, repeated names, bytes that are not
     UTF-8, and where two separators would do.
     """
     stat = path.stat()
-    head, reads = _head(path, kind.compression)
+    head, reads = _head(path, kind.compression) if text is None else (text, "all")
     bom = head.startswith(BOM)
     text_start = len(BOM) if bom else 0
     ends = records.record_ends(records.as_bytes(head))

@@ -100,7 +100,8 @@ _LAYOUTS = {
     "webdataset": Layout("a directory of WebDataset shards", _CONVERT),
     "zarr": Layout(
         "a Zarr store",
-        _python("import xarray; xarray.open_zarr(PATH).to_dataframe().reset_index().to_parquet(PATH + '.parquet')"),
+        "give series reader 'xarray' (extra xarray), or "
+        + _python("import xarray; xarray.open_zarr(PATH).to_dataframe().reset_index().to_parquet(PATH + '.parquet')"),
     ),
     "tfds": Layout(
         "a dataset of TensorFlow Datasets",

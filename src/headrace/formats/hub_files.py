@@ -73,8 +73,19 @@ def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, list[str]
     return told
 
 
-def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
-    """Return the configurations that README.md names files of."""
+def dataset_info(address: str, readme: str) -> dict[str, Any] | None:
+    """Return what the head of README.md says of the configuration whose files `choose` gives without a path."""
+    told = _head(address, readme).get("dataset_info")
+    infos = {
+        str(each.get("config_name", "default")): each
+        for each in (told if isinstance(told, list) else [told])
+        if isinstance(each, dict)
+    }
+    names = _chosen(_configurations(address, readme)) or [*infos]
+    return infos.get(names[0] if len(names) == 1 else "default")
+
+
+def _head(address: str, readme: str) -> dict[str, Any]:
     import yaml
 
     from headrace.settings import load_yaml
@@ -84,7 +95,12 @@ def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
         about = load_yaml(head[1]) if head is not None else None
     except yaml.YAMLError as error:
         raise InputError(f"{address}: the head of README.md is not YAML: {error}; add the path of the files") from error
-    listed = about.get("configs") if isinstance(about, dict) else None
+    return about if isinstance(about, dict) else {}
+
+
+def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
+    """Return the configurations that README.md names files of."""
+    listed = _head(address, readme).get("configs")
     if not isinstance(listed, list):
         return {}
     return {
@@ -94,15 +110,20 @@ def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _of_configuration(
-    address: str, configurations: Mapping[str, Mapping[str, Any]], data: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return the files of the one configuration, or the one that is the default."""
-    chosen = [
+def _chosen(configurations: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of the one configuration, or of those that are the default."""
+    return [
         name
         for name, each in configurations.items()
         if len(configurations) == 1 or name == "default" or each.get("default")
     ]
+
+
+def _of_configuration(
+    address: str, configurations: Mapping[str, Mapping[str, Any]], data: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the files of the one configuration, or the one that is the default."""
+    chosen = _chosen(configurations)
     if len(chosen) != 1:
         first, told = next((name, each) for name, each in configurations.items())
         pattern = next(iter(_patterns(told).values()))[0]

@@ -1,16 +1,15 @@
 """The structure of JSON text, over whole buffers at once: keys that stand twice, arrays as lines. Pure.
 
-Some readers take the first value of a repeated key and some the last, so neither is safe. `loads` reads one document
-strictly. `first_repeated` checks the objects of a whole buffer: keys are the strings before colons, the brackets say
-which object each belongs to, and equal keys of one object are found by sorting numbers. It costs about as much as
-parsing the buffer. `key_bound` is a cheap upper bound on how many keys there are: where the values that a parser found
-are as many, no key was lost, and the exact check is not needed.
+Some readers take the first value of a repeated key and some the last, so neither is safe. `first_repeated` checks the
+objects of a whole buffer: keys are the strings before colons, the brackets say which object each belongs to, and equal
+keys of one object are found by sorting numbers. It costs about as much as parsing the buffer. `key_bound` is a cheap
+upper bound on how many keys there are: where the values that a parser found are as many, no key was lost, and the exact
+check is not needed.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,35 +23,6 @@ _STEP = np.zeros(256, np.int8)
 _STEP[[ord("{"), ord("[")]], _STEP[[ord("}"), ord("]")]] = 1, -1
 _WHITE = np.isin(np.arange(256), [9, 10, 13, 32])
 _WHITE_OR_COLON = np.isin(np.arange(256), [9, 10, 13, 32, _COLON])
-
-
-class RepeatedKey(ValueError):
-    """An object holds a key twice."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"the key {key!r} stands twice in an object")
-        self.key = key
-
-
-def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Serve as `object_pairs_hook` of `json`. Raises `RepeatedKey`."""
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        names = [key for key, _ in pairs]
-        raise RepeatedKey(next(key for place, key in enumerate(names) if key in names[:place]))
-    return record
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-DECODER = json.JSONDecoder(object_pairs_hook=no_repeats, parse_constant=_refuse)
-
-
-def loads(text: str | bytes) -> Any:
-    """Parse JSON whose objects hold each key once, without NaN and Infinity. Raises `ValueError`."""
-    return json.loads(text, object_pairs_hook=no_repeats, parse_constant=_refuse)
 
 
 def string_quotes(data: U8) -> I64:

@@ -74,6 +74,12 @@ def address_of(path: str | Path) -> str | None:
     return address if name == "." else f"{address.partition('@')[0]}@{name}"
 
 
+def info_of(path: str | Path) -> dict[str, Any] | None:
+    """Return what the `dataset_info` of README.md says of the dataset that a view shows; None for other paths."""
+    view = view_of(path)
+    return None if view is None else _object(view / VIEW).get("dataset_info")
+
+
 def _listed(directory: Path) -> list[str]:
     """List the files of a `Dataset`, from its state.json."""
     path = directory / _STATE

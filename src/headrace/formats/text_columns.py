@@ -65,6 +65,13 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
         ) from None
 
 
+def with_points(column: pa.ChunkedArray, decimal: str) -> pa.ChunkedArray:
+    """Write decimal points into a column of texts with another decimal mark, where a point makes it no number."""
+    if decimal == "." or not is_text(column.type):
+        return column
+    return pc.replace_substring(pc.replace_substring(column, ".", ".."), decimal, ".")
+
+
 def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
     """Replace the values of a text column that are one of `null_values` by null."""
     if not null_values or not is_text(column.type):

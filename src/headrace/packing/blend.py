@@ -21,8 +21,8 @@ from headrace.credentials import refuse_credentials
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
-from headrace.formats.json_text import loads
 from headrace.formats.listing import list_files
+from headrace.formats.strict_json import loads
 from headrace.packing.chats.settings import RowForm
 from headrace.settings import Settings
 from headrace.storage.places import expanded, is_address, path_of

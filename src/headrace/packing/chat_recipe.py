@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -21,6 +21,8 @@ _splits = partial(Field, json_schema_extra={"panel": "Splits"})
 
 class ChatRecipe(RecipeSettings, ChatSettings):
     """Rows of chats from a blend of datasets, split by what they ask."""
+
+    later: ClassVar[Sequence[tuple[str, ...]]] = (("images", "image_values"),)
 
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
         description="What to prepare: a blend file, a path to data, or the same as values."
@@ -116,7 +118,8 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         A tokenizer of the hub is there by its name and commit too.
         """
         settings = self.identity_without(
-            "tokenizer", "chat_template", "tokenizer_backend", "max_bad_share", "exclude", "exclude_ngram"
+            *("tokenizer", "chat_template", "tokenizer_backend", "image_directory"),
+            *("max_bad_share", "exclude", "exclude_ngram"),
         )
         for sources in settings["blend"].values():
             for source in sources:

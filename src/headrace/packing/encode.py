@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -28,13 +29,15 @@ from headrace.errors import InputError
 from headrace.packing.blend import Dataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.backends import BackendDiffers
+from headrace.packing.chats.images import PlacedImage
 from headrace.packing.chats.layouts import digest_of_texts, layout_of
 from headrace.packing.chats.reader import BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CHOSEN, RowRejected
 from headrace.packing.config import PackedSequences
+from headrace.packing.placed_images import Images
 from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
-from headrace.packing.storage.spool import SpoolWriter
+from headrace.packing.storage.spool import Spool, SpoolWriter
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.stream.audit.exclude import IN_BENCHMARK
 from headrace.stream.audit.overlap import Benchmarks, texts_in
@@ -43,6 +46,8 @@ NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT = "no_split_key", "too_short", "t
 NOT_BAD = frozenset(
     (*CHOSEN, TOO_LONG, SAMPLED_OUT, IN_BENCHMARK)
 )  # rows that are left out on request; the others are bad
+
+IMAGES = ".images.arrow"
 
 _TASK_BYTES = 8 << 20
 _COUNTED = (
@@ -191,6 +196,12 @@ def encode(
     return again_if_different(encoded)
 
 
+def images_of(run: Path, tasks: Sequence[EncodeTask]) -> Images:
+    """Read the images of the tasks' sequences, which are numbered through."""
+    parts = [Images.of_table(read_arrow(run / task.file(IMAGES))) for task in tasks]
+    return Images.joined(parts, [len(Spool.open(run / task.file())) for task in tasks])
+
+
 def again_if_different(encoded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Do a task, and again with `tokenizers`, which the encoder then uses, if a backend gave other ids than it."""
     try:
@@ -215,7 +226,8 @@ class Chosen:
 
 @dataclass
 class Encoding:
-    """The running state of one task. excluded: rows by benchmark; rows_of: rows by file.
+    """The running state of one task. excluded: rows by benchmark; rows_of: rows by file; images: with the number of
+    sequences that they are among.
 
     blank: a token without a trace in fingerprints; aligned: whether these are of tokens and labels, or of tokens alone.
     """
@@ -229,6 +241,7 @@ class Encoding:
     aligned: bool = True
     excluded: Counter[str] = field(default_factory=Counter)
     origins: list[Origins] = field(default_factory=list)
+    images: list[tuple[Images, int]] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -249,6 +262,9 @@ class Encoding:
     def written(self, files: TaskFiles) -> dict[str, Any]:
         """Write what lies beside the spool; returns the task's result."""
         files.write_arrow(self.task.file(".origins.arrow"), pa.table(vars(Origins.joined(self.origins))))
+        if self.settings.images != "refuse":
+            images = Images.joined([each for each, _ in self.images], [size for _, size in self.images])
+            files.write_arrow(self.task.file(IMAGES), pa.table(vars(images)))
         lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in self.rejected)
         files.write(self.task.file(".rejected.jsonl"), "".join(lines).encode())
         return {
@@ -309,12 +325,20 @@ class Encoding:
         return kept
 
     def store(
-        self, chosen: Chosen, rows: I64, contents: Sequence[bytes], tokens: I32, mask: U8, sizes: I64, labels: I64
+        self,
+        chosen: Chosen,
+        rows: I64,
+        contents: Sequence[bytes],
+        tokens: I32,
+        mask: U8,
+        sizes: I64,
+        labels: I64,
+        images: Sequence[PlacedImage] = (),
     ) -> None:
         """Spool sequences that lie end to end, with their origins.
 
         rows, contents, sizes, labels: of each sequence its place among the chosen rows, the digest of what asks, its
-        tokens and how many of them are labels.
+        tokens and how many of them are labels. images: of these sequences, in their order.
         """
         settings, part = self.settings, chosen.part
         self.count.update(
@@ -333,6 +357,9 @@ class Encoding:
         digests = [chosen.named[row] or content for row, content in zip(rows.tolist(), contents, strict=True)]
         halves = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
         aligned = shift_left(mask, np.cumsum(sizes)) if self.aligned else None
+        file = self.task.dataset.names[part.file]
+        placed = Images.of(images, [f"{file}#{numbers[image.sequence]}" for image in images])
+        self.images.append((placed, len(sizes)))
         self.origins.append(
             Origins(
                 file=np.full(len(sizes), part.file, np.int32),
@@ -343,7 +370,7 @@ class Encoding:
                 content_low=halves[:, 1],
                 lengths=sizes,
                 labels=labels,
-                prints=sequence_prints(tokens, aligned, sizes, self.blank),
+                prints=sequence_prints(tokens, aligned, sizes, self.blank) + placed.prints(len(sizes)),
             )
         )
 
@@ -368,7 +395,8 @@ class _Cutting(Encoding):
     def encode(self, chosen: Chosen) -> None:
         settings, longest, batch, places = self.settings, self.settings.longest, chosen.batch, chosen.places
         cut_over = longest if settings.too_long == "turns" else None
-        encoded = self.encoder.encode(chosen.rows, self.task.dataset.source, cut_over=cut_over)
+        directory = self.task.dataset.paths[chosen.part.file].parent
+        encoded = self.encoder.encode(chosen.rows, self.task.dataset.source, cut_over=cut_over, directory=directory)
         self.count["special_text_rows"] += encoded.special_text
         self.count.update(encoded.tally)
         for each in encoded.rejected:
@@ -393,7 +421,9 @@ class _Cutting(Encoding):
                 f"{where}: gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}; choose what "
                 "becomes of such rows with too_long='truncate', 'drop', 'split' or 'turns', or a larger pack_size"
             )
-        pieces = fit(encoded.mask, lengths, longest, settings.too_long)
+        with_images = np.zeros(len(lengths), np.bool_)
+        with_images[[image.sequence for image in encoded.images]] = True
+        pieces = fit(encoded.mask, lengths, longest, settings.too_long, uncut=with_images)
         short = pieces.lengths < 2
         kept = np.flatnonzero(~short)
         rows, sizes, labels = encoded.rows[pieces.sequence[kept]], pieces.lengths[kept], pieces.labels[kept]
@@ -413,4 +443,6 @@ class _Cutting(Encoding):
             at = np.arange(sizes.sum()) + np.repeat(pieces.starts[kept] - (np.cumsum(sizes) - sizes), sizes)
             tokens, mask = tokens[at], mask[at]
         contents = [encoded.contents[each] for each in pieces.sequence[kept].tolist()]
-        self.store(chosen, rows, contents, tokens, mask, sizes, labels)
+        place = {sequence: number for number, sequence in enumerate(pieces.sequence[kept].tolist())}
+        images = [image._replace(sequence=place[image.sequence]) for image in encoded.images if image.sequence in place]
+        self.store(chosen, rows, contents, tokens, mask, sizes, labels, images)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I32, I64, U8, U64
+from headrace.arrays import I32, I64, U8, U64, Bools
+from headrace.packing.chats.images import PlacedImage
 from headrace.packing.chats.turns import cut_at_turns
 
 if TYPE_CHECKING:
@@ -59,30 +60,33 @@ def label_counts(mask: U8, starts: I64, lengths: I64) -> I64:
     return np.asarray(sums[starts + lengths] - sums[np.minimum(starts + 1, starts + lengths)], np.int64)
 
 
-def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
+def fit(mask: U8, lengths: I64, longest: int, policy: Policy, uncut: Bools | None = None) -> Pieces:
     """Cut sequences into pieces that fit `longest` tokens each. mask: flat; lengths [N]: of the sequences in it.
 
     truncate: the first `longest` tokens; where no label is left of a sequence that had some, it is dropped: what is
     left would train nothing. drop, turns, error: nothing of it; `cut_at_borders` comes before this. split: pieces of
     `longest` tokens; a last piece of one token has no label and is left out.
+    uncut: sequences [N] that are dropped where others are cut, as half an image is none.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
     before = label_counts(mask, starts, lengths)
     over = lengths > longest
+    out = np.zeros(len(over), np.bool_) if uncut is None else over & uncut
+    cut = over & ~out
     sequence = np.arange(len(lengths))
     divided = truncated = dropped = 0
     if policy == "split":
-        counts = np.where(over, -(-lengths // longest), 1)
+        counts = np.where(cut, -(-lengths // longest), 1)
         sequence = np.repeat(sequence, counts)
         place = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
         starts = starts[sequence] + place * longest
         kept = np.minimum(longest, ends[sequence] - starts)
-        whole = (kept > 1) | ~over[sequence]
-        divided = int(over.sum())
+        whole = ((kept > 1) | ~cut[sequence]) & ~out[sequence]
+        divided, dropped = int(cut.sum()), int(out.sum())
     elif policy == "truncate":
         kept = np.minimum(lengths, longest)
-        whole = ~(over & (before > 0) & (label_counts(mask, starts, kept) == 0))
+        whole = ~(over & (before > 0) & (label_counts(mask, starts, kept) == 0)) & ~out
         dropped = int((~whole).sum())
         truncated = int(over.sum()) - dropped
     else:
@@ -109,13 +113,19 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
     Returns the sequences, how many were cut, the tokens that pieces repeat, and the tokens and labels left out.
     """
     borders = encoded.offsets.tolist()
-    tokens, masks, sources, divided, repeated = [], [], [], 0, 0
+    tokens, masks, sources, divided, repeated = list[I32](), list[U8](), list[int](), 0, 0
     lost = {"tokens": 0, "labels": 0}
+    images: list[PlacedImage] = []
+    images_of: dict[int, list[PlacedImage]] = {}
+    for image in encoded.images:
+        images_of.setdefault(image.sequence, []).append(image)
     for number, (begin, end) in enumerate(pairwise(borders)):
         ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
         turns = encoded.turns.get(number)
         pieces = [] if turns is None else cut_at_turns(mask, turns, longest)
+        own = images_of.get(number, ())
         if turns is None or not pieces:
+            images += (image._replace(sequence=len(tokens)) for image in own)
             tokens.append(ids)
             masks.append(mask)
             sources.append(number)
@@ -124,6 +134,13 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
         used = np.zeros(len(ids), np.bool_)
         used[:head] = True
         for piece in pieces:
+            images += (image._replace(sequence=len(tokens)) for image in own if image.start < head)
+            moved = head - piece.begin
+            images += (
+                image._replace(sequence=len(tokens), start=image.start + moved)
+                for image in own
+                if piece.begin <= image.start < piece.end
+            )
             tokens.append(np.concatenate([ids[:head], ids[piece.begin : piece.end]]))
             trained = mask[piece.begin : piece.end].copy()
             trained[: piece.trained - piece.begin] = 0
@@ -143,6 +160,7 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
         rows=encoded.rows[sources],
         contents=[encoded.contents[number] for number in sources],
         turns={},
+        images=images,
     )
     return whole, divided, repeated, lost
 
@@ -165,7 +183,7 @@ def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None
         words = ids[low:high].astype(np.uint64) << np.uint64(32) | place << np.uint64(1)
         if labels is not None:
             words |= labels[low:high]
-        mixed = _mix(words)
+        mixed = mix(words)
         if blank is not None:
             mixed[ids[low:high] == blank] = 0
         prints[begin:stop] = np.add.reduceat(mixed, starts[begin:stop] - low)
@@ -178,8 +196,8 @@ def set_print(prints: U64) -> str:
     return f"{len(prints)}:{int(prints.sum(dtype=np.uint64)):016x}"
 
 
-def _mix(words: U64) -> U64:
-    """A bijection of 64-bit words that spreads every bit over all others (the finaliser of SplitMix64)."""
+def mix(words: U64) -> U64:
+    """Map 64-bit words so that every bit spreads over all others: a bijection, the finaliser of SplitMix64."""
     words = (words + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -35,6 +35,7 @@ from headrace.digest import digest_file, sha256_hex
 from headrace.formats.write import Block, Written
 from headrace.packing.blend import SPLITS, Dataset, Split
 from headrace.packing.config import PackedSequences
+from headrace.packing.placed_images import Images
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.storage.legacy import LegacyPickleWriter
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
@@ -80,6 +81,15 @@ class Pool:
             before = counts.get(name, dict.fromkeys(found, 0))  # a blend per split may name a dataset twice
             counts[name] = {key: before[key] + value for key, value in found.items()}
         return counts
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the shards of a pool are written from: its sequences, their images if it has any, the names of its files."""
+
+    spools: JoinedSpool
+    images: Images | None
+    files: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -196,14 +206,13 @@ def write_shard(
     files: TaskFiles,
     settings: PackedSequences,
     shard: Shard,
-    spools: JoinedSpool,
+    source: Source,
     pad_id: int,
     encoder: str,
-    sources: Sequence[str],
 ) -> dict[str, Any]:
     """Write the shard's bins, and count what is written from the gathered rows. O(row group) of memory.
 
-    encoder: its fingerprint, for the footer; sources: the files of the shard's pool.
+    encoder: its fingerprint, for the footer.
     """
     counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
@@ -218,7 +227,7 @@ def write_shard(
         for start in range(shard.start, shard.stop, step):
             stop = min(start + step, shard.stop)
             rows = gather(
-                spools,
+                source.spools,
                 bins[start:stop],
                 alignment=settings.loss_mask_alignment,
                 pad_multiple=settings.pad_multiple,
@@ -230,6 +239,8 @@ def write_shard(
             if settings.traced:
                 own = slice(offsets[start], offsets[stop])
                 rows = replace(rows, sources=held["sources"][own], source_rows=held["rows"][own])
+            if source.images is not None:
+                rows = source.images.beside(rows, bins[start:stop].sequences)
             yield rows
 
     temporary = files.temporary(shard.target)
@@ -253,7 +264,7 @@ def write_shard(
             "headrace.encoder": encoder,
         }
         with ParquetShardWriter(
-            shard.target, temporary=temporary, **settings.parquet, sources=sources, metadata=metadata
+            shard.target, temporary=temporary, **settings.parquet, sources=source.files, metadata=metadata
         ) as writer:
             for rows in gathered():
                 writer.write_bins(rows)

@@ -15,6 +15,7 @@ from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
 from headrace.recipe import registration_of_run
+from headrace.storage.places import place_of
 
 Kind = Literal["recipe", "settings", "source", "counts", "schema", "libraries"]
 ABSENT = "–"
@@ -35,6 +36,12 @@ class RunFacts:
     def manifest(self) -> Manifest:
         """The run's manifest."""
         return self.run.manifest
+
+    @property
+    def output(self) -> str:
+        """The name of the dataset directory; of a run that lies elsewhere, of its own directory."""
+        run = place_of(self.run.root).real()
+        return run.parent.parent.name if run.parent.name == "runs" else run.name
 
     @property
     def rows_in_splits(self) -> dict[str, int]:

@@ -1,27 +1,29 @@
-"""Make the page of a run from its facts, draw it and publish it. The one module of the report that writes."""
+"""Publish the page of a run and its cards. The one module of the report that writes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.errors import InputError
 from headrace.recipe import load, registration_of_run
 from headrace.report import REPORT, common
+from headrace.report.card import README, markdown_of
+from headrace.report.croissant import CROISSANT, croissant_of
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Page
 from headrace.report.page import draw, html_of
 from headrace.report.words import written
 from headrace.storage import local
-from headrace.storage.places import local_path_of, place_of
+from headrace.storage.places import local_path_of
 
 
 def page_of(facts: RunFacts) -> Page:
     """Make the page of any recipe; of one that has no figures of its own, with those that all have."""
-    manifest, run = facts.manifest, place_of(facts.run.root).real()
-    output = run.parent.parent.name if run.parent.name == "runs" else run.name
+    manifest = facts.manifest
     figures = registration_of_run(manifest.recipe).figures
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
-        title=f"{manifest.recipe.replace('_', ' ')}: {output}",
+        title=f"{manifest.recipe.replace('_', ' ')}: {facts.output}",
         subtitle=f"run {manifest.run_id}, made {written(facts.run.finished_at)} by {by}",
         tiles=common.tiles(facts),
         figures=common.figures(facts) if figures is None else load(figures)(facts),
@@ -37,6 +39,23 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
     """
     facts = read_run(path, run)
     return publish(page_of(facts), facts.run.root / REPORT if to is None else to)
+
+
+def write_card(
+    path: str | Path, form: str, *, run: str | None = None, to: str | Path | None = None, license_: str | None = None
+) -> Path:
+    """Write the card of the finished run behind a path, "markdown" or "croissant"; return its place.
+
+    It lies in the run, or at `to`. Raises `InputError` without a finished run, or if another card is there already.
+    """
+    facts = read_run(path, run)
+    name, made = (README, markdown_of) if form == "markdown" else (CROISSANT, croissant_of)
+    data = made(facts, license_=license_).encode()
+    target = local_path_of(facts.run.root / name if to is None else to, "the card's file")
+    if target.exists() and target.read_bytes() != data:
+        raise InputError(f"{target}: is there already and may have been edited; delete it, or give another place")
+    local.write_over(target, data)
+    return target
 
 
 def publish(page: Page, to: str | Path) -> Path:

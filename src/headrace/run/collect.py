@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headrace.dataset.local_shards import cache_directory
 from headrace.dataset.manifest import read_manifest
 from headrace.errors import InputError, RunBusy
 from headrace.run.context import STAGE_DIRECTORY
 from headrace.run.in_store import work_directories
 from headrace.run.prepare import only_writer
 from headrace.storage import local
+from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import path_of, place_of
 
 

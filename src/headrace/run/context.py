@@ -28,13 +28,13 @@ from headrace.formats.write import HashingFile, Written
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.identity import SourceState
 from headrace.run.in_store import fetch_tasks, publish_found, publish_task
+from headrace.run.receipts import STAGE_DIRECTORY as STAGE_DIRECTORY
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, receipts_of, write_receipt
 from headrace.run.sharing import Shared
 from headrace.storage import local
 
 Result = TypeVar("Result")
 
-STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
 ATTEMPTS = f"{STAGE_DIRECTORY}/attempts"
 _NO_SOURCES = SourceState({})
 _TOLD = 3  # tasks that a message names

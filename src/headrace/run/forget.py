@@ -26,7 +26,6 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
-from headrace.dataset.local_shards import cache_directory
 from headrace.dataset.manifest import INDEX, MANIFEST
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.pointer import RUN_ID
@@ -42,6 +41,7 @@ from headrace.run.prepare import Outcome, only_writer, prepare
 from headrace.run.receipts import FileRecord
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
+from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import path_of, place_of
 
 FORGOTTEN = "forgotten.json"

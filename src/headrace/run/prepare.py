@@ -8,42 +8,36 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
-
-from headrace.dataset.index import IndexRow, index_bytes
-from headrace.dataset.local_shards import cache_directory
-from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, SplitTotals, read_manifest
-from headrace.dataset.pointer import check_pointer, make_own_links, point_at, point_record_at
-from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.engine import Engine, EngineName, check_engine, engine_named
-from headrace.engine.local import LocalEngine
-from headrace.errors import HeadraceError, RunBusy, SettingsError, StoreError
-from headrace.formats.saved import address_of, view_of
-from headrace.formats.schema import describe
-from headrace.formats.source import told_empty
-from headrace.machine import library_version
+from headrace.dataset.manifest import MANIFEST, Manifest, SplitTotals, read_manifest
+from headrace.dataset.pointer import check_pointer, point_at, point_record_at
+from headrace.digest import canonical_json
+from headrace.engine.engine import EngineName, check_engine
+from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.recipe import Recipe
 from headrace.run import in_store
-from headrace.run.context import STAGE_DIRECTORY, RunContext
-from headrace.run.events import Note, OnEvent, Step, listener_here, log_warnings
-from headrace.run.identity import Fingerprint, SourceState, check_apart, fingerprint, keep_beginning, run_id
+from headrace.run.events import OnEvent, Step, listener_here, log_warnings
+from headrace.run.identity import Fingerprint, SourceState, check_apart, fingerprint, run_id
 from headrace.run.in_store import SUCCESS
 from headrace.run.members import Patience, Share
-from headrace.run.sharing import Shared, shared_run
+from headrace.run.receipts import STAGE_DIRECTORY
 from headrace.storage import local
+from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import path_of, place_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.dataset.index import IndexRow
+
 PATIENCE = Patience()
-LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,25 +128,28 @@ def prepare(
     if not in_place:
         work = in_store.work_directory(cache_directory(work_dir, "work_dir"), place, identity, share)
         run = work / "runs" / identity
-    job = _Job(recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, hear)
-
     how: Literal["computed", "reused"] = "reused"
     with local.storing(target):
         manifest = read_manifest(target)
     if manifest is None:
+        from headrace.run.execute import Job, make, make_together
+
         how = "computed"
+        job = Job(recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, hear)
         with _discarded_if_useless(run, work), only_writer(work, "shared" if share and in_place else "alone"):
             check_pointer(place if in_place else work)
             if not (run / "config.json").exists():
                 local.write_new(run / "config.json", canonical_json(recipe.config()))
-            manifest = _make(job, engine, address) if share is None else _make_together(job, share, patience)
+            manifest = make(job, engine, address) if share is None else make_together(job, share, patience)
     if in_place:
         if not (run / SUCCESS).exists():
             local.write_new(run / SUCCESS, b"")
         point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
         if (share is None or how == "reused") and (run / STAGE_DIRECTORY).is_dir():
+            from headrace.run.execute import remove_stage
+
             with suppress(RunBusy), only_writer(run):
-                _remove_stage(run, hear)
+                remove_stage(run, hear)
     else:
         place_of(target / SUCCESS).put_new(b"")
         point_record_at(place, identity, manifest)
@@ -161,25 +158,6 @@ def prepare(
             with suppress(RunBusy, StoreError), only_writer(work):  # another process removes it when it is done with it
                 shutil.rmtree(work, ignore_errors=True)
     return Prepared(place, target, manifest, how)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A run to be made. run: where it is made; target: where it is read, another place in an object store."""
-
-    recipe: Recipe
-    run: Path
-    target: Path
-    files: Sequence[tuple[Path, str]]
-    state: SourceState
-    fingerprint: str
-    fingerprint_by: Fingerprint
-    workers: int | None
-    on_event: OnEvent
-
-    @property
-    def store(self) -> Path | None:
-        return None if self.run == self.target else self.target
 
 
 @contextmanager
@@ -201,107 +179,6 @@ def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
                 if each.exists():
                     each.rmdir()  # stops at the first that holds something else
         raise
-
-
-def _make(job: _Job, engine: EngineName, address: str | None) -> Manifest:
-    manifest = read_manifest(job.run)  # in a work directory it may be there, and the store not have it yet
-    if manifest is None:
-        if job.store is not None:
-            in_store.adopt(job.store, job.run)
-        with engine_named(engine, address, job.workers) as at_work:
-            manifest = _publish(job, _execute(job, at_work, None))
-    if job.store is not None:
-        _publish_in_store(job, manifest)
-        with suppress(StoreError):  # those who may write may not always delete
-            _remove_stage(job.store, job.on_event)
-    return manifest
-
-
-def _make_together(job: _Job, share: Share, patience: Patience) -> Manifest:
-    """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage."""
-    taken: Shared | None = None
-    try:
-        with shared_run(job.target, share, patience, job.on_event) as taken:
-            # While this process is a member, no other process deletes the stage, so unfinished work can resume.
-            if read_manifest(job.target) is None:
-                outcome = _execute(job, LocalEngine(), taken)
-                if taken.alone("publish", lambda: read_manifest(job.target) is not None):
-                    manifest = _publish(job, outcome)
-                    if job.store is not None:
-                        _publish_in_store(job, manifest)
-    except Exception:
-        # A slow process may find the stage files already deleted.
-        if read_manifest(job.target) is None:
-            raise
-    if taken is not None and taken.members.is_last():
-        with suppress(StoreError):  # another one is just removing it
-            _remove_stage(job.target, job.on_event)
-    found = read_manifest(job.target)
-    assert found is not None
-    return found
-
-
-def _execute(job: _Job, engine: Engine, shared: Shared | None) -> Outcome:
-    """Let the recipe do its work, over a source that stays what it was from the first stage to the last."""
-    if job.fingerprint_by == "stat":  # content that differs is another run, whatever the times say
-        keep_beginning(job.run / STAGE_DIRECTORY, job.state, job.files)
-    workers = job.workers or engine.default_workers()
-    context = RunContext(job.run, workers, job.on_event, engine, shared, job.store, job.state)
-    with job.state.unchanged():
-        outcome = job.recipe.execute(context, job.files)
-    with suppress(HeadraceError):
-        new = sorted({name for _, name in job.recipe.source_files()} - {name for _, name in job.files})
-        if new:
-            more = f", nor are {len(new) - 1:,} other files" if len(new) > 1 else ""
-            context.warn(
-                [f"{new[0]} came into the source during the run and is not part of it{more}; prepare again to have it"]
-            )
-    return outcome
-
-
-def _publish(job: _Job, outcome: Outcome) -> Manifest:
-    """Write the index, then the manifest, after which the run is finished."""
-    run, on_event = job.run, job.on_event
-    empty = outcome.source["empty_shards"]
-    if empty:
-        on_event(Note("warning", told_empty(empty, outcome.source["files"])))
-    views = {view for path, _ in job.files if (view := view_of(path)) is not None}
-    told = sorted(address for view in views if (address := str(address_of(view))).startswith("hf://"))
-    hub = {"hub": told} if told else {}  # other addresses are paths of this machine
-    index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
-    local.write_new(run / INDEX, index)
-    on_event(Step("index.linked", INDEX))
-    manifest = Manifest(
-        run_id=job.target.name,
-        recipe=job.recipe.recipe_name,
-        libraries={"python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
-        source={"fingerprint": job.fingerprint, **hub, **outcome.source},
-        schema=describe(outcome.schema),
-        splits=dict(outcome.splits),
-        dropped=dict(outcome.dropped),
-        index_digest=sha256_hex(index),
-        config_digest=sha256_hex((run / "config.json").read_bytes()),
-        facts={**outcome.facts, "directories": dict(outcome.directories)},
-    )
-    make_own_links(run, manifest)  # syncs the run's directory
-    place_of(run / MANIFEST).put_new(manifest.to_json())  # another process may have published the same one
-    on_event(Step("manifest.linked", MANIFEST))
-    local.write_new(run / SUCCESS, b"")
-    on_event(Step("success.linked", SUCCESS))
-    return manifest
-
-
-def _publish_in_store(job: _Job, made: Manifest) -> None:
-    """Put there what tasks have not put there, the manifest last."""
-    in_store.publish_rest(job.run, job.target, lambda name: job.on_event(Step("shard.linked", name)))
-    place_of(job.target / MANIFEST).put_new(made.to_json())
-    job.on_event(Step("manifest.linked", str(job.target / MANIFEST)))
-
-
-def _remove_stage(run: Path, on_event: OnEvent) -> None:
-    """Remove intermediate files, which have served once there is a manifest."""
-    if place_of(run / STAGE_DIRECTORY).delete_below() is not None:
-        on_event(Step("stage.removed", STAGE_DIRECTORY))
 
 
 def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from headrace.digest import canonical_json, checksum_file, sha256_file, sha256_h
 from headrace.storage import local
 from headrace.storage.places import place_of
 
+STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
 NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)  # raised for bytes that are not a receipt
 
 

@@ -83,16 +83,17 @@ class RecipeSettings(Settings):
         defaults = {
             name
             for group in self.later
-            if all(getattr(self, each) == fields[each].default for each in group)
+            if all(getattr(self, each) == fields[each].get_default(call_default_factory=True) for each in group)
             for name in group
         }
         return self.model_dump(mode="json", exclude={*others, *defaults})
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's files and their names relative to its root, sorted by name."""
-        from headrace.formats.source import find_files  # settings alone load no data libraries
+        from headrace.formats.listing import list_files  # settings alone load no data libraries
 
-        return find_files(vars(self)["source"])
+        listing = list_files(vars(self)["source"])
+        return [(listing.path(place), name) for place, name in enumerate(listing.names)]
 
     def source_places(self) -> Sequence[str | Path]:
         """Files, directories and patterns, as given."""

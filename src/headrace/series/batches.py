@@ -87,7 +87,7 @@ def clean_batch(
     files: TaskFiles,
 ) -> dict[str, Any]:
     """Clean the entities of batch `number` into its spool. lacking: entity → which static features it has not."""
-    counts: Counter[str] = Counter()
+    counts, noted = Counter[str](), Counter[str]()
     unusable = np.zeros(len(settings.columns()), np.int64)
     read = passed = first_row = 0
     divided = settings.division.parts is not PLAIN
@@ -102,10 +102,12 @@ def clean_batch(
             record: dict[str, Any] = {}
             rows: Counter[str] = Counter()
             cleaned: Cleaned | str
+            notes: Mapping[str, int] = {}
             try:
-                observed = source.read(place, settings.columns())
-                rows["entity_failed"] = len(observed.times)
-                read += len(observed.times)
+                observed = source.read_timed(place, settings)
+                rows["entity_failed"] = observed.source_rows
+                read += observed.source_rows
+                notes = observed.notes
                 empty += [name] if name and not len(observed.times) else []
                 cleaned = clean(settings, observed, entity)
                 if settings.reused is not None:
@@ -130,12 +132,16 @@ def clean_batch(
                     filled.write(np.ascontiguousarray(cleaned.filled).data)
             counts += rows
             record["report"] = quality_report(settings, entity, name, rows, cleaned)
+            if notes:
+                record["report"]["times"] = dict(notes)
+                noted.update(notes)
             records.write(canonical_json(record) + b"\n")
     return {
         "rows_read": read,
         "rows": dict(sorted(counts.items())),
         "passed": passed,
         "empty_shards": empty,
+        "times": dict(sorted(noted.items())),
         "unusable": {name: int(n) for name, n in zip(settings.columns(), unusable, strict=True) if n},
     }
 

@@ -31,9 +31,9 @@ from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.series.arrays.axis import DAY_US, Axis, Placed, place
 from headrace.series.config import Series
+from headrace.series.observed import Observed
 from headrace.series.parts import NO_SPLIT, PLAIN, SPLITS, Parts, held_apart
 from headrace.series.pipelines.fitted import reasons, without_result
-from headrace.series.sources import Observed
 
 
 @dataclass(frozen=True)
@@ -210,14 +210,15 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
     columns, pipelines, stretches = settings.columns(), settings.resolved.time_series, settings.division.parts
     trains = settings.pipelines_from is None
     fits = trains and settings.division.trains(entity)
-    rows: Counter[str] = Counter()
+    rows = Counter(observed.dropped)
     axis, source_rows, positions = _placed_rows(settings, observed, rows)
     in_order = len(source_rows) == len(observed.values) and (source_rows == np.arange(len(source_rows))).all()
     own = observed.values if in_order else observed.values[source_rows]
     if len(positions) == axis.rows:
         values = own.copy(order="F")  # worked on column by column
     else:
-        values = np.full((axis.rows, len(columns)), np.nan, order="F")
+        values = np.empty((axis.rows, len(columns)), order="F")
+        values[:] = settings.empty_step()
         for column in range(len(columns)):
             values[positions, column] = own[:, column]
     missing = np.isnan(values)
@@ -259,11 +260,13 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         parts = cut_at(seen[:, 0] & ~unusable[:, 0], edges, stretches)
     # Source rows by where they are: positions ascend.
     borders = np.searchsorted(positions, [start, *(start + edge for edge in edges), stop])
-    for name, count_ in zip(stretches.names, np.diff(borders).tolist(), strict=True):
+    made_of = np.ones(len(positions), np.int64) if observed.counts is None else observed.counts[source_rows]
+    below = np.append(0, np.cumsum(made_of))
+    for name, count_ in zip(stretches.names, np.diff(below[borders]).tolist(), strict=True):
         rows[name or NO_SPLIT] += count_
     inside = (found.start < stop) & (found.start + found.length > start)
     kept_rows = int(borders[-1] - borders[0])
-    rows["trimmed"] = len(positions) - kept_rows
+    rows["trimmed"] = int(below[-1] - below[borders[-1]] + below[borders[0]])
 
     def count(places: Bools) -> I64:
         return found.take(inside & places).per_column(len(columns))[0]
@@ -312,20 +315,29 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
             )
         dropped["off_grid"] = len(placed.off_grid)
     rows, positions = placed.rows, placed.positions
+    if not len(rows):
+        raise LeftOut(f"no time is on a step of {settings.step.word}")
     repeated = positions[1:] == positions[:-1]
     if repeated.any():
         if settings.duplicate_times == "error":
             raise LeftOut(
                 f"{int(repeated.sum()):,} times come twice, first {_iso(times[rows[int(np.argmax(repeated))]])}; "
-                f"correct it, or give duplicate_times='first'"
+                f"correct it, or give duplicate_times='first'{_clocks(settings)}"
             )
         stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)
-        dropped["duplicate_time"] = int((~stays).sum())
+        dropped["duplicate_time"] += int((~stays).sum())
         rows, positions = rows[stays], positions[stays]
     if placed.axis.rows * observed.values.shape[1] > _MOST_CELLS:
         steps = f"{placed.axis.rows:,} steps of {settings.step.word}"
         raise LeftOut(f"its axis has {steps}; give the frequency of its rows")
     return placed.axis, known[rows], positions
+
+
+def _clocks(settings: Series) -> str:
+    """Advice for hours that come twice: on clocks that are put back they do."""
+    if settings.time_zone is not None or settings.step.months or settings.step.micros >= DAY_US:
+        return ""
+    return "; if they are of clocks that change, give time_zone, e.g. Europe/Berlin"
 
 
 def _local_days(times: I64, placed: Placed) -> str:

@@ -7,39 +7,37 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from headrace.checks import instant_us
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
-from headrace.formats.dates import date_word
 from headrace.run.folds import Folds
-from headrace.run.settings import RecipeSettings
-from headrace.series.arrays.axis import Frequency
 from headrace.series.arrays.calendar import CALENDAR, calendar_names
-from headrace.series.parts import DIVIDE, Division, read_names, undividable
+from headrace.series.parts import DIVIDE, Division, undividable
 from headrace.series.pipelines.settings import Preprocessing, Resolved
+from headrace.series.source_settings import FILE_NAME, SourceSettings, column, repeated, time_faults
 from headrace.settings import Duplicates, Names, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
     from headrace.series.reuse import NamedRun
 
-FILE_NAME = "file_name"
 FILLED = "__filled"  # behind a column's name: where its values were carried forward
 
 _ROLES = ("more_targets", "past_features", "future_features", "categories", "calendar")
 _RATIOS_SUM = 1e-9
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit", "former_words": {"fail": "error"}}
-_source = partial(Field, json_schema_extra={"panel": "Source"})
-_column = partial(Field, json_schema_extra={"panel": "Columns and times"})
 _static = partial(Field, json_schema_extra={"panel": "Static features"})
 _rows = partial(Field, json_schema_extra=_ROWS)
 _held = partial(Field, json_schema_extra={"panel": "Held-out entities"})
-
-
-def _repeated(*default: str, panel: str, description: str) -> Any:
-    return Field(default, json_schema_extra={"panel": panel, "flag": "repeated"}, description=description)
 
 
 def _ratio(default: float, former: str, **bounds: Any) -> Any:
@@ -57,7 +55,7 @@ def _target_or_run(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["target"]}, {"required": ["pipelines_from"]}]  # that run has the target
 
 
-class Series(RecipeSettings):
+class Series(SourceSettings):
     """Time series of many entities: on a regular axis, cleaned, split by time and scaled by what trains.
 
     Raises `SettingsError` when built with values that cannot work.
@@ -67,61 +65,33 @@ class Series(RecipeSettings):
 
     recipe_name: ClassVar[str] = "series"
     executed_by: ClassVar[str] = "headrace.series.recipe"
-    later: ClassVar[Sequence[tuple[str, ...]]] = tuple(
-        (name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE, *_ROLES, "trim")
+    later: ClassVar[Sequence[tuple[str, ...]]] = (
+        *((name,) for name in ("duplicates", "train_end", "val_end", "pipelines_from", *DIVIDE, *_ROLES, "trim")),
+        *((name,) for name in ("comment", "decimal", "encoding", "business_days", "snap", "resample")),
+        ("time_zone", "ambiguous_times", "nonexistent_times"),
     )
 
-    source: Places = Field((), description="Files, directories or glob patterns of time series.")
-    region_time_series_base_dirs: Mapping[str, Path] = _source(
-        default_factory=dict,
-        description="Directories of series by region, instead of source; an entity's region is its name up to the "
-        "first _.",
-    )
-    reader: Literal["table", "camels_us"] = _source(
-        "table", description="What the source is; camels_us: the root of that data set's text files."
-    )
-    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
-        "daymet", description="Forcing product of camels_us."
-    )
-    entities: Names | None = _source(None, description="Only these entities; one without data fails.")
-    entities_file: LocalPath | None = _source(None, description="File of the entities to prepare, a name per line.")
-    entity: str = _column(
-        FILE_NAME,
-        min_length=1,
-        description="Column of the entity in long tables; file_name: a file is an entity, named as the file without "
-        "its extension.",
-    )
-    time: str = _column("date", min_length=1, description="Column of the time.")
-    time_format: Names = _repeated(
-        "iso",
-        panel="Columns and times",
-        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
-        "turn. Times without offset are UTC.",
-    )
-    frequency: str = _column(
-        "infer", description="Step of all series, e.g. 1d, 1h, 15m or 1mo; infer: the step that most entities have."
-    )
-    target: str = _column(min_length=1, description="Column to be predicted.")
-    more_targets: Names = _column(
+    target: str = column(min_length=1, description="Column to be predicted.")
+    more_targets: Names = column(
         (), description="Further columns to be predicted, scaled as target; target alone decides where shares cut."
     )
-    features: Names = _column((), description="Forcing columns.")
-    past_features: Names = _column((), description="Features that are known only up to the last input, such as sales.")
-    future_features: Names = _column(
+    features: Names = column((), description="Forcing columns.")
+    past_features: Names = column((), description="Features that are known only up to the last input, such as sales.")
+    future_features: Names = column(
         (), description="Features that are known ahead, such as promotions; unless given all but past_features are."
     )
-    categories: Mapping[str, Names] = _column(
+    categories: Mapping[str, Names] = column(
         {},
         description="Features that are texts, and the texts that each may hold: stored as their places in this list.",
     )
-    calendar: Names = _column(
+    calendar: Names = column(
         (), description="Parts of the time as features, a sine and a cosine each: " + ", ".join(CALENDAR) + "."
     )
-    null_values: Names = _column(("NA",), description="Texts that mean missing.")
-    missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = _column(
+    null_values: Names = column(("NA",), description="Texts that mean missing.")
+    missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = column(
         (), description="Numbers that mean missing, e.g. -999."
     )
-    static: Places = _repeated(
+    static: Places = repeated(
         panel="Static features", description="Files of static attributes, joined on static_entity."
     )
     region_static_attributes_base_dirs: Mapping[str, Path] = _static(
@@ -193,8 +163,10 @@ class Series(RecipeSettings):
     min_train_years: float = Field(
         5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
     )
-    duplicate_times: Literal["error", "first", "last"] = _rows(
-        "error", description="What to do with rows of one time: leave out their entity with an error, or keep one row."
+    duplicate_times: Literal["error", "first", "last", "nearest"] = _rows(
+        "error",
+        description="What to do with rows of one time: leave out their entity with an error, or keep one row; nearest: "
+        "the one that snap moved least.",
     )
     off_grid: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows between two steps; error: leave out their entity."
@@ -265,18 +237,6 @@ class Series(RecipeSettings):
     def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
         return value if value is None else known_duration(str(field.field_name), value)
 
-    @field_validator("time_format")
-    @classmethod
-    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for each in value:
-            date_word(each, "time_format")
-        return value
-
-    @field_validator("frequency")
-    @classmethod
-    def _known_frequency(cls, value: str) -> str:
-        return value if value == "infer" else Frequency.parse(value).word
-
     @model_validator(mode="after")
     def _consistent(self) -> Series:
         """Raise `ValueError` for the first of these that holds."""
@@ -294,6 +254,7 @@ class Series(RecipeSettings):
         static = bool(self.static) + bool(self.region_static_attributes_base_dirs)
         for wrong, told in (
             (not self.time_format, "time_format is empty; give at least one"),
+            *time_faults(self),
             (
                 abs(ratios - 1) > _RATIOS_SUM,
                 f"train_ratio {self.train_ratio} + val_ratio {self.val_ratio} + test_ratio {self.test_ratio} = "
@@ -337,6 +298,14 @@ class Series(RecipeSettings):
             (
                 self.reader == "camels_us" and (len(self.source) != 1 or not file_is_entity),
                 f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}",
+            ),
+            (
+                self.reader in ("wide", "grdc") and not file_is_entity,
+                f"reader {self.reader!r} finds the entities itself; leave entity as {FILE_NAME!r}",
+            ),
+            (
+                bool(regions) and self.reader not in ("table", "xarray"),
+                f"reader {self.reader!r} takes source; regions are for 'table' and 'xarray'",
             ),
             (regions and not file_is_entity, f"regions have a file per entity; leave entity as {FILE_NAME!r}"),
             (self.entities is not None and self.entities_file, "give entities or entities_file, not both"),
@@ -390,6 +359,10 @@ class Series(RecipeSettings):
         """List the columns that are made of times, which stand behind the features."""
         return calendar_names(self.calendar)
 
+    def empty_step(self) -> list[float]:
+        """Return the values of a step without rows: missing, or 0 where `resample` takes the total."""
+        return [0.0 if self.resample and self.rule(name) == "total" else float("nan") for name in self.columns()]
+
     @cached_property
     def resolved(self) -> Resolved:
         """The pipelines with their columns."""
@@ -434,11 +407,6 @@ class Series(RecipeSettings):
         """List the columns that a file may lack."""
         return [] if self.pipelines_from is None else list(self.targets)
 
-    @cached_property
-    def step(self) -> Frequency:
-        """The frequency. Raises `ValueError` while it is to be inferred."""
-        return Frequency.parse(self.frequency)
-
     @property
     def entity_column(self) -> str:
         """The name of the entity column in the output."""
@@ -451,12 +419,6 @@ class Series(RecipeSettings):
     def mask_columns(self) -> list[str]:
         """List the mask columns, which stand behind the others, of the last of these; none unless asked for."""
         return [f"{each}{FILLED}" for each in self.filled_columns()] if self.filled_mask == "columns" else []
-
-    def listed(self) -> list[str] | None:
-        """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
-        if self.entities_file is None:
-            return None if self.entities is None else sorted(set(self.entities))
-        return read_names(self.entities_file)
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output: of files their names and contents, not their places."""

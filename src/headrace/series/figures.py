@@ -16,6 +16,7 @@ from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share
+from headrace.series.arrays.axis import YEAR_US
 from headrace.series.parts import SPLITS
 from headrace.series.reuse import REUSED
 from headrace.series.store import (
@@ -55,7 +56,8 @@ def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
     """Return for each split a row per entity: its steps, observed targets, and microseconds from `begin` to `end`."""
     entities, settings = read_entities(facts.run.root), stored_settings(facts.run)
     frequency = settings.step
-    step = frequency.micros or frequency.months * _MONTH_US  # months are drawn as if they were equally long
+    # months and business days are drawn as if they were equally long
+    step = frequency.micros or frequency.months * _MONTH_US or YEAR_US / frequency.steps_per_year
     first = pl.col("first_time").cast(pl.Float64)
     return {
         split: entities.select(

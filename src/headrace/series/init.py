@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -20,15 +20,19 @@ from headrace.arrays import F64
 from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import ROWS, Look, known, look, number_share
+from headrace.cli.init.look import FILES, ROWS, Look, evenly, known, look, look_of, number_share
 from headrace.cli.init.times import time_format, time_forms
 from headrace.errors import InputError, SettingsError
+from headrace.formats import grids
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
-from headrace.formats.text_columns import as_text
-from headrace.series.arrays.axis import Frequency, infer
-from headrace.series.config import FILE_NAME, Series
-from headrace.series.sources import FLOW, FORCING, STATIC, files_of, parse
+from headrace.formats.text_columns import as_text, with_points
+from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
+from headrace.series.config import Series
+from headrace.series.readers.camels import FLOW, FORCING
+from headrace.series.readers.text import GRDC_NAME, grdc_table
+from headrace.series.source_settings import FILE_NAME
+from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
@@ -39,6 +43,7 @@ _ENTITY_NAMES = (
 )
 _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
+_DAYS_A_YEAR, _WEEK = 366, 7
 _FEW = 0.05  # of rows: times that come twice by mistake
 _MANY = 10_000  # files per split; more entities are packed
 
@@ -116,7 +121,7 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
 
 
 def _tables(asked: AskedSeries) -> _Draft:
-    found = look(asked.source)
+    reader, found = _look(asked)
     lower = {name.lower(): name for name in found.columns}
     time, entity = asked.time, asked.entity
 
@@ -133,7 +138,8 @@ def _tables(asked: AskedSeries) -> _Draft:
             )
         time = likely[0]
     time = known(time, found.columns, "time")
-    numbers = [name for name in found.everywhere("number") if name != time]
+    commas = [name for name in found.everywhere("text") if name != time and _decimal_commas(parts(name))]
+    numbers = [name for name in found.columns if name in (*found.everywhere("number"), *commas) and name != time]
     if asked.target is None:
         raise SettingsError(
             f"target is not given; add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
@@ -150,10 +156,14 @@ def _tables(asked: AskedSeries) -> _Draft:
         entity = FILE_NAME if repeated < _FEW else named[0]
     entity = known(entity, (*found.columns, FILE_NAME), "entity")
     features = [known(name, found.columns, "feature") for name in asked.feature_names]
-    draft = _Draft({"source": asked.source, "entity": entity, "time": time})
+    draft = _Draft(
+        {"source": asked.source, **reader, **({"decimal": ","} if commas else {}), "entity": entity, "time": time}
+    )
     form = found.columns[time].time_format or time_format(parts(time))
     if form not in (None, "iso"):
         draft.settings["time_format"] = form
+    if asked.time_zone is not None:
+        draft.settings["time_zone"] = asked.time_zone
     notes = []
     if not features:
         notes.append("All columns of numbers; take out what is not known when predicting.")
@@ -166,6 +176,34 @@ def _tables(asked: AskedSeries) -> _Draft:
     draft.settings |= {"frequency": "infer", "target": target, "features": features}
     _look_at_rows(draft, found)
     return draft
+
+
+def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
+    """Look at the source; also return the setting of its reader, where it is not that of tables."""
+    places = [expanded(Path(each)) for each in asked.source]
+    inside = [file for each in places for file in ([each] if each.is_file() else [*each.glob("*")])]
+    if any(map(grids.is_grid, [*places, *inside])):
+        reader: Literal["xarray", "grdc"] = "xarray"
+    elif inside and all(GRDC_NAME.fullmatch(each.name) and ".txt" in each.name for each in inside):
+        reader = "grdc"
+    else:
+        return {}, look(asked.source)
+    shaped = Series(source=asked.source, reader=reader, target="?")
+    files = shards_of(shaped, shaped.source_files())
+    chosen = [files[at] for at in evenly(len(files), FILES)]
+    tables = [
+        (name, grids.first_rows(path, ROWS) if reader == "xarray" else grdc_table(path, "date").slice(0, ROWS))
+        for path, name in chosen
+    ]
+    size = sum(path.stat().st_size for path, _ in files)
+    names = [entity_of(shaped, name) for _, name in files]
+    named = [(entity_of(shaped, name), table) for name, table in tables]
+    return {"reader": reader}, look_of(tuple(asked.source), files[0][0].parent, names, size, named)
+
+
+def _decimal_commas(columns: list[pa.ChunkedArray]) -> bool:
+    """Tell whether a column of texts holds numbers once commas are their decimal marks."""
+    return all(number_share(with_points(each, ",")) is not None for each in columns)
 
 
 def _holds_times(columns: list[pa.ChunkedArray]) -> bool:
@@ -191,8 +229,23 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     if not steps:
         raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
     settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
+    if _are_events(rows, Frequency.parse(settings["frequency"])):
+        counts = rows["0"].drop_nans()
+        rule = "total" if (counts == counts.round()).all() else "mean"
+        settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
+        seen["resample"] = "Times are of events, not of steps: these rules make days of them; total is for counts."
+        rows = rows.with_columns(pl.col("time") // DAY_US * DAY_US)
+    elif (
+        settings["frequency"] == "1d"
+        and len(times) >= _WEEK
+        and np.is_busday((times // DAY_US).astype("datetime64[D]")).all()
+    ):
+        settings["frequency"], seen["frequency"] = "1b", "No row looked at is on a weekend."
     if len(steps) > 1:
         seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
+    twice = len(rows) - len(rows.unique(["entity", "time"]))
+    if twice and asked.time_zone is None and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR:
+        seen["time"] = f"{twice:,} times come twice: if they are of clocks that change, give time_zone."
     sentinels: dict[float, list[str]] = {}
     missing = []
     for at, name in enumerate(asked.columns()):
@@ -211,7 +264,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     seen["max_imputation_gap_size"] = f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
     if to_their_end:
         observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
-        targets = rows.group_by("entity").agg(observed.sum())["0"].to_numpy()
+        targets = rows.group_by("entity").agg(pl.col("time").filter(observed).n_unique())["time"].to_numpy()
         train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
         years = train_ratio * targets / Frequency.parse(settings["frequency"]).steps_per_year
         settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
@@ -223,6 +276,15 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
+
+
+def _are_events(rows: pl.DataFrame, step: Frequency) -> bool:
+    """Tell whether most rows of most entities share their time with another, or lie between steps."""
+    irregular = []
+    for _, part in rows.group_by("entity", maintain_order=True):
+        own = part["time"].to_numpy()
+        irregular.append(len(np.unique(place(own, step).positions)) * 2 < len(own))
+    return 2 * sum(irregular) > len(irregular)
 
 
 def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
@@ -243,7 +305,7 @@ def _rows(settings: Series, found: Look) -> pl.DataFrame:
     names, parts = settings.columns(), []
     for name, table in found.tables:
         if len(table) and {settings.time, *names} <= set(table.column_names):
-            times, values, _ = parse(settings, names, table, 0)
+            times, values, _ = parse(settings, names, table, 0, name)
             entity: Any = pl.lit(_file_entity(name))
             if settings.entity != FILE_NAME:
                 texts = as_text(table[settings.entity], (), settings.entity)
@@ -275,8 +337,9 @@ def sentinels_of(values: F64) -> list[float]:
 def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
     """Complete the draft by the static features; the names of those that are texts."""
     shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
-    files = files_of(STATIC, Series(**shape).source_files())
-    tables = [(path, static_table(path, name)) for path, name in files]
+    shaped = Series(**shape)
+    files = files_of(STATIC, shaped.source_files())
+    tables = [(path, static_table(shaped, path, name)) for path, name in files]
     shared = Counter[str]()  # how many entities a column names
     for _, table in tables:
         for name in table.column_names:

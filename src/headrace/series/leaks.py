@@ -40,12 +40,12 @@ from headrace.series.arrays.statistics import correlations, suspects, tally, war
 from headrace.series.clean import Cleaned, LeftOut, clean
 from headrace.series.config import Series
 from headrace.series.duplicates import series_digest
+from headrace.series.observed import Observed
 from headrace.series.pipelines.fitted import Fitted, fit, join, to_bytes
 from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.pipelines.settings import PipelineSettings, Strategy, chosen_entities
 from headrace.series.recipe import open_source
-from headrace.series.sources import Observed
 from headrace.series.store import STATICS, Entity, map_store, stacked, stored_entities, stored_settings, train_rows
 
 _LATER = "later rows change nothing"
@@ -90,7 +90,7 @@ def cleaned_again(
         for number, entity in enumerate(source.names):
             if entity in entities:
                 with suppress(InputError):
-                    yield entity, clean(settings, source.read(number, settings.columns()), entity)
+                    yield entity, clean(settings, source.read_timed(number, settings), entity)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class _Proof:
                     if entity in wanted:
                         ways = _WAYS if entity in sample else _WAYS[:1]
                         try:
-                            found[entity] = _again(settings, source.read(number, settings.columns()), entity, ways)
+                            found[entity] = _again(settings, source.read_timed(number, settings), entity, ways)
                         except InputError as error:
                             raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
                         except _Differs as error:
@@ -336,8 +336,11 @@ def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str
             if again.axis.first != honest.axis.first or [min(each, cut) for each in again.cut.edges] != at:
                 raise _Differs(f"begins or is cut elsewhere {behind}")
             left = min(cut, len(again.values))  # the last rows before the cut may be steps that no row had
+            rest = honest.values[left:cut]
+            if not np.array_equal(rest, np.broadcast_to(settings.empty_step(), rest.shape), equal_nan=True):
+                raise _Differs(f"has other rows before a cut {behind}")
             for one, other in ((honest.values, again.values), (honest.filled, again.filled)):
-                if not same_bytes(one[:left], other[:left]) or not np.isnan(honest.values[left:cut]).all():
+                if not same_bytes(one[:left], other[:left]):
                     raise _Differs(f"has other rows before a cut {behind}")
             if word == "changed":
                 returned = again

@@ -136,7 +136,7 @@ class Division:
     def of(cls, asked: Series, known: Mapping[str, Any] | None = None) -> Division:
         """Read what files say, unless it is known: what `record` gave. Raises `SettingsError`."""
         if known is None:
-            dates = {} if asked.cut_dates is None else read_cut_dates(asked.cut_dates, asked.entity_column)
+            dates = {} if asked.cut_dates is None else read_cut_dates(asked, asked.cut_dates)
             held_out = _held_out(asked)
         else:
             dates, held_out = {name: (own[0], own[1]) for name, own in known["dates"].items()}, known["held_out"]
@@ -214,16 +214,17 @@ def read_names(path: Path) -> list[str]:
     return names
 
 
-def read_cut_dates(path: Path, entity: str) -> dict[str, tuple[int, int]]:
+def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
     """Read a table of entity, train_end and, if it has one, val_end: microseconds where val and test begin.
 
-    entity: the name of its first column. A val_end that is missing is train_end: nothing validates.
+    The column of entities is named as in the output. A val_end that is missing is train_end: nothing validates.
     Raises `SettingsError`.
     """
     from headrace.series.statics import static_table  # which imports settings
 
+    entity = settings.entity_column
     files = sorted(path.iterdir()) if path.is_dir() else [path]  # a table that was given is a directory of shards
-    table = pa.concat_tables([static_table(each, each.name) for each in files])
+    table = pa.concat_tables([static_table(settings, each, each.name) for each in files])
     for name in (entity, "train_end"):
         if name not in table.column_names:
             raise SettingsError(

@@ -1,187 +1,57 @@
-"""Prepare a run of series: find the frequency, clean batches, fit what is fitted once, write batches, finish.
-
-Long tables, whose rows belong to many entities, are spread first, so that any batch of entities can be read by itself.
-Rows of a source file are gathered into pieces of up to `_PIECE_ROWS`, sorted by entity, and written end to end:
-`stage/spread/part-N.times` int64 and `part-N.values` float64 [rows, C]; `part-N.parquet` lists the runs: entity, first
-row, rows. An entity's rows in source order are its runs by file and place. Memory is O(piece) and O(runs).
-"""
+"""Prepare a run of series: find the frequency, clean batches, fit what is fitted once, write batches, finish."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from headrace.arrays import F64, I64
-from headrace.digest import canonical_json, derive_key, permutation
+from headrace.digest import derive_key, permutation
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.partitions import partition_types
-from headrace.formats.text_columns import as_text
-from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
+from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
-from headrace.series.arrays.axis import infer, usual
+from headrace.series.arrays.axis import coarsest, infer, usual
 from headrace.series.arrays.statistics import suspects, warning
 from headrace.series.batches import UNIFIED, Spool, clean_batch, finish, write_batch
 from headrace.series.clean import DROPPED
-from headrace.series.config import FILE_NAME, Series
+from headrace.series.config import Series
 from headrace.series.duplicates import REASON, copies_told, find_copies
 from headrace.series.parts import NO_SPLIT, PLAIN
 from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
 from headrace.series.pipelines.settings import chosen_entities
+from headrace.series.source_settings import FILE_NAME
 from headrace.series.sources import (
-    SERIES,
     STATIC,
     EntitySource,
-    Observed,
     entity_source,
     files_of,
-    parse,
     passed_over,
-    tables,
-    tell_time,
+    shards_of,
 )
+from headrace.series.spread import spread, spread_source, wide_column
 from headrace.series.statics import read_statics
 from headrace.series.store import (
     STORE,
     SUMMARY,
     published_digest,
-    publishing,
     readable_schema,
     split_directory,
     stacked,
     train_rows,
 )
+from headrace.series.times import NONEXISTENT
 from headrace.storage import local
-
-_PIECE_ROWS = 1 << 19
-_RUNS = pa.schema([("entity", pa.string()), ("first_row", pa.int64()), ("rows", pa.int64())])
-
-
-def _name(number: int, what: str) -> str:
-    return f"{STAGE_DIRECTORY}/spread/part-{number:05d}.{what}"
-
-
-def spread(
-    settings: Series,
-    path: Path,
-    name: str,
-    number: int,
-    files: TaskFiles,
-    partitions: Mapping[str, pa.DataType] | None = None,
-) -> dict[str, Any]:
-    """Spread one source file. Rows whose time or values cannot be read blame their entity, not the file.
-
-    partitions: types of columns that names of files hold.
-
-    Raises `InputError` if the file cannot be read as a whole, or a row has no entity and that is an error.
-    """
-    listed = settings.listed()
-    wanted = None if listed is None else pa.array(listed, pa.large_string())
-    dropped: Counter[str] = Counter()
-    bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
-    runs = [_RUNS.empty_table()]
-    piece: list[tuple[pa.Array, I64, F64]] = []
-    held = written = read = 0
-    with (
-        publishing(files, _name(number, "times")) as times_file,
-        publishing(files, _name(number, "values")) as values_file,
-    ):
-
-        def flush() -> None:
-            """Write the rows of a piece sorted by entity, rows of one in source order."""
-            nonlocal held, written
-            entities, times, values = zip(*piece, strict=True)
-            encoded = pa.concat_arrays(entities).dictionary_encode()
-            codes = encoded.indices.to_numpy()
-            order = np.argsort(codes, kind="stable")
-            times_file.write(np.concatenate(times)[order].data)
-            values_file.write(np.concatenate(values)[order].data)
-            counts = np.bincount(codes, minlength=len(encoded.dictionary))
-            columns = [encoded.dictionary.cast(pa.string()), np.cumsum(counts) - counts + written, counts]
-            runs.append(pa.table(columns, schema=_RUNS))
-            piece.clear()
-            held, written = 0, written + held
-
-        wanted_columns = [settings.entity, settings.time, *settings.columns()]
-        for table in tables(path, name, wanted_columns, settings.may_lack, partitions):
-            # an entity may be called NA: null_values are of values
-            entities = as_text(table[settings.entity], (), f"{path}: column {settings.entity!r}")
-            entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
-            keep = np.asarray(entities.is_valid())
-            if settings.null_entity == "error" and not keep.all():
-                row = int(np.argmin(keep))
-                where = f"{path}: row {read + row + 1}: {settings.entity}"
-                raise InputError(f"{where} is missing: correct it, or give null_entity='drop'")
-            dropped["null_entity"] += int((~keep).sum())
-            if wanted is not None:
-                known = np.asarray(pc.is_in(entities, value_set=wanted))
-                dropped["not_listed"] += int((keep & ~known).sum())
-                keep = keep & known
-            times, values, unread = parse(settings, settings.columns(), table, read)
-            for row in sorted(unread):
-                if keep[row]:
-                    bad["values"].setdefault(entities[row].as_py(), f"{path}: {unread[row]}")
-            for row in np.flatnonzero(keep & (times == MISSING)).tolist():
-                if entities[row].as_py() not in bad["time"]:
-                    bad["time"][entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
-            whole = keep.all()  # then nothing is copied
-            piece.append(
-                (entities, times, values) if whole else (entities.filter(pa.array(keep)), times[keep], values[keep])
-            )
-            read += len(keep)
-            held += int(keep.sum())
-            if held >= _PIECE_ROWS:
-                flush()
-        if held:
-            flush()
-    with publishing(files, _name(number, "parquet")) as file:
-        pq.write_table(pa.concat_tables(runs), file, compression="zstd")
-    files.write(_name(number, "json"), canonical_json(bad))
-    return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
-
-
-def spread_source(settings: Series, run: Path, parts: int) -> EntitySource:
-    """Open `parts` spread files; entities that were asked for and have no row are in it too."""
-    files = (run / _name(number, "parquet") for number in range(parts))
-    runs = pl.concat([pl.read_parquet(path).with_columns(part=pl.lit(number)) for number, path in enumerate(files)])
-    runs = runs.sort("entity", maintain_order=True)  # runs of an entity stay in source order
-    names = sorted({*runs["entity"].unique(), *(settings.listed() or ())})
-    begins, ends = (
-        runs["entity"].search_sorted(pl.Series(names, dtype=pl.String), side).to_numpy() for side in ("left", "right")
-    )
-    bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
-    for number in range(parts):
-        for what, told in json.loads((run / _name(number, "json")).read_bytes()).items():
-            bad[what] = told | bad[what]  # the first file's word counts
-    width = len(settings.columns())
-
-    def rows(number: int, columns: Sequence[str]) -> Observed:
-        name = names[number]
-        if name in bad["values"]:
-            raise InputError(bad["values"][name])
-        times, values = [np.empty(0, np.int64)], [np.empty((0, width))]
-        for _, first, count, part in runs[int(begins[number]) : int(ends[number])].iter_rows():
-            times.append(np.fromfile(run / _name(part, "times"), np.int64, count, offset=first * 8))
-            flat = np.fromfile(run / _name(part, "values"), np.float64, count * width, offset=first * width * 8)
-            values.append(flat.reshape(count, width))
-        return Observed(np.concatenate(times), np.concatenate(values)[:, : len(columns)], bad["time"].get(name))
-
-    return EntitySource(names, rows)
-
 
 _SHOWN = 3  # names in a message
 _FREQUENCY_ENTITIES = 16  # enough to tell the usual step
@@ -233,12 +103,16 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     index, totals = tally(shards, splits)
     stores = {each.path: each.checksum for each in records if each.path.startswith(STORE)}
     passed, failed = len(kept.names), len(source.names) - len(kept.names)
+    noted = sum((Counter(receipt.result["times"]) for receipt in cleaned), Counter[str]())
+    if noted:
+        facts = {**facts, "times": dict(sorted(noted.items()))}
     reasons = [
         *DROPPED,
         *([] if settings.division.parts is PLAIN else [NO_SPLIT]),
         "null_entity",
         "not_listed",
         *([REASON] if settings.duplicates == "drop" else []),
+        *([NONEXISTENT] if settings.time_zone else []),
     ]
     return Outcome(
         schema=readable_schema(settings),
@@ -373,9 +247,9 @@ def open_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[EntitySource, Counter[str], list[str]]:
     """Open the source; also count rows of long tables that belong to no entity, and list tables without rows."""
-    if settings.entity == FILE_NAME:
+    if settings.entity == FILE_NAME and settings.reader != "wide":
         return entity_source(settings, files), Counter(), []
-    tables = files_of(SERIES, files)
+    tables = shards_of(settings, files)
     types = partition_types(name for _, name in tables)
     receipts = context.stage(
         "spread",
@@ -387,35 +261,47 @@ def open_source(
     )
     left_out = sum((Counter(receipt.result["dropped"]) for receipt in receipts), Counter[str]())
     empty = [receipt.subject for receipt in receipts if not receipt.result["rows_read"]]
-    return spread_source(settings, context.run, len(tables)), left_out, empty
+    holds = [wide_column(settings, path) for path, _ in tables] if settings.reader == "wide" else []
+    return spread_source(settings, context.run, len(tables), holds), left_out, empty
 
 
 def _with_frequency(settings: Series, context: RunContext, source: EntitySource) -> Series:
-    """The settings with the frequency that was given, or that most of a few entities have."""
-    if settings.frequency != "infer":
+    """The settings with the frequency that was given, that most of a few entities have, or the coarsest of all."""
+    of_all = settings.frequency == "coarsest"
+    if settings.frequency != "infer" and not of_all:
         return settings
 
     def look(_: TaskFiles) -> dict[str, Any]:
         words: list[str] = []
+        why: dict[int, str] = {}
         for number in permutation(derive_key(settings.seed, "series.frequency"), len(source.names)).tolist():
             try:
-                times = source.read(number, []).times
-            except InputError:
-                continue  # the entity fails when it is cleaned
-            found = infer(times[times != MISSING])
-            words += [] if found is None else [found.word]
-            if len(words) == _FREQUENCY_ENTITIES:
+                observed = source.read(number, [])
+            except InputError as error:
+                why[number] = str(error)  # the entity fails when it is cleaned
+                continue
+            times = observed.times[observed.times != MISSING]
+            found = infer(times)
+            if found is None:
+                distinct = f"{source.name(number) or 'its rows'}: {len(np.unique(times)):,} times tell no step, 3 would"
+                why[number] = observed.bad_time or distinct
+                continue
+            words.append(found.word)
+            if len(words) == _FREQUENCY_ENTITIES and not of_all:
                 break
+        if not words:
+            return {"why": [f"{source.names[number]}: {why[number]}" for number in sorted(why)[:_SHOWN]]}
         return {"words": words}
 
     (receipt,) = context.stage("frequency", [Task("frequency", 0, look)])
-    words = Counter(receipt.result["words"])
+    words = Counter[str](receipt.result.get("words", []))
     if not words:
+        told = "; ".join(receipt.result["why"]) or "there is none"
         raise InputError(
-            f"none of {len(source.names):,} entities tells its frequency; correct the source, or give frequency, e.g. "
-            f"'1d'"
+            f"no time axis in any of {len(source.names):,} entities: {told}. Correct the source or the settings time, "
+            f"time_format and entity, or give frequency, e.g. '1d'"
         )
-    word = usual(words)
+    word = coarsest(words) if of_all else usual(words)
     if len(words) > 1:
         told = ", ".join(f"{each} ({count})" for each, count in sorted(words.items()))
         context.warn([f"entities differ in frequency: {told}; {word} is taken for all"])
@@ -431,11 +317,12 @@ def _refuse(
 ) -> None:
     """Raise `InputError` if no entity passes, or a static feature is lacking where that is an error."""
     if all(not settings.division.trains(name) for name in names):
-        reports = (report for spool in spools for report in spool.reports())
-        reasons = [f"{each['entity']}: {each['failure_reason']}" for each, _ in zip(reports, range(3), strict=False)]
+        failed = (each for spool in spools for each in spool.reports() if each["failure_reason"] is not None)
+        reasons = [f"{each['entity']}: {each['failure_reason']}" for each in islice(failed, _SHOWN)]
         raise InputError(
-            f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; {'; '.join(reasons)}; correct the "
-            f"data or the settings (min_train_years is {settings.min_train_years:g})"
+            f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; "
+            f"{'; '.join(reasons) or 'all are held out'}; correct the data or the settings (min_train_years is "
+            f"{settings.min_train_years:g})"
         )
     bad = [each for each in names if each in lacking]
     if bad and settings.missing_static == "error":

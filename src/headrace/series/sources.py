@@ -1,18 +1,6 @@
 """Find the files that a run of series reads, and read the rows of one entity as they are: nothing is cleaned yet.
 
 O(files) of memory to find them, O(an entity) to read one.
-
-A basin of CAMELS-US has two text files. A forcing file begins with latitude, elevation (m) and area (m²), one a line,
-then names, then rows with year, month, day and hour; names differ between products in case, unit and separator. A
-streamflow file has no header: gauge, year, month, day, cubic feet per second, quality flag; -999 is missing. The
-columns given are
-
-    dayl, prcp, srad, swe, tmax, tmin, vp     the forcing's, in its units (s, mm/day, W/m2, mm, C, C, Pa)
-    qobs          streamflow in mm/day over the basin's area
-    qobs_cfs      streamflow in cubic feet per second
-    estimated     1 where the flag says so (A:e), else 0
-
-Days that only one of the files has are rows with missing values.
 """
 
 from __future__ import annotations
@@ -32,10 +20,10 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
 from headrace.errors import InputError
-from headrace.formats import parquet
+from headrace.formats import grids, parquet
 from headrace.formats.date_words import advice
-from headrace.formats.dates import MISSING, parse_in_turn
-from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, open_bytes, stem_of_name
+from headrace.formats.dates import MISSING, parse_dates, parse_in_turn
+from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.formats.open_parquet import open_file
@@ -44,28 +32,17 @@ from headrace.formats.saved import saved_files, view_of
 from headrace.formats.schema import hint, is_text
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.text_columns import as_text, nulled
-from headrace.series.config import FILE_NAME, Series
+from headrace.formats.text_columns import as_text, nulled, with_points
+from headrace.series.config import Series
+from headrace.series.observed import Observed
+from headrace.series.readers import camels, text
+from headrace.series.source_settings import FILE_NAME
+from headrace.series.times import timed
 from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
 _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)  # the run stops and can go on
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
-_CAMELS_FORCING = re.compile(r"(\d+)_lump_\w+_forcing_leap\.txt(\.gz)?")
-_CAMELS_FLOW = re.compile(r"(\d+)_streamflow_qc\.txt(\.gz)?")
-
-
-@dataclass(frozen=True)
-class Observed:
-    """The rows of one entity in source order.
-
-    times: microseconds, `MISSING` where there is none or it cannot be read: int64 [N]; values: NaN where missing:
-    float64 [N, C], columns as `Series.columns()`. bad_time: the first row without a time, told.
-    """
-
-    times: I64
-    values: F64
-    bad_time: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +69,10 @@ class EntitySource:
         """List the files of some entities."""
         return [path for number in numbers for path, _ in self.files.get(self.names[number], ())]
 
+    def read_timed(self, number: int, settings: Series) -> Observed:
+        """Read the rows of an entity at instants in UTC, snapped or resampled as asked. Raises as `read`."""
+        return timed(settings, self.read(number, settings.columns()))
+
     def read(self, number: int, columns: Sequence[str]) -> Observed:
         """Read the rows of an entity. Raises `InputError` for what is in them, `OSError` for trouble of the machine."""
         try:
@@ -109,15 +90,27 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
 
     With `entities`, only their files. Raises `InputError` where nothing is found.
     """
+    found: list[tuple[Path, str]] = []
     if settings.reader == "camels_us":
-        found = _camels_files(settings.source[0], settings.forcing, may_lack_flow=bool(settings.may_lack))
-    else:
-        found = []
+        place = _absolute(settings.source[0])
+        found = camels.basin_files(place, settings.forcing, may_lack_flow=bool(settings.may_lack))
+    elif settings.reader == "xarray":
         for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
-            listing = list_files(source)
-            found += [(listing.path(place), f"{prefix}{name}") for place, name in enumerate(listing.names)]
+            found += [(path, f"{prefix}{name}") for path, name in _grid_files(source)]
+    elif settings.reader == "grdc":
+        found = [(path, path.name) for path in _tables(settings.source)]
+    else:
+        for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
+            try:
+                listing = list_files(source)
+            except InputError as error:
+                inside = [each for entry in source if entry.is_dir() for each in entry.iterdir()]
+                if any(map(grids.is_grid, [*source, *inside])):
+                    raise InputError(f"{source[0]}: is NetCDF or Zarr; give reader 'xarray'") from error
+                raise
+            found += [(listing.path(at), f"{prefix}{name}") for at, name in enumerate(listing.names)]
     listed = settings.listed()
-    if listed is not None and settings.entity == FILE_NAME:
+    if listed is not None and settings.entity == FILE_NAME and settings.reader != "wide":
         wanted = set(listed)
         found = [each for each in found if entity_of(settings, each[1]) in wanted]
     files = [(path, f"{SERIES}/{name}") for path, name in found]
@@ -160,6 +153,27 @@ def _tables(source: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
+def _grid_files(source: Iterable[Path]) -> list[tuple[Path, str]]:
+    """NetCDF files and every file of Zarr stores, each once, with names that begin with that of the file or store."""
+    found: dict[Path, str] = {}
+    for entry in map(_absolute, source):
+        if place_of(entry).reads == "requests":
+            raise InputError(f"{entry}: reader 'xarray' reads local files; copy it to a disk")
+        if grids.is_grid(entry) and entry.exists():
+            given = [entry]
+        else:
+            given = list(entry.iterdir()) if entry.is_dir() else place_of(entry).matches()
+        own = [each for each in given if grids.is_grid(each)]
+        if not own:
+            raise InputError(
+                f"{entry}: no NetCDF file ({', '.join(grids.NETCDF_NAMES)}) or .zarr store; check the path"
+            )
+        for grid in sorted(own):
+            inner = sorted(each for each in grid.rglob("*") if each.is_file()) if grid.is_dir() else [grid]
+            found |= {each: each.relative_to(grid.parent).as_posix() for each in inner}
+    return list(found.items())
+
+
 def passed_over(settings: Series) -> list[str]:
     """List what is not read in source directories, sorted; nothing where looking costs requests."""
     found: list[str] = []
@@ -181,24 +195,37 @@ def _absolute(path: Path) -> Path:
     return place_of(path_of(path)).absolute()
 
 
-def _camels_files(root: Path, forcing: str, *, may_lack_flow: bool) -> list[tuple[Path, str]]:
-    root = _absolute(root)
-    found = []
-    for directory, pattern in ((f"basin_mean_forcing/{forcing}", _CAMELS_FORCING), ("usgs_streamflow", _CAMELS_FLOW)):
-        files = [each for each in (root / directory).rglob("*.txt*") if pattern.fullmatch(each.name)]
-        if not files and (directory != "usgs_streamflow" or not may_lack_flow):
-            raise InputError(f"{root / directory}: holds no files of CAMELS-US; give the data set's root as source")
-        found += [(each, each.relative_to(root).as_posix()) for each in files]
-    return found
-
-
 def entity_of(settings: Series, name: str) -> str:
-    """Name the entity of a file."""
+    """Name the entity of a file, or of the store that holds it."""
     own = PurePosixPath(name).name
+    if settings.reader == "xarray":
+        return PurePosixPath(_grid_name(name)).stem
+    if settings.reader == "grdc":
+        match = text.GRDC_NAME.fullmatch(own)
+        return match[1] if match else own.removesuffix(".gz").removesuffix(".txt")
     if settings.reader == "camels_us":
-        match = _CAMELS_FORCING.fullmatch(own) or _CAMELS_FLOW.fullmatch(own)
+        match = camels.FORCING_NAME.fullmatch(own) or camels.FLOW_NAME.fullmatch(own)
         return match[1] if match else own
     return stem_of_name(own)
+
+
+def _grid_name(name: str) -> str:
+    """The name of a NetCDF file, or of the Zarr store that a file is in."""
+    parts = name.split("/")
+    depth = next((at for at, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
+    return "/".join(parts[: depth + 1])
+
+
+def shards_of(settings: Series, files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
+    """Select the files of series, with their names; of a Zarr store its directory, once."""
+    own = files_of(SERIES, files)
+    if settings.reader != "xarray":
+        return own
+    found: dict[Path, str] = {}
+    for path, name in own:
+        whole = _grid_name(name)
+        found[path.parents[name.count("/") - whole.count("/") - 1] if whole != name else path] = whole
+    return list(found.items())
 
 
 def files_of(kind: str, files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
@@ -212,15 +239,15 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
     Raises `InputError` where two files are one entity.
     """
     own: dict[str, list[tuple[Path, str]]] = {}
-    for path, name in files_of(SERIES, files):
+    for path, name in shards_of(settings, files):
         own.setdefault(entity_of(settings, name), []).append((path, name))
     problems = dict.fromkeys(settings.listed() or (), "no file has its name; correct the list of entities")
     for entity, places in own.items():
         (path, name), *others = places
         problems.pop(entity, None)
-        if settings.reader == "table" and others:
+        if settings.reader != "camels_us" and others:
             raise InputError(f"{path} and {others[0][0]} are both entity {entity!r}; rename one, or give one of them")
-        ungauged = not others and settings.may_lack and _CAMELS_FORCING.fullmatch(path.name)
+        ungauged = not others and settings.may_lack and camels.FORCING_NAME.fullmatch(path.name)
         if settings.reader == "camels_us" and len(others) != 1 and not ungauged:
             problems[entity] = f"{path}: is its only file; CAMELS-US has a forcing and a streamflow file for each basin"
         region, called = name.partition("/")[0], entity.partition("_")[0]
@@ -234,7 +261,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         if entity in problems:
             raise InputError(problems[entity])
         if settings.reader == "camels_us":
-            return read_basin(settings, [path for path, _ in own[entity]], columns)
+            return Observed(*camels.read_basin(settings, [path for path, _ in own[entity]], columns))
         return read_file(settings, *own[entity][0], columns, types)
 
     return EntitySource(names, rows, own)
@@ -252,8 +279,8 @@ def read_file(
     Raises `InputError` if it cannot be read, or a value is not a number.
     """
     times, values, bad_time, first_row = [np.empty(0, np.int64)], [np.empty((0, len(columns)))], None, 0
-    for table in tables(path, name, [settings.time, *columns], settings.may_lack, partitions):
-        own_times, own_values, bad = parse(settings, columns, table, first_row)
+    for table in tables(settings, path, name, [settings.time, *columns], partitions):
+        own_times, own_values, bad = parse(settings, columns, table, first_row, str(path))
         if bad:
             raise InputError(f"{path}: {bad[min(bad)]}")
         if bad_time is None and (own_times == MISSING).any():
@@ -267,26 +294,40 @@ def read_file(
 
 
 def tables(
+    settings: Series,
     path: Path,
     name: str,
-    columns: Sequence[str],
-    may_lack: Sequence[str] = (),
+    columns: Sequence[str] | None,
     partitions: Mapping[str, pa.DataType] | None = None,
 ) -> Iterator[pa.Table]:
     """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent.
 
-    may_lack: columns that are all null where the file has none. partitions: types of columns that names of files hold.
+    columns: None for all that the file itself has; those in `Series.may_lack` are all null where it has none.
+    partitions: types of columns that names of files hold.
     """
-    needed = [each for each in columns if each not in may_lack]
+    if settings.reader == "xarray" and columns is not None:
+        for table in grids.grid_tables(path, columns, settings.may_lack):
+            yield _with_all(table, columns)
+        return
+    if settings.reader == "grdc":
+        yield _selected(settings, path, text.grdc_table(path, settings.time), columns)
+        return
     kind = kind_of_name(path.name)
     if kind is None or kind != Kind("parquet", "none"):
         kind = detect(path)
     if holds_nothing(path, kind):
         return
-    if kind.format == "parquet" and not partitions:  # opened once: of small files that is most of the work
+    if kind.format in ("csv", "tsv") and settings.rewritten_text:
+        table = text.text_table(path, name, kind, comment=settings.comment, encoding=settings.encoding)
+        if table.num_columns:
+            yield _selected(settings, path, table, columns)
+        return
+    if (
+        kind.format == "parquet" and not partitions and columns is not None
+    ):  # opened once: of small files that is most of the work
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}
-            _all_there(path, needed, raw)
+            _all_there(settings, path, columns, raw)
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
                 own = [each for each in columns if each in raw]
                 table = file.read([raw[each] for each in own], use_threads=False).rename_columns(own)
@@ -295,10 +336,19 @@ def tables(
     shard = survey(path, name, partitions=partitions)
     if shard.content == "nothing":
         return
-    _all_there(path, needed, shard.schema.names)
+    columns = [each for each in shard.schema.names if each not in shard.partition] if columns is None else columns
+    _all_there(settings, path, columns, shard.schema.names)
     own = [each for each in columns if each in shard.schema.names]
     for chunk in read_chunks(shard, own):
         yield _with_all(chunk.table(own), columns)
+
+
+def _selected(settings: Series, path: Path, table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
+    """The columns of a table that was read as a whole; None for all."""
+    if columns is None:
+        return table
+    _all_there(settings, path, columns, table.column_names)
+    return _with_all(table.select([each for each in columns if each in table.column_names]), columns)
 
 
 def _with_all(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -309,16 +359,32 @@ def _with_all(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table
 
 
-def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict[str, str]) -> None:
+def _all_there(settings: Series, path: Path, columns: Sequence[str], present: Sequence[str] | dict[str, str]) -> None:
     for each in columns:
-        if each not in present:
+        if each not in present and each not in settings.may_lack:
             known = list(present)
             shown = ", ".join(known[:12]) + (f", … ({len(known)} columns)" if len(known) > 12 else "")
             raise InputError(f"{path}: has no column {each!r}; it has {shown}{hint(known)}")
 
 
-def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> tuple[I64, F64, dict[int, str]]:
+def parse(
+    settings: Series, columns: Sequence[str], table: pa.Table, first_row: int, where: str
+) -> tuple[I64, F64, dict[int, str]]:
     """Parse times and values of some rows, as in `Observed`; also say what is wrong where a value is not a number.
+
+    where: names the file in what is raised.
+    """
+    try:
+        values, bad = parse_values(settings, columns, table, first_row)
+        return times_of(settings, table, first_row), values, bad
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def parse_values(
+    settings: Series, columns: Sequence[str], table: pa.Table, first_row: int
+) -> tuple[F64, dict[int, str]]:
+    """Parse the values of some rows as in `Observed`; also say what is wrong where one is not a number, by row.
 
     Messages name the row, counted from 1 behind `first_row`.
     """
@@ -344,9 +410,15 @@ def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: 
             f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is "
             + ("none of its categories" if name in settings.categories else "not a finite number")
             + "; correct it, or name it in "
-            + ("categories or null_values" if name in settings.categories else "null_values or missing_numbers"),
+            + ("categories or null_values" if name in settings.categories else "null_values or missing_numbers")
+            + _decimal_hint(settings, table[name][row].as_py()),
         )
-    return _times(table[settings.time], settings), values, bad
+    return values, bad
+
+
+def _decimal_hint(settings: Series, value: object) -> str:
+    usual = settings.decimal == "." and isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", value)
+    return ", or give decimal=','" if usual else ""
 
 
 def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
@@ -359,10 +431,21 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
     return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 
-def _times(column: pa.ChunkedArray, settings: Series) -> I64:
-    if pa.types.is_timestamp(column.type):  # says itself what it counts
-        return parse_in_turn(column, ["auto"])
-    return parse_in_turn(nulled(column, ("",)), settings.time_format)
+def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
+    """Parse the times of some rows as in `Observed`. Raises `InputError` for instants where they are local times."""
+    column = nulled(table[settings.time], ("",))
+    forms = ["auto"] if pa.types.is_timestamp(column.type) else settings.time_format  # says itself what it counts
+    if settings.time_zone is not None:
+        for form in forms:
+            found = parse_dates(column, form)
+            instants = np.flatnonzero(found.instant & (found.micros != MISSING))
+            if len(instants):
+                row = int(instants[0])
+                raise InputError(
+                    f"row {first_row + row + 1}: {settings.time} is {column[row].as_py()!r}, which has a zone of its "
+                    f"own; leave time_zone out, which is for times without one"
+                )
+    return parse_in_turn(column, forms)
 
 
 def _categories(known: Sequence[str], column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
@@ -384,97 +467,9 @@ def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
         into[:] = column.to_numpy()  # null becomes NaN
         return []
     column = nulled(column, ("", *settings.null_values))
-    read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    words = pl.Series("value", with_points(column, settings.decimal), dtype=pl.String)
+    read = words.str.strip_chars().cast(pl.Float64, strict=False)
     into[:] = read.fill_null(np.nan).to_numpy()
     if read.null_count() == column.null_count:
         return []
     return list(np.flatnonzero(np.asarray(pc.is_valid(column)) & read.is_null().to_numpy()).tolist())
-
-
-FORCING = ("dayl", "prcp", "srad", "swe", "tmax", "tmin", "vp")
-FLOW = ("qobs", "qobs_cfs", "estimated")
-
-_HEADER_LINES = 4
-_DATE = ("year", "mnth", "day")
-_CUBIC_FOOT = 0.3048**3
-_DAY_S, _MM = 86_400, 1_000
-
-
-def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) -> Observed:
-    """The asked columns of a basin on all days that one of its two files has. Raises `InputError`."""
-    flow_path = next((each for each in paths if "streamflow" in each.name), None)  # an ungauged basin has none
-    forcing_path = next(each for each in paths if each != flow_path)
-    area, forcing = _forcing(forcing_path)
-    if flow_path is None:
-        days = forcing.with_columns(pl.lit(None, pl.Float64).alias(name) for name in FLOW)
-    else:
-        days = forcing.join(_flow(flow_path, area), on="time", how="full", coalesce=True).sort("time")
-    for name in asked:
-        if name not in (*FORCING, *FLOW):
-            known = ", ".join(each for each in days.columns if each != "time")
-            raise InputError(f"{forcing_path}: has no column {name!r}; CAMELS-US has {known}")
-    values = np.array(days.select(asked).to_numpy(), np.float64).reshape(len(days), len(asked))
-    for number in settings.missing_numbers:
-        values[values == number] = np.nan
-    return Observed(days["time"].dt.epoch("us").to_numpy(), values)
-
-
-def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
-    """Area in m², and the columns by time."""
-    lines = _text(path).split(b"\n", _HEADER_LINES)
-    if not lines[_HEADER_LINES:] or not lines[-1]:
-        raise InputError(f"{path}: has no rows behind its {_HEADER_LINES} header lines; fetch it again")
-    header = lines[_HEADER_LINES - 1].decode("latin-1").split()
-    names = [each.partition("(")[0].lower() for each in header]  # without units
-    if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
-        raise InputError(f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US forcing")
-    try:
-        area = float(lines[2])
-    except ValueError:
-        raise InputError(f"{path}: line 3 is {lines[2]!r}, the basin's area in m² was expected") from None
-    return area, _table(path, lines[-1], names, names, _HEADER_LINES + 1).select("time", *names[4:])
-
-
-def _flow(path: Path, area: float) -> pl.DataFrame:
-    names = ["gauge", *_DATE, "qobs_cfs", "flag"]
-    table = _table(path, _text(path), names, names[:-1], 1)
-    cfs = np.where(table["qobs_cfs"] < 0, np.nan, table["qobs_cfs"])
-    mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM  # by numpy: polars multiplies by the reciprocal
-    estimated = table["flag"].fill_null("").str.ends_with(":e").cast(pl.Float64)
-    return pl.DataFrame({"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated})
-
-
-def _text(path: Path) -> bytes:
-    """The bytes with one space between fields and none at the ends of lines. Raises `InputError`."""
-    with open_bytes(path, "gz" if path.suffix == ".gz" else "none") as stream:
-        data = stream.read()
-    data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
-    if b"\r" in data:
-        line = 1 + data.count(b"\n", 0, data.index(b"\r"))
-        raise InputError(f"{path}: line {line}: a carriage return stands without a newline; end lines with LF or CRLF")
-    return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
-
-
-def _table(path: Path, rows: bytes, names: Sequence[str], numbers: Sequence[str], first_line: int) -> pl.DataFrame:
-    """The columns of all rows, `numbers` as float64 and the others as text, with the time of their day as `time`."""
-    try:
-        text = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        said = str(error).partition("\n")[0]
-        raise InputError(f"{path}: cannot be read from line {first_line} on ({said}); fetch it again") from error
-    if text.width != len(names):
-        raise InputError(
-            f"{path}: line {first_line} has {text.width} fields, {len(names)} were expected; fetch it again"
-        )
-    text.columns = list(names)
-    table = text.with_columns(pl.col(numbers).cast(pl.Float64, strict=False))
-    for row in table.with_row_index("row").filter(pl.any_horizontal(pl.col(numbers).is_null()))["row"].head(1):
-        raise InputError(f"{path}: line {first_line + row}: {text.row(row)!r} are not all numbers; correct it")
-    date = pl.concat_str(pl.col(_DATE).cast(pl.Int64), separator="-")
-    table = table.with_columns(date=date, time=date.str.to_datetime("%Y-%m-%d", time_unit="us", strict=False))
-    wrong = table["time"].is_null() | (table["time"].diff().dt.total_days() <= 0)
-    for row in wrong.fill_null(False).arg_true().head(1):
-        raise InputError(
-            f"{path}: line {first_line + row}: {table['date'][row]} is not a day after the one before; correct it"
-        )
-    return table

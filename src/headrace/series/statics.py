@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import delimited
-from headrace.formats.detect import Compression, Kind
+from headrace.formats.detect import Kind, kind_of_name
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.text_columns import as_text, numbers
+from headrace.formats.text_columns import as_text, numbers, with_points
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.config import Series
 from headrace.series.pipelines.fitted import Fitted, fit
+from headrace.series.readers.text import text_table
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
     for path, name in files:
         if not path.stat().st_size:
             continue
-        table = static_table(path, name, key, said)
+        table = static_table(settings, path, name, key, said)
         # a key may be called NA: null_values are of values
         keys = pl.Series("entity", as_text(table[key], ("",), f"{path}: column {key!r}"), dtype=pl.String)
         strangers |= set(keys.drop_nulls()).difference(entities)
@@ -82,7 +83,9 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
 
 def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:
     try:
-        read = np.asarray(numbers(column, settings.null_values, name).to_numpy(), np.float64)
+        read = np.asarray(
+            numbers(with_points(column, settings.decimal), settings.null_values, name).to_numpy(), np.float64
+        )
     except (InputError, pa.ArrowNotImplementedError) as error:
         raise InputError(
             f"{path}: {error}; static features are numbers, or texts with an encoder: leave {name!r} out, or encode it "
@@ -105,25 +108,32 @@ def _texts(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> 
     return read
 
 
-def static_table(path: Path, name: str, key: str | None = None, columns: Container[str] = ()) -> pa.Table:
+def static_table(
+    settings: Series, path: Path, name: str, key: str | None = None, columns: Container[str] = ()
+) -> pa.Table:
     """Read all columns of a static file, or the column `key` and those of `columns` that it has. Raises `InputError`.
 
     A .txt file is delimited text, its separator found as in CSV files; all columns are text, padding removed.
     """
     is_plain_text = ".txt" in path.name.lower()
+    kind = kind_of_name(path.name)
     if is_plain_text:
-        compression: Compression = "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none"
-        shard = delimited.survey(path, path.name, Kind("csv", compression), None)
+        kind = Kind("csv", "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none")
+    if kind is not None and kind.format in ("csv", "tsv") and settings.rewritten_text:
+        whole = text_table(path, name, kind, comment=settings.comment, encoding=settings.encoding)
+        shard = None
+        schema = whole.schema
     else:
-        shard = survey(path, name)
-    names = shard.schema.names
+        shard = survey(path, name) if kind is None or not is_plain_text else delimited.survey(path, path.name, kind)
+        schema = shard.schema
+    names = schema.names
     if key is not None and key not in names:
         raise InputError(
             f"{path}: has no column {key!r} to join on; it has {', '.join(names[:12])}; correct static_entity"
         )
     own = [each for each in names if key is None or each == key or each in columns]
-    pieces = [chunk.table(own) for chunk in read_chunks(shard, own)]
-    table = pa.concat_tables(pieces or [shard.schema.empty_table().select(own)])
+    pieces = [whole.select(own)] if shard is None else [chunk.table(own) for chunk in read_chunks(shard, own)]
+    table = pa.concat_tables(pieces or [schema.empty_table().select(own)])
     if is_plain_text:
         table = pa.table({each: pc.utf8_trim_whitespace(table[each]) for each in own})
     return table

@@ -32,6 +32,7 @@ from headrace.series.arrays.axis import Anchor, Axis, Frequency, times_at
 from headrace.series.arrays.calendar import calendar_of
 from headrace.series.config import Series
 from headrace.series.parts import PLAIN, SPLITS, Division, Parts
+from headrace.series.times import wall_of
 
 METADATA = b"headrace.series"
 STORE = "store"
@@ -141,8 +142,11 @@ def stored_columns(settings: Series) -> list[str]:
 
 
 def calendar_rows(settings: Series, axis: Axis) -> F32:
-    """Return the columns of the calendar for every row of an entity."""
-    return calendar_of(settings.calendar, axis.times() if settings.calendar else np.empty(axis.rows, np.int64))
+    """Return the columns of the calendar for every row of an entity, by the clocks of `time_zone` where it is given."""
+    if not settings.calendar:
+        return np.empty((axis.rows, 0), np.float32)
+    times = axis.times()
+    return calendar_of(settings.calendar, times if settings.time_zone is None else wall_of(times, settings.time_zone))
 
 
 def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
@@ -152,6 +156,7 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
         "target": settings.target,
         "masks": settings.mask_columns(),
         "frequency": settings.step.word,
+        **({"days": list(settings.step.days)} if settings.step.days else {}),
         "entity": settings.entity_column,
         "time": settings.time,
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from math import floor
 
 import numpy as np
@@ -18,9 +19,11 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64
 from headrace.digest import derive_key, hash_texts
+from headrace.split.sorting import in_order
 
 TRAIN, VAL, UNSEEN = 0, 1, 2
 BYTES_PER_ENTITY = 16
+_MERGED_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -33,23 +36,31 @@ class Hashes:
     def __len__(self) -> int:
         return len(self.high)
 
+    @cached_property
+    def _buckets(self) -> tuple[I64, np.uint64]:
+        """Where the hashes of each bucket begin, of which there are about as many as hashes; and the shift to it."""
+        bits = max(1, len(self).bit_length() - 1)
+        shift = np.uint64(64 - bits)
+        counts = np.bincount((self.high >> shift).view(np.int64), minlength=1 << bits)
+        return np.cumsum(counts) - counts, shift
+
     def places(self, hashes: Hashes) -> I64:
         """Find the place of each of other hashes among these, which are ascending; -1 for those that are not here."""
-        order = np.argsort(hashes.high)  # asked in order, they take a quarter of the time: neighbours stay in the cache
-        at = np.empty(len(hashes), np.int64)
-        at[order] = np.searchsorted(self.high, hashes.high[order])
         found = np.full(len(hashes), -1, np.int64)
-        left = np.arange(len(hashes))
-        while len(left):  # once, and again only where entities share their first 64 bits
-            inside = at[left] < len(self)
-            if not inside.any():
-                break
-            place = np.minimum(at[left], len(self) - 1)
-            same_high = inside & (self.high[place] == hashes.high[left])
-            hit = same_high & (self.low[place] == hashes.low[left])
-            found[left[hit]] = place[hit]
-            left = left[same_high & ~hit]
-            at[left] += 1
+        if not len(self):
+            return found
+        begins, shift = self._buckets
+        high, low, last = hashes.high, hashes.low, len(self) - 1
+        left, at = np.arange(len(hashes)), begins.take((high >> shift).view(np.int64))
+        while len(left):  # as often as the fullest bucket has hashes, each time with those that are not settled
+            here = self.high.take(at, mode="clip")
+            same = np.flatnonzero((here == high) & (at <= last))
+            same = same[self.low[at[same]] == low[same]]
+            found[left[same]] = at[same]
+            on = (here <= high) & (at < last)
+            on[same] = False
+            rest = np.flatnonzero(on)
+            left, at, high, low = left[rest], at[rest] + 1, high[rest], low[rest]
         return found
 
 
@@ -75,7 +86,7 @@ class EntitySet:
         """Add entities; repeats are fine."""
         self._pending.append(hashes)
         self._waiting += len(hashes)
-        if self._waiting > max(1 << 16, len(self._distinct)):
+        if self._waiting > max(_MERGED_AT_ONCE, len(self._distinct)):
             self._merge()
 
     def ordered(self) -> Hashes:
@@ -86,8 +97,8 @@ class EntitySet:
     def _merge(self) -> None:
         high = np.concatenate([self._distinct.high, *(each.high for each in self._pending)])
         low = np.concatenate([self._distinct.low, *(each.low for each in self._pending)])
-        order = np.argsort(high, kind="stable")
-        high, low = high[order], low[order]
+        order, high = in_order(high)
+        low = low[order]
         same_high = high[1:] == high[:-1]
         if (same_high & (low[1:] != low[:-1])).any():  # two entities share 64 bits: order by all 128
             order = np.lexsort((low, high))

@@ -16,47 +16,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.arrays import I64, U64, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
-from headrace.errors import SettingsError
 from headrace.formats.content import NOTHING, among, count_repeats, tagged
 from headrace.formats.shard import Shard
-from headrace.formats.source import read_chunks
-from headrace.near.shingles import Shingles, shingles_of_texts
-from headrace.run.context import RunContext, Task, TaskFiles
-from headrace.run.events import Note
-from headrace.run.near import Near, Part, find_near
+from headrace.run.context import RunContext
 from headrace.run.repeats import count_kept
 from headrace.split.allocate import Hashes, allocate
-from headrace.split.content import Content, Leave, row_numbers
-from headrace.split.scan import Scanned, alike_file, read_scan
+from headrace.split.content import Leave, row_numbers
+from headrace.split.scan import Scanned, read_scan
 from headrace.split.shards import SPLITS, Classes, SplitPlan, classify, content_file, key_micros
-from headrace.stream.audit.overlap import holds_texts, texts_of
 
 _TEST = SPLITS.index("test")
 _LARGE_UNIT, _LARGE_SHARE = 10, 0.01  # entities of a unit that is worth one
-_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
 
 # Values of the kept rows of a shard that have content, from the scan, the class of each row and which rows these are.
 _Work = Callable[[Scanned, Classes, I64], U64]
 
 
-def resolved(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
-    """Decide what becomes of rows with the same content, where more is asked than to count them."""
-    if plan.settings.near is not None:
-        assert plan.content is not None
-        near = find_near(context, [_part(plan.content, shard) for shard in source], plan.settings.near)
-        pairs = int((near.jaccard < 1).sum())
-        plan = replace(plan, near={"pairs": pairs, "not_compared": near.not_compared})
-        context.on_event(Note("info", f"{pairs:,} pairs of rows are near"))
-        _number_alike(context, near, source)
-    return decided(context, plan, len(source))
+def with_near(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
+    """Find near rows, if the settings ask for them."""
+    if plan.settings.near is None:
+        return plan
+    from headrace.split.near import number_alike  # loads the libraries that find them
+
+    return number_alike(context, plan, source)
 
 
 def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
-    """Decide it by the near rows that are known already."""
+    """Decide what becomes of rows with the same content, or near ones, where more is asked than to count them."""
     asked = plan.settings.duplicates
     if asked == "group":
         known = plan.allocation.known
@@ -66,50 +55,6 @@ def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
     if asked == "drop":
         return replace(plan, leave=_later_copies(context, plan, shards))
     return plan
-
-
-def check_near(content: Content) -> None:
-    """Raise `SettingsError` if no compared column holds texts."""
-    if not holds_texts(content.table(content.schema.empty_table(), "", 0).schema):
-        raise SettingsError(
-            f"near: none of the compared columns holds texts: {', '.join(content.schema.names)}; leave near out"
-        )
-
-
-def _part(content: Content, shard: Shard) -> Part:
-    """Give the rows of a shard as documents: all texts of a row in the compared columns, end to end."""
-
-    def shingles(wanted: I64 | None) -> Iterator[Shingles]:
-        for chunk in read_chunks(shard, content.columns(shard)):
-            table = content.table(chunk.table(content.columns(shard)), str(shard.path), chunk.first_row)
-            if wanted is not None:
-                first, stop = np.searchsorted(wanted, (chunk.first_row, chunk.first_row + len(table)))
-                table = table.take(pa.array(wanted[first:stop] - chunk.first_row))
-            step = max(1, min(_TEXT_ROWS, _TEXT_BYTES * len(table) // max(1, table.nbytes)))
-            for begin in range(0, len(table), step):
-                rows = table.slice(begin, step)
-                texts = texts_of(rows)
-                yield shingles_of_texts(texts.texts, texts.row, len(rows))
-
-    return Part(shard.name, shard.size, shingles, [shard.path])
-
-
-def _number_alike(context: RunContext, near: Near, source: Sequence[Shard]) -> None:
-    """Leave beside the scans one number for all rows that are the same or joined through near ones."""
-    scans = [read_scan(context.run, number) for number in range(len(source))]
-    digests = np.concatenate([np.empty(0, np.uint64), *(each.content for each in scans if each.content is not None)])
-    held = np.flatnonzero(digests != NOTHING)
-    same = np.unique(digests[held], return_inverse=True)[1]
-    least = least_of_component(len(digests), [(held, same), (np.arange(len(digests)), near.group)])
-    alike = (least.astype(np.uint64) + np.uint64(1)) << np.uint64(2)  # room for the number of a split
-    ends = np.cumsum([0, *(len(each.micros) for each in scans)])
-
-    def keep(number: int, files: TaskFiles) -> dict[str, Any]:
-        files.write_arrow(alike_file(number), pa.table({"alike": alike[ends[number] : ends[number + 1]]}))
-        return {}
-
-    tasks = [Task(shard.name, 0, partial(keep, number)) for number, shard in enumerate(source)]
-    context.stage("near_rows", tasks, durable=False)
 
 
 def units(context: RunContext, plan: SplitPlan, known: Hashes, shards: int) -> I64:
@@ -221,9 +166,6 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
     cases = [("repeat the content of", found)]
     if near is not None:
         cases.append(("are near, or joined through near ones to, rows of", near))
-        if near["not_compared"]:
-            most = f"at most {near['not_compared']:,} pairs of rows were not compared"
-            yield f"near: {most}: they look like too many others"
     for verb, case in cases:
         if (told := repeats_told(case["in_earlier_split"], rows, verb=verb)) is not None:
             yield (
@@ -234,7 +176,9 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
 
 
 def told_of_units(found: Mapping[str, Any], entities: int) -> Iterator[str]:
-    """Warn of entities that share too much to be split."""
+    """Warn of rows that were not compared, and of entities that share too much to be split."""
+    if skipped := found.get("near", {}).get("not_compared"):
+        yield f"near: at most {skipped:,} pairs of rows were not compared: they look like too many others"
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):
         yield (

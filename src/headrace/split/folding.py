@@ -117,7 +117,8 @@ def content_facts(plan: SplitPlan) -> dict[str, Any]:
     asked, known = plan.settings.duplicates, plan.allocation
     assert plan.content is not None
     units = {"units": known.units, "largest_unit": known.largest_unit} if asked == "group" else {}
-    return {"are": asked, "content": list(plan.content.schema.names), **units}
+    near = {} if plan.near is None else {"near": dict(plan.near)}
+    return {"are": asked, "content": list(plan.content.schema.names), **units, **near}
 
 
 def facts(settings: TemporalSplit, folding: Folding, clock: Clock, kept: Sequence[str]) -> list[dict[str, Any]]:

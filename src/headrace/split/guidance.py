@@ -22,7 +22,7 @@ from headrace.run.context import RunContext
 from headrace.run.receipts import Receipt
 from headrace.split import duplicates
 from headrace.split.allocate import EntitySet, Hashes, allocate
-from headrace.split.scan import read_scan
+from headrace.split.scan import Scanned, read_scan
 from headrace.split.shards import REASONS, SPLITS, SplitPlan, classify, cutoff_us, edge_of
 
 _MOST_DROPPED, _LEAST_TESTED = 0.15, 0.05  # of the rows read
@@ -42,15 +42,15 @@ def guidance(
     read = sum(rows.values()) + sum(dropped.values())
     if sum(dropped.values()) <= _MOST_DROPPED * read and rows["test"] >= _LEAST_TESTED * read:
         return None
-    changes, plans = list(_changes(plan, scans, dropped)), []
-    for changed in changes:
-        other = replace(plan, settings=plan.settings.model_copy(update=changed), leave=None)
-        known = plan.allocation.known
-        if "split_date" in changed or "gap" in changed:
-            known = _known(context, other, len(scans))
+    changes = list(_changes(plan, scans, dropped))
+    others = [replace(plan, settings=plan.settings.model_copy(update=each), leave=None) for each in changes]
+    every, own = _known(context, plan, others, len(scans))
+    plans = []
+    for other, known in zip(others, own, strict=True):
         other = replace(other, allocation=allocate(known, other.settings.train_ratio))
         plans.append(duplicates.decided(context, other, len(scans)))
-    parts = context.map([partial(_counts, context.run, plans, number) for number in range(len(scans))])
+    places = [np.append(known.places(every), -1) for known in own]
+    parts = context.map([partial(_counts, context.run, plans, every, places, number) for number in range(len(scans))])
     found = []
     for changed, other, counts in zip(changes, plans, np.sum(parts, axis=0).tolist(), strict=True):
         kept = {split: counts[SPLITS.index(split)] for split in other.settings.splits}
@@ -120,16 +120,39 @@ def _written(micros: int, plan: SplitPlan) -> str:
     return plain.date().isoformat() if micros % _DAY_US == 0 else plain.isoformat()
 
 
-def _known(context: RunContext, plan: SplitPlan, shards: int) -> Hashes:
-    """Find the entities that are seen before the cutoff of this plan."""
-    seen = EntitySet()
-    for number in range(shards):  # one at a time, as all at once would not be O(entities) of memory
-        seen.add(_seen(context.run, plan, number))
-    return seen.ordered()
+def _known(
+    context: RunContext, plan: SplitPlan, others: Sequence[SplitPlan], shards: int
+) -> tuple[Hashes, list[Hashes]]:
+    """Find the entities that are seen before the cutoff of any plan, and those of each of the others.
+
+    What is seen before a cutoff is seen before a later one, so only the latest has all its entities gathered.
+    """
+    cuts = [(_edge(each), each) for each in others]
+    latest = max([(_edge(plan), plan), *cuts], key=lambda cut: cut[0])[1]
+    every = plan.allocation.known
+    if _edge(latest) > _edge(plan):
+        seen = EntitySet()
+        for number in range(shards):  # one at a time, as all at once would not be O(entities) of memory
+            seen.add(_seen(read_scan(context.run, number), latest))
+        every = seen.ordered()
+    asked = {edge: each for edge, each in cuts if edge not in (_edge(latest), _edge(plan))}
+    flags = {edge: np.zeros(len(every), np.bool_) for edge in asked}
+    for number in range(shards if asked else 0):
+        scanned = read_scan(context.run, number)
+        for edge, each in asked.items():
+            flags[edge][every.places(_seen(scanned, each))] = True
+    found = {edge: Hashes(every.high[own], every.low[own]) for edge, own in flags.items()}
+    found |= {_edge(latest): every, _edge(plan): plan.allocation.known}
+    return every, [found[edge] for edge, _ in cuts]
 
 
-def _seen(run: Path, plan: SplitPlan, number: int) -> Hashes:
-    scanned, settings = read_scan(run, number), plan.settings
+def _edge(plan: SplitPlan) -> int:
+    """Return the time before which entities count as seen."""
+    return cutoff_us(plan.settings, plan.clock) - max(plan.settings.reaches_us().values(), default=0)
+
+
+def _seen(scanned: Scanned, plan: SplitPlan) -> Hashes:
+    settings = plan.settings
     reach = max(settings.reaches_us().values(), default=0)
     before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
     seen = np.zeros(len(scanned.hashes) + 1, np.bool_)
@@ -140,13 +163,13 @@ def _seen(run: Path, plan: SplitPlan, number: int) -> Hashes:
     return hashes
 
 
-def _counts(run: Path, plans: Sequence[SplitPlan], number: int) -> I64:
-    """Count the rows of a shard by split and reason under each plan. Most plans know the same entities."""
+def _counts(run: Path, plans: Sequence[SplitPlan], every: Hashes, places: Sequence[I64], number: int) -> I64:
+    """Count the rows of a shard by split and reason under each plan.
+
+    places: of every entity among those of each plan.
+    """
     scanned, found = read_scan(run, number), np.zeros((len(plans), len(SPLITS) + len(REASONS)), np.int64)
-    places: dict[int, I64] = {}
-    for row, plan in zip(found, plans, strict=True):
-        known = plan.allocation.known
-        if id(known) not in places:
-            places[id(known)] = known.places(scanned.hashes)
-        row += np.bincount(classify(scanned, plan, places[id(known)]), minlength=len(row))
+    place = every.places(scanned.hashes)
+    for row, plan, own in zip(found, plans, places, strict=True):
+        row += np.bincount(classify(scanned, plan, own[place]), minlength=len(row))
     return found

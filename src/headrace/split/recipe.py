@@ -312,7 +312,9 @@ def _content(output: Output, source: Source) -> Content | None:
     schema = pa.schema([source.schema.field(name) for name in names])
     content = Content(schema=schema, types=types, null_values=settings.null_values, by="fields" if fields else "values")
     if settings.near is not None:
-        duplicates.check_near(content)
+        from headrace.split.near import check_near  # with what finds them and opens data
+
+        check_near(content)
     return content
 
 
@@ -356,9 +358,10 @@ def _plan(
         content=content,
     )
     plan = replace(draft, schema=_output_schema(draft))
+    plan = duplicates.with_near(context, plan, source.shards)
     if settings.folds is not None:
         return folding.folded(context, plan, len(scans))
-    plan = duplicates.resolved(context, plan, source.shards)
+    plan = duplicates.decided(context, plan, len(scans))
     if settings.entity is None:
         context.on_event(
             Note("info", "no entity is given, so time alone decides; give entity= where rows belong to customers, ...")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64, Bools
+from headrace.dataset.index import text_array
 from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
@@ -33,12 +34,15 @@ from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.content import Content
 from headrace.split.folds import cutoffs, fold_times
 from headrace.split.settings import TemporalSplit
-from headrace.stream.audit.overlap import Benchmarks, texts_of
+from headrace.split.sorting import in_order
+
+if TYPE_CHECKING:
+    from headrace.stream.audit.overlap import Benchmarks
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL, INSTANT, HOLDS_ITEM = 1, 2, 4, 8
 MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
-_MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
+_MISSING_TEXTS = text_array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
 MAX_STRATA = 100
 _TEXTS_AT_ONCE = 1 << 20
@@ -181,7 +185,7 @@ class _Scan:
         self.excluded: Counter[str] = Counter()  # rows by benchmark
         if benchmarks is not None:  # an item may be in any column
             self.columns = list(shard.schema.names)
-        self.texts: list[pa.Array] = []
+        self.names: list[pa.Array] = []  # distinct entities of every chunk, as texts or as whole numbers
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
         self.flags: list[npt.NDArray[np.uint8]] = []
@@ -217,6 +221,8 @@ class _Scan:
                 raise
             raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
         if self.benchmarks is not None:
+            from headrace.stream.audit.overlap import texts_of  # with all that opens data
+
             found = self.benchmarks.rows_in(texts_of(table), len(table))
             self.excluded.update(dict(zip(self.benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
             flags |= np.where(found.any(axis=0), HOLDS_ITEM, 0).astype(np.uint8)
@@ -285,20 +291,28 @@ class _Scan:
         name = self.settings.entity
         if name is None:
             return np.full(table.num_rows, NOBODY, np.int64)
-        texts = as_text(_column(table, name), self.settings.null_values, f"entity {name!r}")
-        encoded = _encoded(texts)
-        if encoded.null_count and self.settings.null_entity == "error":
-            row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
-            raise InputError(
-                f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are with "
-                f'null_entity="drop" (leave out and count) or "own" (one entity of their own)'
-            )
-        places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
-        self._note_missing("entity", encoded.dictionary, places)
-        self.texts.append(encoded.dictionary)
-        codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
-        self.distinct += len(encoded.dictionary)
+        column = _column(table, name)
+        whole = pa.types.is_integer(column.type) and not self.settings.null_values
+        if whole and not column.null_count:  # the usual ids: only distinct ones become text, in the end
+            codes, names = np.arange(len(column)), column.combine_chunks()
+        else:
+            encoded = _encoded(column if whole else self._entity_texts(column))
+            if encoded.null_count and self.settings.null_entity == "error":
+                row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
+                raise InputError(
+                    f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are "
+                    f'with null_entity="drop" (leave out and count) or "own" (one entity of their own)'
+                )
+            codes, names = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy(), encoded.dictionary
+            if not whole:
+                self._note_missing("entity", names, codes)
+        self.names.append(names)
+        codes = np.where(codes == NOBODY, NOBODY, codes + self.distinct)
+        self.distinct += len(names)
         return codes
+
+    def _entity_texts(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        return as_text(column, self.settings.null_values, f"entity {self.settings.entity!r}")
 
     def _labels(self, table: pa.Table) -> npt.NDArray[np.uint8]:
         settings = self.settings
@@ -397,12 +411,25 @@ class _Scan:
 
     def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
         """Places in one list of distinct texts, from places in the lists of all chunks end to end."""
-        if len(self.texts) == 1:
-            return codes.astype(np.int32), self.texts[0]
-        texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
-        encoded = texts.dictionary_encode()
-        places = np.append(encoded.indices.to_numpy(), np.int32(NOBODY))  # NOBODY is -1, the last place
-        return places[codes].astype(np.int32), encoded.dictionary
+        if len(self.names) == 1:
+            places, names = codes.astype(np.int32), self.names[0]
+        else:
+            indices, names = _distinct(pa.concat_arrays(self.names) if self.names else pa.array([], pa.string()))
+            places = np.append(indices, np.int32(NOBODY))[codes]  # NOBODY is -1, the last place
+        return places, self._entity_texts(pa.chunked_array([names])).combine_chunks()
+
+
+def _distinct(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
+    """Return the place of each value among the distinct ones, and these. Numbers are sorted, which is faster."""
+    if not pa.types.is_integer(values.type):
+        encoded = values.dictionary_encode()
+        return encoded.indices.to_numpy(), encoded.dictionary
+    order, ordered = in_order(values.to_numpy().astype(np.int64).view(np.uint64))
+    new = np.ones(len(values), np.bool_)
+    new[1:] = ordered[1:] != ordered[:-1]
+    places = np.empty(len(values), np.int32)
+    places[order] = np.cumsum(new, dtype=np.int32) - 1
+    return places, values.take(pa.array(order[new]))
 
 
 def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:

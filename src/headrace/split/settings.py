@@ -310,20 +310,16 @@ class TemporalSplit(RecipeSettings):
 
     def _check_folds(self) -> None:
         """Refuse what is not defined for folds, where a row has another side in each."""
-        if self.near is not None:
-            raise ValueError(
-                f"near is {self.near!r}, and folds look for equal content alone; remove near rows first, with a run of "
-                'duplicates="drop" and near, and make folds of its output'
-            )
         if self.duplicates == "group" and isinstance(self.folds, Rolling):
             raise ValueError(
                 'duplicates is "group", and in folds that roll a row tests in one fold and trains in the next; choose '
                 '"drop", which keeps the earliest row of each content, or folds of entities'
             )
-        if self.content and self.duplicates not in ("group", "drop"):
+        given = next((name for name in ("content", "near") if getattr(self, name)), None)
+        if given is not None and self.duplicates not in ("group", "drop"):
             raise ValueError(
-                f'duplicates is "{self.duplicates}", which compares no content in folds; choose "group" or "drop", or '
-                "leave content out"
+                f'duplicates is "{self.duplicates}", which compares no rows in folds; choose "drop", or "group" for '
+                f"folds of entities, or leave {given} out"
             )
         if self.null_entity == "own":
             raise ValueError(
@@ -382,10 +378,12 @@ class TemporalSplit(RecipeSettings):
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
-        from headrace.formats.source import read_signature
-
         settings = self.identity_without("source", "signature", "exclude", "exclude_ngram") | exclusion_identity(self)
-        settings["signature"] = None if self.signature is None else read_signature(self.signature)
+        settings["signature"] = None
+        if self.signature is not None:
+            from headrace.formats.source import read_signature  # with all formats
+
+            settings["signature"] = read_signature(self.signature)
         if self.split_date is not None:
             settings["split_date"] = str(self.cutoff().instant_us)
         for each in settings.get("join", ()):  # the fingerprint of the source tells its files

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -26,8 +25,7 @@ from headrace.split.joins.verify import join_checks
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import on_utc
 from headrace.split.verify_folds import verify_folds
-from headrace.stream.audit.leaks import SplitBlocks
-from headrace.stream.audit.near import near_duplicates
+from headrace.split.verify_near import near_checks
 
 _SIDE = "side"  # the rule that every run has, beside the reasons that keep rows away from the cutoff
 
@@ -100,30 +98,8 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
             return {split: split_digests(run, split, workers, compared) for split in settings.splits}
 
         checks.append(content_check(run, settings.duplicates, repeats, found, content))
-        checks += _near_checks(run, settings, repeats, workers)
+        checks += near_checks(run, settings, repeats, workers)
     return [*checks, *joined]
-
-
-def _near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], workers: int) -> list[Check]:
-    """Look for near rows again, where the settings do: in two splits, and with "drop" anywhere."""
-    if settings.near is None:
-        return []
-    splits = [SplitBlocks(run, split, workers) for split in settings.splits]
-    found = near_duplicates(splits, said["content"], settings.near, packed=False)
-    across, own = sum(each.rows for each in found.shared), sum(found.repeated.values())
-    parts = [f"{each.rows:,} {each.split} rows with one of {each.earlier}" for each in found.shared]
-    listed = f"{', '.join(parts)} have a Jaccard index of {settings.near:g} or more"
-    if settings.duplicates == "count":
-        return [Check("near content apart", f"not asked for: {listed}", kind="count")]
-    once = settings.duplicates == "drop"
-    detail = f"no row has a Jaccard index of {settings.near:g} or more with one of another split"
-    detail = f"no two rows have a Jaccard index of {settings.near:g} or more" if once else detail
-    problem = None
-    if across + (own if once else 0) > said["near"]["not_compared"]:  # of these the run says that it did not look
-        examples = [pair for each in found.shared for pair in each.examples][:1]
-        such = "".join(f", such as {late} and {early}" for early, late, _ in examples)
-        problem = f"{run.root}: {listed}{such}" if across else f"{run.root}: {own:,} rows are near one of their split"
-    return [Check("near content apart", listed if across else detail, problem)]
 
 
 def _read(

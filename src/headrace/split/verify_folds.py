@@ -29,6 +29,7 @@ from headrace.split.cutoff import DateBins
 from headrace.split.folds import FoldCells, cutoffs, fold_cells
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import on_utc
+from headrace.split.verify_near import near_checks
 
 _BLOCKS_AT_ONCE = 256
 
@@ -80,7 +81,7 @@ def verify_folds(run: FinishedRun, settings: TemporalSplit, workers: int) -> lis
     if settings.entity is not None:
         checks += _entities_apart(run, settings, cells, {number[name]: each.entities for name, each in found.items()})
     if (said := run.manifest.facts.get("fold_content")) is not None:
-        checks.append(_content_apart(run, settings, said["content"], workers))
+        checks += [_content_apart(run, settings, said["content"], workers), *near_checks(run, settings, said, workers)]
     return checks
 
 

@@ -1,9 +1,9 @@
-"""The connection to one bucket of an object store, over obstore.
+"""Connect to one bucket of an object store, through obstore.
 
-Credentials, endpoint and region are the environment's (`AWS_*`, `GOOGLE_*`, `AZURE_*`). obstore reads them itself, and
-nothing here sees them. Messages repeat the status and code of an answer alone, as its body may repeat the request.
-obstore repeats requests that are refused for now (503, 429, lost connections before an answer) after a growing,
-jittered pause. An answer that breaks off or is short is asked for again here.
+Credentials, endpoint and region come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). obstore reads them itself;
+this module never sees them. Messages quote only the status and code of a response, because its body may echo the
+request. obstore retries requests that fail for now (503, 429, connections lost before a response) with exponential,
+jittered backoff. This module retries a response that breaks off or is short.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from headrace.errors import CorruptShard, MissingExtra, StoreError
+from headrace.storage.in_flight import InFlight
 
 Result = TypeVar("Result")
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_ATTEMPTS = 6  # of an answer that breaks off
+_ATTEMPTS = 6  # at a response that breaks off
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-_FIRST_BACKOFF_S = 0.1  # of what is refused for now
+_FIRST_BACKOFF_S = 0.1  # after a 503 or 429
 _VARIABLES = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL",
     "gs": "GOOGLE_SERVICE_ACCOUNT",
@@ -39,13 +40,13 @@ _used_by: int | None = None
 
 
 class Torn(Exception):
-    """An answer that is not whole."""
+    """A response that is shorter than it should be."""
 
 
 class Bucket:
-    """One bucket. Safe from any thread; not in a forked child of a process that used a store before.
+    """One bucket. Thread-safe, but unusable in a forked child of a process that used a store before the fork.
 
-    verbs: the functions of obstore, which take `store` first.
+    verbs: the functions of obstore, which take `store` first. reading: requests for bytes that are under way.
     """
 
     def __init__(self, scheme: str, name: str) -> None:
@@ -56,6 +57,7 @@ class Bucket:
             raise MissingExtra("obstore", scheme) from error
         self.scheme, self.address = scheme, f"{scheme}://{name}"
         self.verbs: Any = obstore
+        self.reading = InFlight()
         try:
             self.store: Any = from_url(
                 self.address,
@@ -81,7 +83,7 @@ class Bucket:
             ) from None
 
     def do(self, key: str, act: Callable[[], Result]) -> Result:
-        """Call `act`, again if an answer broke off. Raises `FileNotFoundError` and `StoreError`, without secrets."""
+        """Call `act`, with retries if a response breaks off. Raises `FileNotFoundError` and `StoreError`."""
         _refuse_forked()
         address = f"{self.address}/{key}"
         pauses = _pauses()
@@ -112,7 +114,7 @@ class Bucket:
 
 
 def bucket(scheme: str, name: str) -> Bucket:
-    """Return the bucket of that name, one object a process. Raises `MissingExtra` without obstore, `StoreError`."""
+    """Return the bucket of that name, one object per process. Raises `MissingExtra` without obstore, `StoreError`."""
     _refuse_forked()
     with _lock:
         if (scheme, name) not in _buckets:
@@ -121,7 +123,7 @@ def bucket(scheme: str, name: str) -> Bucket:
 
 
 def forget_buckets() -> None:
-    """Set stores up anew when they are next asked for, from the environment as it is then."""
+    """Reconnect on next use, with the environment as it is then."""
     with _lock:
         _buckets.clear()
 
@@ -154,14 +156,14 @@ def _pauses() -> Iterator[float]:
 
 
 def _told(error: Exception) -> str:
-    """Quote a store's answer, without what it may have repeated of the request."""
+    """Quote the status and code of a store's response, and nothing that may echo the request."""
     text = str(error)
     parts = [each[1].strip() for each in (_STATUS.search(text), _CODE.search(text)) if each is not None]
     return ", ".join(parts) or type(error).__name__
 
 
 def _advice(error: Exception) -> str | None:
-    """Advise on an answer that will be the same the next time; None if asking again may help."""
+    """Return advice for an error that retrying cannot fix; None if a retry may help."""
     name = type(error).__name__
     if name in ("PermissionDeniedError", "UnauthenticatedError") or _told(error)[:3] in ("401", "403"):
         return "access is refused: check the credentials in the environment and what they may do"

@@ -1,10 +1,9 @@
 """Limit the disk space of cached blocks, over all streams and processes that share a directory.
 
-Before a block is stored its bytes are asked for. Over the limit the least recently used blocks go first; those that
-live streams of this process use stay, as an epoch comes back to all of them: what does not fit beside them is decoded
-anew in every epoch, which is better than storing and sweeping in a circle. The size of the directory is counted when
-a process begins and again after it wrote a sixteenth of the limit, so that several processes may exceed the limit by
-that much each.
+A block is stored only after `Room.admit` agrees. Over the limit, the least recently used blocks are deleted first.
+Blocks of live streams of this process stay, because each epoch returns to all of them; a block that does not fit beside
+them is decoded in every epoch, which beats storing and deleting in a circle. The directory is measured when a process
+starts and again after it has written a sixteenth of the limit, so each process may exceed the limit by that much.
 """
 
 from __future__ import annotations
@@ -16,18 +15,42 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
+from headrace.errors import SettingsError
 from headrace.storage.local import TEMP_PREFIX, alone
+from headrace.storage.places import local_path_of
 
-_PARTS = 16  # what others write is counted anew after each such part of the limit
-_ASK_AGAIN = 64  # refusals before the directory is counted anew
-_LEFTOVER_S = 3600.0  # a temporary file so old is of a process that was killed
+_PARTS = 16  # the directory is measured again after each such part of the limit is written
+_ASK_AGAIN = 64  # refusals before the directory is measured again
+_LEFTOVER_S = 3600.0  # an older temporary file belongs to a killed process
 
 _in_use: set[Path] = set()  # directories of this process's streams
 
 
+def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
+    """The directory that the caller named, or ~/.cache/headrace. Raises `SettingsError` for one that is not local."""
+    if asked is not None:
+        return local_path_of(asked, setting)
+    try:
+        return Path.home() / ".cache" / "headrace"
+    except RuntimeError:
+        raise SettingsError(
+            "the cache of indexes has no place: this user has no home directory; set HOME, or give cache_dir"
+            " (--cache-dir)"
+        ) from None
+
+
 def use(directory: Path) -> None:
-    """Protect a directory that this process reads again from being swept by it."""
+    """Keep this process from deleting blocks of a directory that its own streams read."""
     _in_use.add(directory)
+
+
+def mark_used(path: str | Path) -> None:
+    """Set a file's time of access, by which room is made; its time of change stays that of its bytes.
+
+    Processes share the files and check the bytes of one that has changed, so a use must not look like a change.
+    """
+    with suppress(OSError):  # of a cache that others own
+        os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
 
 
 class Room:
@@ -61,7 +84,7 @@ class Room:
         with alone(self._directory / ".lock", others="skip") as held_alone:
             if not held_alone:  # another process makes room
                 return False
-            files = sorted(self._files(), key=lambda each: (each[1].st_mtime_ns, str(each[0])))
+            files = sorted(self._files(), key=lambda each: (each[1].st_atime_ns, str(each[0])))
             held = sum(stat.st_size for _, stat in files)
             for path, stat in files:
                 leftover = path.name.startswith(TEMP_PREFIX) and time.time() - stat.st_mtime > _LEFTOVER_S

@@ -1,4 +1,4 @@
-"""Files on a local file system: the backend `LocalPlace`, and what only local files have.
+"""Store files on a local file system: the backend `LocalPlace`, and functions that only local files need.
 
 A name that is visible is whole: bytes go to a unique temporary name in the same directory, are synced, and are then
 linked to their name without overwrite. Exactly one writer of a name wins; the directory is synced by the caller once
@@ -72,7 +72,7 @@ def created(path: Path) -> Iterator[BinaryIO]:
 
 
 def failed(path: Path, error: Exception) -> StoreError:
-    """Build the error for a write that failed. Some libraries tell an error's words, not its number."""
+    """Build the error for a failed write. Some libraries keep an error's text but not its number."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None:
         number = next((each for each in _ADVICE if os.strerror(each) in str(error)), 0)
@@ -97,7 +97,7 @@ def make_directory(path: Path) -> Path:
 
 
 def temporary_for(target: Path) -> Path:
-    """Make a name beside `target` that no other attempt uses. The file is not created."""
+    """Make a temporary name beside `target` that no other attempt uses, without creating the file."""
     return target.with_name(f"{TEMP_PREFIX}{target.name}-{secrets.token_hex(8)}")
 
 
@@ -195,7 +195,7 @@ def alias(existing: Path, target: Path) -> None:
 
 
 def same_bytes(one: Path, other: Path) -> bool:
-    """Check whether two files are one, or have the same bytes."""
+    """Check whether two paths are one file, or have the same bytes."""
     if one.samefile(other):
         return True
     return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)
@@ -218,7 +218,7 @@ def link_to(link: Path, text: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Sync a directory, so that its names survive a crash."""
     with storing(path):
         _sync(path)
 

@@ -1,4 +1,4 @@
-"""Objects in a store: the backend `ObjectPlace` and its paths, `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
+"""Store objects: the backend `ObjectPlace` and its paths, `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
 An `ObjectPath` is a pure path: it joins, compares, sorts and pickles as paths do. `stat`, `open("rb")`, `exists`,
 `iterdir` and a few other reading verbs answer for objects. Every other verb of `Path`, and every function that asks for
@@ -63,7 +63,7 @@ class ObjectPath(PurePosixPath):
         raise StoreError(f"{self}: is in an object store, and this step needs a local file; copy it to a disk first")
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse the verbs of local files when they are called, instead of saying that there is no such attribute."""
+        """Make a verb of local files raise `StoreError` when it is called, which says more than `AttributeError`."""
         if name.startswith("_") or not hasattr(Path, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return lambda *_, **__: self.__fspath__()
@@ -142,7 +142,7 @@ class ObjectPlace:
     """An object or a prefix in a store. See `Place` for the promises."""
 
     reads: Literal["calls", "requests"] = "requests"
-    parallel_reads = 32  # each waits for an answer
+    parallel_reads = 32  # each waits for a response
     writes: Literal["in place", "whole files"] = "whole files"
     has_links = False
 
@@ -206,10 +206,13 @@ class ObjectPlace:
         """Read the bytes [start, stop). Raises `CorruptShard` if the object was replaced: its tag is not `etag`."""
 
         def read() -> memoryview:
-            answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
-            if etag is not None and (answer.meta["e_tag"] or "") != etag:
-                raise CorruptShard(f"{self.path}: was replaced while it was read; restore it or open the dataset again")
-            return _whole(answer, stop - start)
+            with self._bucket.reading.request(stop - start):
+                answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
+                if etag is not None and (answer.meta["e_tag"] or "") != etag:
+                    raise CorruptShard(
+                        f"{self.path}: was replaced while it was read; restore it or open the dataset again"
+                    )
+                return _whole(answer, stop - start)
 
         return self._do(read) if stop > start else memoryview(b"")
 
@@ -278,7 +281,7 @@ class ObjectPlace:
                     view = view[file.write(view) :]
 
     def _pieces(self, fact: Fact) -> Iterator[memoryview]:
-        """Iterate over the bytes, a few pieces of 8 MiB fetched ahead: one that breaks off costs itself only."""
+        """Iterate over the bytes in pieces of 8 MiB, a few fetched ahead; a broken piece is fetched again alone."""
         if fact.size <= _PIECE_BYTES:
             yield self.read_range(0, fact.size, fact.etag)
             return
@@ -423,8 +426,8 @@ def _fact(meta: Any, name: str) -> Fact:
 def _as_stat(fact: Fact) -> os.stat_result:
     """Convert an object's facts to a file's.
 
-    Stores tell whole seconds, so the nanoseconds of the time are made of the tag: another object has another time.
-    Some stores tell a tag with quotes in one answer and without them in another.
+    Stores report whole seconds, so the nanoseconds come from a hash of the tag: a new object gets a new time.
+    Some stores quote a tag in one response and not in another.
     """
     seconds = fact.mtime_ns // _SECOND
     tag = xxhash.xxh3_64_intdigest(fact.etag.strip('"').encode()) >> 1
@@ -436,7 +439,7 @@ def _as_stat(fact: Fact) -> os.stat_result:
 
 
 def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Cover ranges [start, stop) by others that are sorted, without overlap, none empty or above 8 MiB."""
+    """Merge ranges [start, stop) into sorted ones without overlap, none empty or above 8 MiB."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(each for each in ranges if each[0] < each[1]):
         if joined and start <= joined[-1][1] + _JOIN_GAP_BYTES:

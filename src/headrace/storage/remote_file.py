@@ -1,8 +1,7 @@
-"""An object as a file for reading: seek and read, with the bytes around fetched ahead.
+"""Read an object as a file, with seek and read-ahead.
 
-A reader that goes on where it stopped gets larger and larger pieces (64 KiB to 8 MiB), one that jumps gets what it
-asked for and little more. Every answer must have the tag that the first one had: an object that is replaced
-meanwhile is an error, never a mix.
+Sequential reads fetch growing pieces (64 KiB to 8 MiB); a jump fetches what was asked for and little more. Every
+response must carry the tag of the first one, so an object that is replaced meanwhile is an error, never a mix.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _KEPT = 4  # pieces: heads, footers and bodies are read in turns
 
 
 class RemoteFile(io.RawIOBase):
-    """See the module. known: pieces of the object that were fetched before. Not safe for threads, as files are not."""
+    """A readable, seekable file. known: pieces of the object that were fetched before. Not thread-safe."""
 
     def __init__(self, place: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> None:
         super().__init__()
@@ -76,7 +75,7 @@ class RemoteFile(io.RawIOBase):
         return None
 
     def _fetched(self, start: int, stop: int) -> memoryview:
-        """Fetch the bytes; a piece that holds the beginning of them is used."""
+        """Fetch the bytes, reusing a piece that holds their beginning."""
         for begin, piece in self._pieces.items():
             if begin <= start < begin + len(piece) == self._reached:
                 known = piece[start - begin :]

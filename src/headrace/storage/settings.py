@@ -1,4 +1,4 @@
-"""Types of settings that name files: local paths, or paths in object stores. They refuse secrets."""
+"""Settings types for files: local paths and object-store paths. They refuse secrets."""
 
 from __future__ import annotations
 

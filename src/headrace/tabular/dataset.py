@@ -1,4 +1,4 @@
-"""The sharded iterable dataset, over headrace's stream: the interface people know, every row exactly once.
+"""Offer the sharded iterable dataset that people know, over headrace's stream: every row exactly once.
 
     dataset = PipelineIterableDataset(config, file_dir="/data/train", shuffle_shards=True)
     dataset.add_pipeline("text", strip >> tokenize)
@@ -7,12 +7,12 @@
         dataset.set_epoch(epoch)
         for batch in loader: ...
 
-Rows come one by one as dicts, or in whole batches with `batch_size=`, where nothing is done row by row. Either way a
-`StreamingDataset` decides who reads what: over all ranks and workers each row once, equal numbers on every rank,
-another order and another share in each epoch, workers that see set_epoch.
+Rows come one by one as dicts, or in whole batches with `batch_size=`, which does no work per row. Either way a
+`StreamingDataset` divides the rows: each row once over all ranks and workers, equal numbers on every rank, a new order
+and new shares in each epoch, and `set_epoch` reaches the workers.
 
-Rows are divided evenly: each rank has ceil(N / ranks) of them for any number of workers, and marks what it repeats. The
-workers of a rank take pieces of 256 rows in turn.
+Each rank has ceil(N / ranks) rows for any number of workers, and marks the rows that it repeats. The workers of a rank
+take pieces of 256 rows in turn.
 """
 
 from __future__ import annotations
@@ -48,27 +48,26 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
-_SEED = 42  # unless said otherwise
-_PIECE_ROWS = 1 << 8  # handed to a worker at a time where rows are given one by one
-_OWN = ("shard_files", "batch_size", "_blocks", "_format", "_row_remainder", "_processors")  # what workers get of it
+_SEED = 42  # the default
+_PIECE_ROWS = 1 << 8  # rows that a worker takes at a time when rows are yielded one by one
+_OWN = ("shard_files", "batch_size", "_blocks", "_format", "_row_remainder", "_processors")  # sent to workers
 
 
 class PipelineIterableDataset(StreamingDataset):
     """Rows of one rank as dicts, or batches of them; every row of the source once over all ranks and workers.
 
-    config: what the columns are, see `Fields`; other keys are left alone. The source is `file_dir`, with `filename` or
+    config: declares the columns, see `Fields`; other keys are ignored. The source is `file_dir`, with `filename` or
     `shard_pattern`, or a prepared dataset and its `split`; or a `dataframe` (pandas, polars, Arrow).
-    processor_pipelines: a processor for each of some columns, as with `add_pipeline`.
-    shuffle_shards: shuffle the rows anew in each epoch, by `seed` (42 unless given); else shards in order.
-    batch_size: None gives rows; a number gives whole batches of that many, for DataLoader(dataset, batch_size=None).
-    num_workers: of `data_loader()`; a DataLoader of your own may have any number of workers.
-    number_type, bad_numbers, null_values: what declared numbers become, what a text that is none is ("error" or
-    "missing"), and which texts mean a missing one. Others: see `StreamOptions`; batch_format is of batches only.
+    processor_pipelines: processors by column, as with `add_pipeline`.
+    shuffle_shards: reshuffle the rows in each epoch, by `seed` (default 42); else read shards in order.
+    batch_size: None yields rows; a number yields whole batches, for DataLoader(dataset, batch_size=None).
+    num_workers: for `data_loader()`; a DataLoader of your own may have any number of workers.
+    number_type, bad_numbers, null_values: the type of declared numbers, what to do with a text that is not a number
+    ("error" or "missing"), and which texts mean missing. Others: see `StreamOptions`; batch_format needs batch_size.
 
-    Every row and every batch says in "valid" what is real: a row that only fills a rank up to the number of rows of the
-    others is false there. remainder="drop" leaves out less than one row a rank instead. What is not documented here is
-    that of a `StreamingDataset`.
-    Raises `SettingsError` and `InputError` for what cannot be read as declared.
+    Every row and every batch has "valid", which is false for a row that only pads a rank to the length of the others.
+    remainder="drop" leaves out less than one row per rank instead. Everything else is as in `StreamingDataset`.
+    Raises `SettingsError` and `InputError` for data that cannot be read as declared.
     """
 
     def __init__(
@@ -145,13 +144,13 @@ class PipelineIterableDataset(StreamingDataset):
 
     @property
     def processor_pipelines(self) -> Mapping[str, Processor]:
-        """The processor of each column that has one."""
+        """The processors by column."""
         return dict(self._processors)
 
     def add_pipeline(self, field_name: str, processor_pipeline: Processor | Callable[[Any], Any]) -> None:
-        """Run a processor, or a function of one value, over a column; in place of the one it had.
+        """Run a processor, or a function of one value, over a column. It replaces the column's earlier one.
 
-        Raises `SettingsError` if there is no such column, or it is no processor.
+        Raises `SettingsError` if there is no such column, or the argument is neither a processor nor a function.
         """
         self._known(field_name, "add_pipeline")
         self._processors[field_name] = as_processor(processor_pipeline)
@@ -167,8 +166,8 @@ class PipelineIterableDataset(StreamingDataset):
     ) -> None:
         """Fill missing values of the columns declared as numbers, texts and categories; of others only if named.
 
-        number, text: what for. columns: other values for some columns, of their type. label_name, column_cat_name:
-        declare these first. A missing label is never made up, unless `columns` says so.
+        number, text: the values to fill with. columns: other values for some columns, of their type. label_name,
+        column_cat_name: declare these first. A missing label is filled only if `columns` names it.
         """
         if label_name is not None:
             self.set_label_field_name(label_name)
@@ -228,12 +227,12 @@ class PipelineIterableDataset(StreamingDataset):
 
     @property
     def shuffle_shards(self) -> bool:
-        """Tell whether the rows are shuffled anew in each epoch."""
+        """Whether the rows are reshuffled in each epoch."""
         return self.options.shuffle
 
     @property
     def _current_epoch(self) -> int:
-        """The epoch, under the name that training code written for this interface reads, and sets."""
+        """The epoch, under the name that training code written for this interface reads and sets."""
         return self.epoch
 
     @_current_epoch.setter
@@ -241,7 +240,7 @@ class PipelineIterableDataset(StreamingDataset):
         self.set_epoch(epoch)
 
     def plan(self) -> Plan:
-        """Return the present pass: batches of every rank, or single rows where rows are given."""
+        """Return the plan of the current pass: in batches, or in rows without `batch_size`."""
         plan = super().plan()
         if self.batch_size is not None:
             return plan
@@ -251,18 +250,18 @@ class PipelineIterableDataset(StreamingDataset):
     def __len__(self) -> int:
         """Rows of a pass on this rank, or batches with `batch_size`; the same on every rank, over all its workers.
 
-        A DataLoader over rows divides this by its batch size. With workers it then gives up to num_workers - 1 batches
-        more than its len says, because each worker ends with a batch of its own; with `batch_size` here len is exact.
+        A DataLoader over rows divides this by its batch size. With workers it may yield up to num_workers - 1 batches
+        more than its len, because each worker ends with a partial batch. With `batch_size` set here, len is exact.
         """
         return super().__len__() if self.batch_size is not None else self.plan().steps_per_rank
 
     def __iter__(self) -> Iterator[Any]:
-        """Give one pass of this worker, or of the rank if there are no workers.
+        """Iterate over one pass of this worker, or of the rank without workers.
 
-        Raises `StreamError` as `StreamingDataset` does, and where a processor fails; `SettingsError` in a DataLoader
-        with a batch_size of its own where this gives batches, and in what would share out this rank's rows again.
+        Raises `StreamError` as `StreamingDataset` does, and if a processor fails. Raises `SettingsError` in a
+        DataLoader that would batch batches, and in a wrapper that would divide this rank's rows again.
         """
-        caller = sys._getframe(1)  # nothing else tells a dataset how it is read
+        caller = sys._getframe(1)  # torch passes a dataset no other hint of who reads it
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
         info = get_worker_info()
         if self.batch_size is not None:
@@ -285,11 +284,11 @@ class PipelineIterableDataset(StreamingDataset):
     def _rows_of_pieces(
         self, pieces: Generator[Any, None, None], *, worker: int = 0, workers: int = 1
     ) -> Generator[dict[str, Any], None, None]:
-        """The rows of every `workers`-th piece of this rank, up to the number of rows that all ranks have."""
+        """Yield the rows of every `workers`-th piece of this rank, up to the number of rows that every rank has."""
         rows, begin = None, worker * self.options.batch_size
         with closing(pieces):
             for table in pieces:
-                if rows is None:  # a worker knows its pass from the first piece on
+                if rows is None:  # a worker learns its pass with the first piece
                     rows = len(self)
                 yield from rows_of(self._processed(table.slice(0, max(0, rows - begin))))
                 begin += workers * self.options.batch_size

@@ -1,11 +1,11 @@
-"""Process a column on its way to training, by steps that are chained with `>>` and have results of declared forms.
+"""Process columns on their way to training, with steps that are chained by `>>`.
 
     lengths = FunctionProcessor(str.strip) >> FunctionProcessor(len)     # a value at a time
     lower = ColumnProcessor(pyarrow.compute.utf8_lower)                  # a whole column at a time
 
-A step of your own is a class with `process(value)`; it is called once per value. Where a column can be done at once,
-give `process_column` too: nothing then runs per row. A column is a pyarrow array as it was read; after a step it is
-what that step gave: an Arrow array, a numpy array, a tensor whose first axis is the rows, or a list.
+A step of your own is a class with `process(value)`, called once per value. If it can handle a whole column at once, add
+`process_column`; then nothing runs per row. A column starts as a pyarrow array. After a step it is whatever that step
+returned: an Arrow array, a numpy array, a tensor whose first axis is the rows, or a list.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = 60
 
 
 class Processor(ABC):
-    """One step; the same value gives the same result, whatever its neighbours are."""
+    """One step. Its result for a value must not depend on other values."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Processor(ABC):
         return done
 
     def __call__(self, value: Any) -> Any:
-        """Return what `process` gives."""
+        """Return the result of `process`."""
         return self.process(value)
 
     def __rshift__(self, after: Processor | Callable[[Any], Any]) -> Chain:
@@ -80,14 +80,14 @@ class FunctionProcessor(Processor):
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def process(self, value: Any) -> Any:
-        """Return what the function gives."""
+        """Return the function's result."""
         return self.function(value)
 
 
 class ColumnProcessor(FunctionProcessor):
-    """A function of a whole column, which gives as many values: the fast way.
+    """A function of a whole column that returns as many values; the fast way.
 
-    It gets an Arrow array, or what the step before gave; a list comes as an Arrow array.
+    It gets an Arrow array, or the result of the previous step; a list is converted to an Arrow array.
     """
 
     def process(self, value: Any) -> Any:
@@ -95,7 +95,7 @@ class ColumnProcessor(FunctionProcessor):
         return values_of(self.process_column([value]))[0]
 
     def process_column(self, column: Any) -> Any:
-        """Return what the function gives. Raises `StreamError` if it fails or gives another number of values."""
+        """Return the function's result. Raises `StreamError` if it fails or returns another number of values."""
         try:
             done = self.function(pa.array(column) if isinstance(column, list) else column)
         except Exception as error:
@@ -115,7 +115,7 @@ class ColumnProcessor(FunctionProcessor):
 
 
 class Chain(Processor):
-    """Steps one after the other; what `>>` makes."""
+    """Steps in sequence, as made by `>>`."""
 
     def __init__(self, steps: Sequence[Processor]) -> None:
         inner = [step.steps if isinstance(step, Chain) else (step,) for step in steps]
@@ -140,7 +140,7 @@ class Chain(Processor):
 
 
 def as_processor(step: Processor | Callable[[Any], Any]) -> Processor:
-    """Return a processor as it is, a function of one value as one. Raises `SettingsError` on anything else."""
+    """Return a processor unchanged, or wrap a function of one value. Raises `SettingsError` on anything else."""
     return step if isinstance(step, Processor) else FunctionProcessor(step)
 
 
@@ -158,7 +158,7 @@ def values_of(column: Any) -> list[Any]:
 
 
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give each row as a dict of Python values."""
+    """Yield each row as a dict of Python values."""
     names = list(columns)
     for values in zip(*map(values_of, columns.values()), strict=True):
         yield dict(zip(names, values, strict=True))
@@ -174,7 +174,7 @@ def processed(table: pa.Table, processors: Mapping[str, Processor], columns: tup
 
 
 def batch_of(columns: Mapping[str, Any], batch_format: BatchFormat) -> Batch:
-    """Return the columns as a batch of the stream's form; what processors made keeps its own where it fits.
+    """Return the columns as a batch in the stream's format; results of processors keep their own type where it fits.
 
     Raises `InputError` for missing values that the form cannot hold.
     """

@@ -12,8 +12,8 @@ all three: every rank reads its own share, all ranks have the same number of bat
 position. So the mixin gives the Trainer the stream's own batches and replaces the arithmetic of steps, epochs and
 resuming.
 
-The last batches of ranks may hold filling rows. The model never sees them. A rank without any real row in a step runs
-one filling row whose loss counts nothing, because all ranks have to run the same collectives.
+The last batches of ranks may hold padding rows. The model never sees them. A rank without a real row in a step runs
+one padding row with zero loss weight, because all ranks must run the same collectives.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STATE_FILE = "trainer_state.json"  # the Trainer's own; its step and our positi
 
 
 class SplitLoader:
-    """Passes over a stream, each batch as the arguments of a model."""
+    """A loader that passes over a stream and yields each batch as the arguments of a model."""
 
     def __init__(self, stream: StreamLoader, inputs_of: Callable[[Any], Inputs]) -> None:
         self.stream = stream
@@ -85,7 +85,7 @@ class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
         self._stepped = 0
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
-        """Remember the stream that is read."""
+        """Set the stream whose position is saved."""
         self._stream, self._stepped = getattr(given.get("train_dataloader"), "stream", None), 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - the hook's signature
@@ -335,7 +335,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
     # Evaluation
 
     def evaluate(self, eval_dataset: Any = None, *arguments: Any, **settings: Any) -> Any:
-        """Evaluate; a stream is taken as it is, where TRL would prepare it as a dataset of its own kind."""
+        """Evaluate. A stream is used as it is; TRL would otherwise prepare it as one of its own datasets."""
         if not isinstance(eval_dataset, StreamLoader):
             return super().evaluate(eval_dataset, *arguments, **settings)
         before, self.eval_dataset = self.eval_dataset, eval_dataset
@@ -378,7 +378,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         return loss, logits, labels
 
     def _gather_real_rows(self, values: Any) -> Any:
-        """Gather what the ranks have of a batch, filling rows left out."""
+        """Gather the real rows of a batch from all ranks."""
         if self._gathered is None:
             return self.accelerator.gather_for_metrics(values)
         rows, real = self._gathered
@@ -411,7 +411,7 @@ class _Feed:
         yield from self.rows
 
     def dataset(self) -> Any:
-        """Return a dataset of the rows of the moment."""
+        """Return a dataset of the current rows."""
         from datasets import IterableDataset
 
         return IterableDataset.from_generator(self)

@@ -34,7 +34,7 @@ class Inputs(dict[str, Any]):
 
 
 class ModelInputs:
-    """Makes `Inputs` of the batches of one stream; filling rows are left out.
+    """Convert the batches of one stream to `Inputs`, without padding rows.
 
     parameters: of the model's forward. all_columns: give it others too. label_names: arguments that hold labels.
     collate: makes arguments of rows. shifts_labels: the loss pairs a label with the token before it. counts_labels: the

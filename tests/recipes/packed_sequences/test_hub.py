@@ -348,6 +348,7 @@ def test_without_network_or_cache_the_command_says_what_to_do(tmp_path):
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_init_writes_the_commit_and_peek_takes_a_name(files, tmp_path):
     write_jsonl(tmp_path / "chats.jsonl", ROWS)
     cache_snapshot(tmp_path / "home" / "hub", files, FIRST)

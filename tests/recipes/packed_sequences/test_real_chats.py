@@ -47,6 +47,7 @@ def read(run: Prepared) -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
+@pytest.mark.slow
 @needs_data
 def test_every_question_and_answer_of_gsm8k_is_in_the_bins_once(gsm8k: Prepared) -> None:
     data = json.loads(gzip.decompress((QWEN / "tokenizer.json.gz").read_bytes()))
@@ -94,6 +95,7 @@ def test_bins_are_full(which: str, bound: int, request: pytest.FixtureRequest) -
     assert (bound, bound) == (group["metrics"]["bound"], group["bins"])
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_one_row_too_long_is_named_with_its_line(mixed: Prepared) -> None:
     (listed,) = [json.loads(line) for line in (mixed.out / "rejected.jsonl").read_text().splitlines()]

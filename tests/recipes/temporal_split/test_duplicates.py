@@ -154,6 +154,7 @@ def assert_grouped(kept: dict[str, Any], group: Prepared, ratio: float) -> None:
     assert Counter(row for row in before) == Counter(found["train"] + found["val"])
 
 
+@pytest.mark.slow
 @given(tables)
 @settings(max_examples=examples(40))
 def test_all_formats_compare_alike(tmp_path: Path, table: list[Any]) -> None:

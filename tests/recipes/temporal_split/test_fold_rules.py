@@ -206,7 +206,7 @@ def test_stratified_folds_share_classes_evenly() -> None:
         ({"folds": "group-kfold:k=1", "entity": "id"}, "GroupKFold: k is 1"),
         ({"folds": GroupKFold(5), "entity": "id", "split_date": "2025-01-01"}, "split_date is '2025-01-01', and folds"),
         ({"folds": GroupKFold(5), "entity": "id", "gap": "1d"}, "gap is '1d', and folds of entities"),
-        ({"folds": GroupKFold(5), "entity": "id", "near": 0.8, "duplicates": "drop"}, "near is 0.8, and folds"),
+        ({"folds": GroupKFold(5), "entity": "id", "near": 0.8}, "leave near out"),
         ({"folds": GroupKFold(5), "entity": "id", "content": ["x"]}, 'duplicates is "count", which compares no'),
         (
             {"folds": "rolling:n=5,step=1d", "split_date": "2025-01-01", "entity": "id", "duplicates": "group"},

@@ -19,9 +19,10 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.joins import pieces, stages
-from headrace.split.joins.known import Timed, ascending, latest_known, ranks, reachable
+from headrace.split.joins.known import Timed, latest_known, ranks, reachable
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.joins.verify import join_checks
+from headrace.split.sorting import in_order
 from laws import examples
 from tables import digests, fresh, split, split_rows, write_rows
 
@@ -142,10 +143,10 @@ def test_rows_get_the_same_of_the_features_that_are_fetched(
 
 @given(st.lists(st.integers(0, 40) | st.integers(0, 2**63 - 1) | st.integers(2**62, 2**62 + 40), min_size=1))
 def test_keys_are_put_in_order_to_their_last_bit(keys: list[int]) -> None:
-    order = ascending(np.array(keys, np.uint64))
+    order, ordered = in_order(np.array(keys, np.uint64))
 
     assert list(range(len(keys))) == sorted(order.tolist())
-    assert sorted(keys) == [keys[place] for place in order.tolist()]
+    assert sorted(keys) == [keys[place] for place in order.tolist()] == ordered.tolist()
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=30), st.lists(st.integers(0, 2**64 - 1), max_size=10))

@@ -19,6 +19,7 @@ from headrace.errors import SettingsError
 from headrace.run.events import Event, Note, Step, TaskDone
 from headrace.split.settings import TemporalSplit
 from headrace.split.verify import verify_split
+from headrace.split.verify_folds import verify_folds
 from tables import digests, small_source, split, split_rows, write_rows
 
 SPLITS = ("train", "val", "test")
@@ -126,6 +127,60 @@ def test_workers_formats_and_attempts_change_no_row(tmp_path: Path, word: str) -
 
     assert digests(runs[0]) == digests(runs[1]) == digests(runs[2]) == digests(again)
     assert rows_by_split(runs[0]) == rows_by_split(other)
+
+
+def folds_of(source: Path, out: Path, **asked: Any) -> tuple[list[Row], list[list[str]], dict[str, Any]]:
+    """The rows of the source in its order, the numbers of the rows that test in each fold, and facts of the run."""
+    settings = TemporalSplit(source=source, time="date", content="text", near=NEAR, **asked)
+    made = headrace.prepare(settings, out)
+    every = [line for path in sorted(source.iterdir()) for line in path.read_text().splitlines()[1:]]
+    dataset = headrace.open(out)
+    tested = [dataset.fold(fold)["test"].to_arrow()["row"].to_pylist() for fold in range(len(made.manifest.folds))]
+    return (
+        [tuple(line.split(",")) for line in every],
+        [[str(row) for row in own] for own in tested],
+        made.manifest.facts,
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_entities_with_near_rows_take_turns_together(tmp_path: Path, seed: int) -> None:
+    asked = {"entity": "id", "folds": headrace.GroupKFold(4), "duplicates": "group"}
+    rows, tested, facts = folds_of(reviews(tmp_path / "in", seed), tmp_path / "out", **asked)
+    group, fold = near_groups(rows), {row: number for number, own in enumerate(tested) for row in own}
+
+    assert sorted(row[2] for row in rows) == sorted(row for own in tested for row in own)
+    for key in (lambda row: row[0], lambda row: group[row[2]]):
+        assert len({(key(row), fold[row[2]]) for row in rows}) == len({key(row) for row in rows})
+    assert 5 < facts["fold_content"]["near"]["pairs"]
+    assert headrace.verify(tmp_path / "out").problems == []
+
+
+@pytest.mark.parametrize("folds", [headrace.GroupKFold(3), headrace.Rolling(n=2, step="60d")])
+def test_the_earliest_of_near_rows_stays_in_folds(tmp_path: Path, folds: Any) -> None:
+    rolls = isinstance(folds, headrace.Rolling)
+    asked = {"split_date": "2024-11-30", "entity": None} if rolls else {"entity": "id"}
+    source = reviews(tmp_path / "in", 3)
+    rows, tested, _ = folds_of(source, tmp_path / "out", folds=folds, duplicates="drop", **asked)
+    group, first = near_groups(rows), dict[int, Row]()
+    for row in sorted(rows, key=lambda each: each[1]):  # equal times in the order of the source
+        first.setdefault(group[row[2]], row)
+    expected = {row[2] for row in first.values() if not rolls or "2024-11-30" <= row[1] < "2025-03-30"}
+
+    assert expected == {row for own in tested for row in own}
+    assert headrace.verify(tmp_path / "out").problems == []
+
+
+def test_verify_finds_near_rows_in_two_folds(tmp_path: Path) -> None:
+    settings = TemporalSplit(source=reviews(tmp_path / "in", 4), time="date", entity="id", folds=headrace.GroupKFold(3))
+    made = headrace.prepare(settings, tmp_path / "out")
+    run = FinishedRun(made.run, made.manifest)
+    run.manifest.facts["fold_content"] = {"content": ["text"], "near": {"not_compared": 0}}
+    asked = settings.model_copy(update={"near": NEAR, "duplicates": "group", "content": ("text",)})
+    check = verify_folds(run, asked, 1)[-1]
+
+    assert check.name == "near content apart"
+    assert "have a Jaccard index of 0.8 or more, such as" in str(check.problem)
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def dropped(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return retail(tmp_path_factory.mktemp("retail") / "out")
 
 
+@pytest.mark.slow
 @needs_retail
 def test_rows_without_customer_are_an_error_that_names_file_and_row(tmp_path: Path, original: list[list[str]]) -> None:
     first = next(place for place, row in enumerate(original) if not row[6])
@@ -60,6 +61,7 @@ def test_rows_without_customer_are_an_error_that_names_file_and_row(tmp_path: Pa
         retail(tmp_path / "out", null_entity="error")
 
 
+@pytest.mark.slow
 @needs_retail
 def test_rows_without_customer_are_dropped_and_counted(dropped: Prepared) -> None:
     assert 135_080 == dropped.manifest.dropped["null_entity"]

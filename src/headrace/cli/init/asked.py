@@ -50,6 +50,9 @@ class AskedSeries:
     ] = None
     entity: Entity = None
     time: Time = None
+    time_zone: Annotated[
+        str | None, unless_given(help="Zone of the clocks that times without an offset were read from; else UTC.")
+    ] = None
 
     @property
     def feature_names(self) -> list[str]:

@@ -91,12 +91,19 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
         (name, first_rows(listing.root / name, name, rows, types))
         for name in (listing.names[place] for place in chosen)
     ]
+    return look_of(tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables)
+
+
+def look_of(
+    source: tuple[str, ...], root: Path, files: list[str], size: int, tables: list[tuple[str, pa.Table]]
+) -> Look:
+    """Describe the columns of tables: (name, first rows) of some of the files, which have `size` bytes in all."""
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]  # empty files tell nothing
     names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
     columns = {
         name: _column(name, [table[name] for _, table in tables if name in table.column_names]) for name in names
     }
-    return Look(tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables, columns)
+    return Look(source, root, files, size, tables, columns)
 
 
 def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:

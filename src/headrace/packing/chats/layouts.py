@@ -19,18 +19,15 @@ A normalised message has `role` (system, developer, user, assistant, tool) and `
 it also has `reasoning_content` (text), `tool_calls` ({"type": "function", "function": {"name", "arguments": an
 object}}) and the fields that templates may look at (name, tool_call_id and any other).
 
-Rows that compare or judge answers are preference data. Packed as plain rows they would teach rejected answers. These
-columns tell: a name with the word "rejected" or "dispreferred" in it, with any value; `label` or `kto_tag` with a truth
-value; `score`, `reward`, `rank` or their plurals with a list, a value for each of several answers. A `label` that is a
-number or another word is a class of the row, and one `score` is its quality: both are harmless.
+Parts of a content that are images, and tags `<image>` in texts of rows with a column of `images` or an `image`, become
+images of the conversation (see `images`). Images of the column belong to parts that name none, then to tags; where
+there are neither, `images` stand before the first user turn.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -38,10 +35,11 @@ from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.formats.json_text import loads
+from headrace.formats.strict_json import loads
+from headrace.packing.chats.images import IMAGE, Image, image_of, placed_images, uncounted
+from headrace.packing.chats.preference_columns import preference_column, refuse_preference
 from headrace.packing.chats.words import Layout, RowRejected, shown
 
 Message = dict[str, Any]
@@ -58,24 +56,26 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _OWN_KEYS = frozenset({"role", "content", "tool_calls", "function_call", *WEIGHT_KEYS})
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking", "reasoning_content")
+_IMAGE_PARTS = ("image", "image_url", "input_image")
+_OTHER_MEDIA = ("audio", "audio_url", "input_audio", "video", "video_url")
 _CALL_PARTS = ("tool_call", "function_call", "tool_use")
 
-_REJECTED = re.compile(r"(?:^|[^a-z])(?:rejected|dispreferred)(?:[^a-z]|$)", re.IGNORECASE)
-_JUDGED = frozenset(("label", "kto_tag"))
-_RANKED = frozenset(("score", "scores", "reward", "rewards", "rank", "ranks", "ranking", "rankings"))
-_TRUTH = frozenset(("true", "false"))
 _ANSWERS = frozenset(("messages", "conversations", "assistant", "output", "completion", "answer", "text", "input_ids"))
 _NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Normalised messages. weights: per message 1 (trained) or 0; values: further variables for the template."""
+    """Normalised messages. weights: per message 1 (trained) or 0; values: further variables for the template.
+
+    images: one for each `IMAGE` in the contents, in their order.
+    """
 
     messages: list[Message]
     weights: list[int]
     tools: list[dict[str, Any]] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    images: Sequence[Image] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def content_of(sample: Sample) -> bytes:
         return digest_of_texts([sample.text[: sample.trained_from].strip() or sample.text])
     asked = [message["content"] for message in sample.messages if message["role"] == "user"]
     texts = [text for text in asked if text.strip()] or [message["content"] for message in sample.messages]
-    return digest_of_texts(texts)
+    return digest_of_texts([*texts, *(image.identity for image in sample.images)])
 
 
 def sample_of(
@@ -129,7 +129,7 @@ def sample_of(
         raise RowRejected("not_an_object", f"the row is {shown(row)}")
     judging = preference_column(row)
     if judging is not None and judging not in filters and _ANSWERS.isdisjoint(columns):
-        _refuse_preference(row, judging)
+        refuse_preference(row, judging)
     cells = Cells(row, columns)
     if layout == "auto":
         layout = _found_layout(cells)
@@ -142,20 +142,6 @@ def sample_of(
 def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> Layout:
     """Find the layout that "auto" takes a row for. Raises `RowRejected` if it is of none."""
     return _found_layout(Cells(row, columns))
-
-
-def _refuse_preference(row: Mapping[str, Any], name: str) -> None:
-    """Rejected answers are never trained on, unless the settings say which column or which rows are good."""
-    if name in ("label", "kto_tag"):
-        if "text" in row and not ("messages" in row or "prompt" in row):
-            return  # a class of a text: there is no answer
-        cure = f'prepare it with `headrace preferences`, or keep the good rows with filters={{"{name}": ["True"]}}'
-    else:
-        cure = (
-            "prepare it with `headrace preferences`, or name the columns to train on with mapping, e.g. "
-            '"messages=chosen" or "user=prompt,assistant=chosen"'
-        )
-    raise RowRejected("preference_data", f"column {name} is {shown(row[name])}, which judges answers; {cure}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,24 +203,29 @@ def listed(cells: Cells, value: object, role: str = "role", content: str = "cont
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise RowRejected("bad_content", f"messages are {shown(value)}; give a list")
     keys = cells.columns.get("role", role), cells.columns.get("content", content)
-    messages, weights = [], []
+    messages, weights, images = [], [], list[Image | None]()
     for raw in value:
         own = keys
         if isinstance(raw, Mapping) and keys[0] not in raw:  # some files name the keys of the other layout
             own = ("from", "value") if "from" in raw else ("role", "content")
-        message, weight = message_of(raw, *own)
+        message, weight = message_of(raw, *own, images)
         messages.append(message)
         weights.append(weight)
-    return _conversation(cells, messages, weights)
+    return _conversation(cells, messages, weights, images)
 
 
-def _conversation(cells: Cells, messages: list[Message], weights: list[int]) -> Conversation:
+def _conversation(
+    cells: Cells, messages: list[Message], weights: list[int], images: Sequence[Image | None] = ()
+) -> Conversation:
+    """A conversation with what stands beside its messages. images: of the parts; None for one that names none."""
     system = cells.get("system")
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
     values = cells.get("values") if "values" in cells.columns else cells.row.get("chat_template_kwargs")
     values = values if values is not None and isinstance(values, Mapping) else {}
-    return Conversation(messages, weights, tools_of(cells.get("tools")), values)
+    return Conversation(
+        messages, weights, tools_of(cells.get("tools")), values, placed_images(cells.row, messages, images)
+    )
 
 
 def _pairs(cells: Cells, *pairs: tuple[str, str]) -> Conversation:
@@ -271,7 +262,7 @@ def _prompt_completion(cells: Cells) -> Conversation:
         raise RowRejected("bad_content", f"prompt is {shown(prompt)}, completion {shown(completion)}")
     whole = listed(cells, [*before, *after])
     asked = len(whole.messages) - len(after)  # with a system message of its own column
-    return Conversation(whole.messages, [0] * asked + whole.weights[asked:], whole.tools, whole.values)
+    return replace(whole, weights=[0] * asked + whole.weights[asked:])
 
 
 def _raw_completion(cells: Cells) -> Text:
@@ -329,8 +320,8 @@ NAMES = frozenset(
 """Columns that a mapping may give other names."""
 
 
-def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, int]:
-    """Normalise one message; with it 1 if it may be trained on, else 0. Raises `RowRejected`."""
+def message_of(raw: object, role_key: str, content_key: str, images: list[Image | None]) -> tuple[Message, int]:
+    """Normalise one message; with it 1 if it may be trained on, else 0. Adds to its images. Raises `RowRejected`."""
     if type(raw) is not dict and not isinstance(raw, Mapping):
         raise RowRejected("bad_content", f"a message is {shown(raw)}; it must be an object")
     word = raw.get(role_key)
@@ -341,7 +332,7 @@ def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, i
         role = ROLES.get(word) if isinstance(word, str) else None
         if role is None:
             raise RowRejected("unknown_role", f"{role_key} is {shown(word)}")
-        message = {"role": role, "content": content} if type(content) is str else _with_content(role, content)
+        message = {"role": role, "content": content} if type(content) is str else _with_content(role, content, images)
     for key, value in raw.items():
         if value is None or key in _OWN_KEYS or key in (role_key, content_key):
             continue
@@ -424,8 +415,8 @@ def _call_of(call: object) -> dict[str, Any]:
     return {"type": "function", **kept, "function": {"name": inner["name"], "arguments": dict(arguments)}}
 
 
-def _with_content(role: str, content: object) -> Message:
-    """A message whose content is absent or a list of typed parts."""
+def _with_content(role: str, content: object, images: list[Image | None]) -> Message:
+    """A message whose content is absent or a list of typed parts; images of it are added to those before."""
     if content is None:
         return {"role": role, "content": ""}
     if not isinstance(content, Sequence) or isinstance(content, str):
@@ -440,6 +431,13 @@ def _with_content(role: str, content: object) -> Message:
         if kind in _CALL_PARTS:
             calls += calls_of(next((part[key] for key in ("value", kind) if part.get(key) is not None), part))
             continue
+        if kind in _IMAGE_PARTS:
+            named = next((part[key] for key in ("image", "image_url", "url", "path", "bytes") if part.get(key)), None)
+            images.append(None if named is None else image_of(part, {}))
+            texts.append(IMAGE)
+            continue
+        if kind in _OTHER_MEDIA:
+            raise uncounted(f"a part of the content of {role} is {shown(part)}; audio and video are not counted")
         if kind not in _TEXT_PARTS and kind not in _REASONING_PARTS:
             raise RowRejected("bad_content", f"a part of the content of {role} is {shown(part)}")
         text = next((part[key] for key in ("text", "value", "content", kind) if isinstance(part.get(key), str)), None)
@@ -465,34 +463,3 @@ def _weight_of(raw: Mapping[str, Any]) -> int:
             raise RowRejected("bad_weight", f"{key} is {shown(value)}; a mask can hold 0 and 1 only")
         return int(value)
     return 1
-
-
-@lru_cache(maxsize=1024)
-def _telling(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in _JUDGED or name in _RANKED or _REJECTED.search(name))
-
-
-def preference_column(row: Mapping[str, Any]) -> str | None:
-    """Find the column that makes a row preference data; None for other rows."""
-    for name in _telling(tuple(row)):
-        value = row[name]
-        if name in _JUDGED:
-            if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in _TRUTH):
-                return name
-        elif name in _RANKED:
-            if isinstance(value, list | tuple):
-                return name
-        elif value is not None:
-            return name
-    return None
-
-
-def preference_field(schema: pa.Schema, *, but: Collection[str] = ()) -> str | None:
-    """Find it in a table, by the types of its columns; those of `but` do not count."""
-    for name in _telling(tuple(schema.names)):
-        kind = schema.field(name).type
-        judged = name in _JUDGED and pa.types.is_boolean(kind)
-        ranked = name in _RANKED and (pa.types.is_list(kind) or pa.types.is_large_list(kind))
-        if name not in but and (judged or ranked or _REJECTED.search(name)):
-            return name
-    return None

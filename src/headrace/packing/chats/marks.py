@@ -18,10 +18,11 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
 
+from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import REASONING_KEYS, Conversation, Message
 from headrace.packing.chats.words import RowRejected, shown
 
@@ -89,12 +90,12 @@ class AnyOf:
 def tags_of(template: str) -> re.Pattern[str]:
     """Make a pattern of the tags that a template mentions, and may therefore look for in a message."""
     found = sorted(tags_in(template), key=lambda tag: (-len(tag), tag))
-    return re.compile("(" + "|".join(map(re.escape, found)) + ")" if found else r"((?!))")
+    return re.compile("(" + "|".join(map(re.escape, found)) + ")")
 
 
 def tags_in(template: str) -> set[str]:
-    """List the tags that a template mentions."""
-    return set(_TAG.findall(template))
+    """List the tags that a template mentions, and what stands for an image, which it writes as one."""
+    return {*_TAG.findall(template), IMAGE}
 
 
 def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Any], list[str]]:
@@ -118,7 +119,7 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                 key.append((name, None))
             elif name == "content" or name in REASONING_KEYS:
                 core = value.strip()
-                if core and "<" not in core:
+                if core and "<" not in core and IMAGE not in core:
                     texts.append(core)
                     key.append(name if len(core) == len(value) else (name, value.replace(core, _HOLE, 1)))
                 else:
@@ -309,7 +310,7 @@ class Specials:
     def hidden(self, chat: Conversation) -> Conversation:
         """Put stand-ins into the conversation. Raises `RowRejected` if it holds their characters."""
         messages, tools, values = (self._hidden(each) for each in (chat.messages, chat.tools, chat.values))
-        return Conversation(messages, chat.weights, tools, values)
+        return replace(chat, messages=messages, tools=tools, values=values)
 
     def restored(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Span]]:
         """Put the texts back into a rendering: (text, spans in it, where the texts stand). Raises `RowRejected`."""

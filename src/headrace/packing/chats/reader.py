@@ -12,7 +12,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ import pyarrow as pa
 from headrace.errors import InputError
 from headrace.formats import arrow
 from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
-from headrace.formats.json_text import DECODER, RepeatedKey, loads
 from headrace.formats.open_parquet import open_file
-from headrace.packing.chats.words import shown
+from headrace.formats.strict_json import DECODER, RepeatedKey, loads
+from headrace.packing.chats.words import RowRejected, shown
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 16 << 20
@@ -132,6 +132,22 @@ def _row_of_value(value: object) -> Row:
     if isinstance(value, dict | BrokenRow):
         return value
     return BrokenRow("not_an_object", f"the row is {shown(value)}")
+
+
+def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
+    """Raise `RowRejected` for a row that a filter leaves out."""
+    for name, words in filters if isinstance(row, Mapping) else ():
+        if not words & _words(row.get(name)):
+            raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
+
+
+def _words(value: object) -> frozenset[str]:
+    """Return the names in a cell that is text, a comma list or a list."""
+    if isinstance(value, str):
+        return frozenset(word.strip() for word in value.split(","))
+    if isinstance(value, Sequence):
+        return frozenset(str(word).strip() for word in value)
+    return frozenset() if value is None else frozenset((str(value),))
 
 
 def _chunks(path: Path, kind: Kind) -> Iterator[bytes]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.layouts import Conversation, Message
 from headrace.packing.chats.marks import (
     BEGIN,
@@ -104,6 +105,9 @@ class ChatRenderer:
         borders: whether to find the borders of turns, which takes several renderings. A conversation without anything
         to train on has a text without spans. Raises `RowRejected`.
         """
+        contents = [message["content"] for message in chat.messages]
+        if sum(content.count(IMAGE) for content in contents) != len(chat.images):
+            raise RowRejected("reserved_character", f"U+{ord(IMAGE):04X} in a message, which stands for images here")
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         return [turns.render(part, borders=borders) for part in sequences_of(chat, self._reasoning)]
 
@@ -233,7 +237,8 @@ class Turns:
 
 def _generated(chat: Conversation, text: str) -> Rendered:
     """Take the blocks that the template marks itself; match them with messages only if some are not trained."""
-    _check_reserved(json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str))
+    own = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
+    _check_reserved(own.replace(IMAGE, ""))  # those are as many as there are images
     text, spans = without_generated(text)
     answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
     if any(not chat.weights[place] for place in answers):

@@ -233,7 +233,7 @@ class _Process:
         """Yield outcomes, in order. Raises `_Died`; after any error the process is of no use."""
         self.compiled()
         self._finished[:8] = bytes(8)
-        self._send((borders, [(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats]))
+        self._send((borders, [_sent(chat) for chat in chats]))
         done = 0
         while done < len(chats):
             for outcome in self._answer(done):
@@ -281,6 +281,12 @@ class _Process:
             raise SettingsError(outcome["settings"])
         if "failed" in outcome:
             raise RuntimeError(f"rendering failed, which is a fault of headrace: {outcome['failed']}")
+
+
+def _sent(chat: Conversation) -> tuple[Any, ...]:
+    """The fields of a conversation; the bytes of images are not for the template."""
+    images = [image._replace(data=None) for image in chat.images]
+    return chat.messages, chat.weights, chat.tools, dict(chat.values), images
 
 
 def serve(finished_fd: int) -> None:

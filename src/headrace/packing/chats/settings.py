@@ -19,8 +19,9 @@ from pydantic import BeforeValidator, Field, field_validator
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.packing.chats import hub
+from headrace.packing.chats.images import ImageCounter, counter_of
 from headrace.packing.chats.layouts import NAMES
-from headrace.packing.chats.words import BackendName, Layout, Reasoning
+from headrace.packing.chats.words import BackendName, ImageRule, Layout, Reasoning
 from headrace.settings import Names, Settings
 from headrace.storage.settings import PathOrTemplate
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 ROWS: dict[str, Any] = {"panel": "Rows and tokens"}
 _rows = partial(Field, json_schema_extra=ROWS)
-_NOT_ALL = {"tokenizer", "chat_template", "tokenizer_backend"}  # two count by their content, and one for nothing
+_IMAGES = ("images", "image_values", "image_directory")
+# Two count by their content, two for nothing, and those of images by the counter that they make.
+_NOT_ALL = {"tokenizer", "chat_template", "tokenizer_backend", *_IMAGES}
 _DROP: dict[str, Any] = {**ROWS, "former_words": {"reject": "drop"}}
 
 
@@ -74,6 +77,17 @@ class ChatSettings(Settings):
         description="Text of a special token in a message, such as <|im_end|>; drop: its row; control: it becomes "
         "the token. Such rows are counted in any case. Rows that no template touches are taken as they are written.",
     )
+    images: ImageRule = _rows(
+        "refuse",
+        description="What counts the placeholder tokens of images in chats; refuse: such rows are left out and "
+        "counted; processor: what preprocessor_config.json beside the tokenizer says; or the rule of a model.",
+    )
+    image_values: Mapping[str, Any] = _rows(
+        default_factory=dict, description="Numbers in place of the processor's, e.g. {max_pixels: 1003520}."
+    )
+    image_directory: Path | None = _rows(
+        None, description="Where relative paths of images begin; the directory of the data file unless given."
+    )
     tokenizer_backend: BackendName = _rows(
         "auto",
         description="What makes the ids, always the same; auto: headrace, word by word, where that is exact, else "
@@ -113,7 +127,17 @@ def fingerprint_of(settings: ChatSettings) -> str:
     values = settings.model_dump(mode="json", include=set(ChatSettings.model_fields) - _NOT_ALL)
     form = {"layout": "auto", "columns": {}, "filters": {}}  # older digests hold the form of rows, always this one
     template = None if settings.chat_template is None else template_text(settings.chat_template)
-    return sha256_hex(canonical_json([read_tokenizer(settings.tokenizer).digest, template, {**values, **form}]))
+    files = read_tokenizer(settings.tokenizer)
+    counter = image_counter(settings, files)
+    images = {} if counter is None else {"images": [counter.rule, counter.token, dict(counter.numbers)]}
+    return sha256_hex(canonical_json([files.digest, template, {**values, **form, **images}]))
+
+
+def image_counter(settings: ChatSettings, files: TokenizerFiles) -> ImageCounter | None:
+    """Make what counts the tokens of images; None where they are refused. Raises `SettingsError`."""
+    if settings.images == "refuse":
+        return None
+    return counter_of(settings.images, settings.image_values, files.processor(), files.path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +156,12 @@ class TokenizerFiles:
     def digest(self) -> str:
         """SHA-256 of everything here but the path."""
         return sha256_hex(canonical_json([self.json_text, dict(self.templates), dict(self.special)]))
+
+    def processor(self) -> dict[str, Any]:
+        """Read what the files beside say of a processor of images; its own file goes before an older one."""
+        beside = _json_beside(self.path, "processor_config.json")
+        inner = beside.pop("image_processor", None)
+        return {**_json_beside(self.path, "preprocessor_config.json"), **(inner or {}), **beside}
 
 
 def read_tokenizer(place: Path | str) -> TokenizerFiles:

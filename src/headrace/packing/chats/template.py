@@ -24,6 +24,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
+from headrace.packing.chats.images import IMAGE
 from headrace.packing.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
 from headrace.packing.chats.template_reads import texts_looked_for
 from headrace.packing.chats.words import RowRejected, shown
@@ -235,6 +236,18 @@ class Template:
         generation_prompt: bool = False,
     ) -> str:
         """Render a conversation. Raises `RowRejected` (template_error, template_limit)."""
+        if any(IMAGE in (message.get("content") or "") for message in messages) or self._reads_only_parts:
+            messages = [{**message, "content": _parts(message.get("content"))} for message in messages]
+        return self._rendered(messages, tools, values, trace, generation_prompt)
+
+    def _rendered(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        values: Mapping[str, Any],
+        trace: Trace,
+        generation_prompt: bool,
+    ) -> str:
         variables = {
             **self._globals,
             "messages": messages,
@@ -258,6 +271,18 @@ class Template:
             raise RowRejected("template_limit", f"{type(error).__name__} in the template") from None
         except Exception as error:  # noqa: BLE001 - a template raises whatever the methods of its values raise
             raise RowRejected("template_error", f"{type(error).__name__}: {shown(str(error), 200)}") from None
+
+    @cached_property
+    def _reads_only_parts(self) -> bool:
+        """Tell whether the template leaves out a content that is a text, and writes one that is a list of parts."""
+        try:
+            written = [
+                "xyzzy" in self._rendered([{"role": "user", "content": content}], None, {}, Trace(), False)
+                for content in ("xyzzy", _parts("xyzzy"))
+            ]
+        except (RowRejected, SettingsError):
+            return False
+        return written == [False, True]
 
     @cached_property
     def has_generation_blocks(self) -> bool:
@@ -294,6 +319,12 @@ class Template:
     @cached_property
     def _tree(self) -> nodes.Template:
         return self._environment.parse(self.source)
+
+
+def _parts(content: str | None) -> list[dict[str, Any]]:
+    """The parts of a content as templates read them: texts, and images between them."""
+    texts = [[{"type": "text", "text": text}] if text else [] for text in (content or "").split(IMAGE)]
+    return [part for number, text in enumerate(texts) for part in ([{"type": "image"}] if number else []) + text]
 
 
 def _all(node: nodes.Node, kinds: Any) -> Iterator[Any]:

@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,17 +30,20 @@ from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.backends import Backend, backend_of
 from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of
+from headrace.packing.chats.images import ImageCounter, PlacedImage, size_of, uncounted
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
-from headrace.packing.chats.reader import BrokenRow, Row
+from headrace.packing.chats.reader import BrokenRow, Row, filter_row
 from headrace.packing.chats.settings import (
     ChatSettings,
     RowForm,
     fingerprint_of,
+    image_counter,
     load_tokenizer,
     read_tokenizer,
     template_text,
 )
+from headrace.packing.chats.token_masks import mask_of, masks_by_bytes, token_runs
 from headrace.packing.chats.turns import Border, sequences_of
 from headrace.packing.chats.words import Rejected, RowRejected, shown
 
@@ -75,6 +79,7 @@ class Encoded:
     special_text: int = 0
     turns: Mapping[int, list[Border]] = field(default_factory=dict)
     tally: Mapping[str, int] = field(default_factory=dict)
+    images: Sequence[PlacedImage] = ()
 
     @property
     def offsets(self) -> I64:
@@ -87,7 +92,7 @@ class _Item:
     """A sequence to be. Either text with spans, or ids with a mask. eos: whether the end token follows.
 
     special_text: whether a message holds the text of a special token; plain: where.
-    chat: what was rendered.
+    chat: what was rendered; images: tokens of each of its images.
     """
 
     row: int
@@ -100,6 +105,7 @@ class _Item:
     content: bytes = b""
     chat: Conversation | None = None
     plain: Sequence[Span] = ()
+    images: Sequence[int] = ()
 
 
 class ChatEncoder:
@@ -112,6 +118,7 @@ class ChatEncoder:
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
         self.vocabulary: int | None = None  # token ids there are; None without a tokenizer
+        self.images: ImageCounter | None = None
         self.eos_id: int | None = None  # the end token, if the tokenizer names one
         if settings.tokenizer is None:
             return
@@ -121,6 +128,13 @@ class ChatEncoder:
         known = self.tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         eos = self.files.special.get("eos_token")
+        self.images = image_counter(settings, self.files)
+        self.image_id = None if self.images is None else self.tokenizer.token_to_id(self.images.token)
+        if self.images is not None and self.image_id is None:
+            raise SettingsError(
+                f"{self.files.path}: knows no token {self.images.token!r}, which stands for images with "
+                f"images={settings.images!r}; name another rule"
+            )
         self.eos_id = None if eos is None else self.tokenizer.token_to_id(eos)
         if settings.eos == "append" and eos is not None and self.eos_id is None:
             raise SettingsError(
@@ -135,12 +149,19 @@ class ChatEncoder:
         """Digest of the tokenizer's files, the template and every setting that can change a token."""
         return fingerprint_of(self.settings)
 
-    def encode(self, rows: Sequence[Row], form: RowForm = _ANY_FORM, *, cut_over: int | None = None) -> Encoded:
+    def encode(
+        self,
+        rows: Sequence[Row],
+        form: RowForm = _ANY_FORM,
+        *,
+        cut_over: int | None = None,
+        directory: Path | None = None,
+    ) -> Encoded:
         """Encode some rows of this form, in their order. `rejected` says what is wrong with a row; nothing is raised.
 
         cut_over: of conversations with more tokens than this the borders of turns are found, as far as they are
-        certain. Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an
-        end token and there is none.
+        certain. directory: where relative paths of images begin, unless the settings say. Memory is O(rows); give some
+        hundred at a time. Raises `SettingsError` if a row needs a template or an end token and there is none.
         """
         items: list[_Item] = []
         rejected: list[Rejected] = []
@@ -148,7 +169,7 @@ class ChatEncoder:
         waiting: deque[tuple[list[_Item], Future[list[Encoding]]]] = deque()
         with ThreadPoolExecutor(1, "headrace-encode") as encoder:  # encodes some rows while the next are rendered
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
-                found = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin, form, rejected)
+                found = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin, form, directory, rejected)
                 texts = [item for item in found if item.ids is None]
                 items += found
                 if self._backend is not None:  # most of it holds the interpreter lock
@@ -162,10 +183,13 @@ class ChatEncoder:
             while waiting:
                 self._fill(*waiting.popleft())
         kept: list[_Item] = []
+        images: list[PlacedImage] = []
         dead: set[int] = set()
         for item in items:
+            placed = self._placed(item, len(kept))
             if len(item.ids) and (self.settings.nothing_trained == "keep" or item.mask.any()):
                 kept.append(item)
+                images += placed
             else:
                 dead.add(item.row)
         dead -= {item.row for item in kept}
@@ -181,6 +205,7 @@ class ChatEncoder:
             special_text=len({item.row for item in kept if item.special_text}),
             turns={} if cut_over is None else self._turns(kept, cut_over),
             tally=tally,
+            images=images,
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
@@ -194,11 +219,27 @@ class ChatEncoder:
             found.append([(text, int(mask[first])) for text, first in zip(decoded, cuts, strict=False)])
         return found
 
-    def _items(self, rows: Sequence[Row], first: int, form: RowForm, rejected: list[Rejected]) -> list[_Item]:
+    def _placed(self, item: _Item, sequence: int) -> list[PlacedImage]:
+        """Find the placeholders of a sequence, which are not trained."""
+        if item.chat is None or not item.images:
+            return []
+        places, counts = np.flatnonzero(item.ids == self.image_id), np.array(item.images)
+        item.mask[places] = 0
+        starts = places[np.cumsum(counts) - counts].tolist()
+        references = [image.reference for image in item.chat.images]
+        return [
+            PlacedImage(sequence, start, count, number, reference)
+            for number, (start, count, reference) in enumerate(zip(starts, item.images, references, strict=True))
+        ]
+
+    def _items(
+        self, rows: Sequence[Row], first: int, form: RowForm, directory: Path | None, rejected: list[Rejected]
+    ) -> list[_Item]:
         """The sequences of some rows, numbered from `first` on; rows without one are added to `rejected`."""
         items: list[_Item] = []
         filters = [(name, frozenset(words)) for name, words in form.filters.items()]
-        chats: list[tuple[int, Conversation, Special]] = []
+        chats: list[tuple[int, Conversation, Special, list[int]]] = []
+        directory = self.settings.image_directory or directory
         contents: dict[int, bytes] = {}
         for place, row in enumerate(rows, first):
             try:
@@ -211,20 +252,20 @@ class ChatEncoder:
                     raise SettingsError(f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer=")
                 contents[place] = content_of(sample)
                 if isinstance(sample, Conversation):
-                    chats.append((place, *self._ready(sample)))
+                    chats.append((place, *self._ready(sample), self._counts(sample, directory)))
                 elif isinstance(sample, Text):
                     items.append(self._raw(place, sample))
                 else:
                     items.append(self._given(place, sample))
             except RowRejected as wrong:
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
-        outcomes = self.renderer.render([chat for _, chat, _ in chats]) if chats else []
-        for (place, chat, special), outcome in zip(chats, outcomes, strict=True):
+        outcomes = self.renderer.render([chat for _, chat, *_ in chats]) if chats else []
+        for (place, chat, special, counts), outcome in zip(chats, outcomes, strict=True):
             try:
                 if isinstance(outcome, RowRejected):
                     raise outcome
                 parts = sequences_of(chat, self.settings.reasoning)
-                items += [self._rendered(place, special, *each) for each in zip(parts, outcome, strict=True)]
+                items += [self._rendered(place, special, counts, *each) for each in zip(parts, outcome, strict=True)]
             except RowRejected as wrong:
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
         if len(chats) < len(items):
@@ -243,15 +284,41 @@ class ChatEncoder:
             raise RowRejected("special_text", f"a message holds {special}{why}")
         return self._specials.hidden(chat), "text"
 
-    def _rendered(self, row: int, special: Special, chat: Conversation, rendered: Rendered) -> _Item:
-        if special != "text":
-            _check_text(rendered.text)
-            return _Item(row, rendered.text, rendered.spans, special_text=special == "control", chat=chat)
-        text, spans, plain = self._specials.restored(rendered.text, rendered.spans)
+    def _counts(self, chat: Conversation, directory: Path | None) -> list[int]:
+        """Count the tokens of each image of a conversation."""
+        if not chat.images:
+            return []
+        if self.images is None:
+            raise uncounted(f"the row holds {len(chat.images)} images; say how they are counted with images")
+        return [self.images.count(*size_of(image, directory)) for image in chat.images]
+
+    def _finished(
+        self, text: str, spans: Sequence[Span], counts: Sequence[int], *, hidden: bool
+    ) -> tuple[str, Sequence[Span], Sequence[Span]]:
+        """Put the placeholders of images and hidden special tokens into a rendering: (text, spans, where those are)."""
+        if counts and self.images is not None:
+            text, spans = self.images.widened(text, spans, counts)
+        return self._specials.restored(text, spans) if hidden else (text, spans, ())
+
+    def _rendered(self, row: int, special: Special, counts: list[int], chat: Conversation, rendered: Rendered) -> _Item:
+        counts = counts[: len(chat.images)]
+        text, spans, plain = self._finished(rendered.text, rendered.spans, counts, hidden=special == "text")
         _check_text(text)
+        if special != "text":
+            return _Item(row, text, [*spans], special_text=special == "control", chat=chat, images=counts)
         ids, runs = self._in_parts(text, spans, plain)
         found = np.array(ids, np.int32)
-        return _Item(row, text, spans, ids=found, mask=_mask(runs, len(ids)), special_text=True, chat=chat, plain=plain)
+        return _Item(
+            row,
+            text,
+            [*spans],
+            ids=found,
+            mask=mask_of(runs, len(ids)),
+            special_text=True,
+            chat=chat,
+            plain=plain,
+            images=counts,
+        )
 
     def _turns(self, items: Sequence[_Item], most: int) -> dict[int, list[Border]]:
         """Find where turns begin in conversations of more than `most` tokens; borders inside a token are left out."""
@@ -262,8 +329,8 @@ class ChatEncoder:
             if isinstance(outcome, RowRejected) or not outcome[0].borders:
                 continue
             rendered = outcome[0]
-            at = [(border.at, border.at) for border in rendered.borders]
-            text, at, _ = self._specials.restored(rendered.text, at) if item.plain else (rendered.text, at, ())
+            at: Sequence[Span] = [(border.at, border.at) for border in rendered.borders]
+            text, at, _ = self._finished(rendered.text, at, item.images, hidden=bool(item.plain))
             (encoding,) = self._encode([text])
             if encoding.ids == item.ids.tolist():
                 begins = {begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])}
@@ -303,41 +370,17 @@ class ChatEncoder:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
 
     def _fill_flat(self, items: Sequence[_Item], encoded: Ids) -> None:
-        """Give texts their ids and masks, by the bytes that tokens stand for."""
-        if not items:
-            return
+        """Give texts their ids and masks, by the bytes that tokens stand for; by offsets where those do not tell."""
         assert self._level is not None  # there is a backend
-        ids, counts, *_ = encoded
-        begins = np.concatenate([[0], np.cumsum(self._level.lengths[ids])])  # of tokens, in bytes of all texts
-        ends = np.cumsum(counts)
-        borders: list[int] = []
-        at = 0
-        texts = [item.text if item.text.isascii() else item.text.encode() for item in items]
-        for item, text in zip(items, texts, strict=True):
-            if isinstance(text, str):
-                borders += [at + place for span in item.spans for place in span]
-            else:
-                borders += [at + len(item.text[:place].encode()) for span in item.spans for place in span]
-            at += len(text)
-            borders.append(at)
-        tokens = np.searchsorted(begins, borders)
-        exact = (begins[np.minimum(tokens, len(ids))] == borders).tolist()
-        found, last, first = tokens.tolist(), 0, 0
-        mask = np.zeros(len(ids), np.uint8)
-        for item, end in zip(items, ends.tolist(), strict=True):
-            own = slice(last, last + 2 * len(item.spans))
-            last = own.stop + 1
-            whole = exact[own.stop] and found[own.stop] == end and not self._level.changes(item.text)
-            if not whole or not all(exact[own]):
+        found = masks_by_bytes(self._level, [item.text for item in items], [item.spans for item in items], encoded)
+        for item, own in zip(items, found, strict=True):
+            if own is None:
                 (encoding,) = self._encode([item.text])
                 self._fill_one(item, encoding)
-            else:
-                for place in range(own.start, own.stop, 2):
-                    mask[found[place] : found[place + 1]] = 1
-                item.ids, item.mask = ids[first:end], mask[first:end]
-                if item.eos:
-                    item.ids, item.mask = _with(item.ids, self.eos_id), _with(item.mask, 1)
-            first = end
+                continue
+            item.ids, item.mask = own
+            if item.eos:
+                item.ids, item.mask = _with(item.ids, self.eos_id), _with(item.mask, 1)
 
     def _fill(self, items: Sequence[_Item], encoded: Future[list[Encoding]]) -> None:
         """Give texts their ids and masks."""
@@ -346,7 +389,7 @@ class ChatEncoder:
 
     def _fill_one(self, item: _Item, encoding: Encoding) -> None:
         ids = encoding.ids
-        runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
+        runs = token_runs(encoding, item.spans, len(item.text), len(ids))
         if runs is None and self._adds_up:
             ids, runs = self._in_parts(item.text, item.spans)
         elif runs is None:
@@ -355,7 +398,7 @@ class ChatEncoder:
         if item.eos:
             runs = [*runs, (len(ids), len(ids) + 1)]
             ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
-        item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), _mask(runs, len(ids))
+        item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), mask_of(runs, len(ids))
 
     def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
         """Ids and trained runs of a text cut at its borders. plain: where no special token may come of it."""
@@ -400,7 +443,9 @@ class ChatEncoder:
     def _specials(self) -> Specials:
         added = self.tokenizer.get_added_tokens_decoder().values()
         named = self.files.special
-        return Specials([*(token.content for token in added if token.special), *named.values()], named.get("eos_token"))
+        images = () if self.images is None else (self.images.token,)
+        tokens = [*(token.content for token in added if token.special), *named.values(), *images]
+        return Specials(tokens, named.get("eos_token"))
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
@@ -439,46 +484,8 @@ def _in_this_process(kind: type[ChatEncoder], settings: ChatSettings, fingerprin
     return encoder
 
 
-def _token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, tokens: int) -> list[Span] | None:
-    """The tokens of each span; None if a token straddles a border or stands for no characters there."""
-    runs = []
-    for begin, end in spans:
-        first = encoding.char_to_token(begin)
-        last = encoding.char_to_token(end) if end < characters else tokens
-        if first is None or last is None:
-            return None
-        for token, border in ((first, begin), (last, end)):
-            if token < tokens and ((at := encoding.token_to_chars(token)) is None or at[0] != border):
-                return None
-        runs.append((first, last))
-    return runs
-
-
-def _mask(runs: Sequence[Span], size: int) -> U8:
-    mask = np.zeros(size, np.uint8)
-    for first, last in runs:
-        mask[first:last] = 1
-    return mask
-
-
 def _with(values: Any, last: int | None) -> Any:
     return np.append(values, np.array([last], values.dtype))
-
-
-def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
-    """Raise `RowRejected` for a row that a filter leaves out."""
-    for name, words in filters if isinstance(row, Mapping) else ():
-        if not words & _words(row.get(name)):
-            raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
-
-
-def _words(value: object) -> frozenset[str]:
-    """Return the names in a cell that is text, a comma list or a list."""
-    if isinstance(value, str):
-        return frozenset(word.strip() for word in value.split(","))
-    if isinstance(value, Sequence):
-        return frozenset(str(word).strip() for word in value)
-    return frozenset() if value is None else frozenset((str(value),))
 
 
 def _check_text(text: str) -> None:

@@ -24,6 +24,9 @@ Reasoning = Literal["template", "every_user_turn"]
 BackendName = Literal["auto", "tokenizers", "fastokens"]
 """What makes ids; see `backends`."""
 
+ImageRule = Literal["refuse", "processor", "qwen2_vl", "llava", "llava_next"]
+"""What counts the tokens of images; see `images`."""
+
 REASONS = {
     "broken_json": "the line, or a text that must be JSON, is not valid JSON",
     "repeated_key": "an object holds a key twice, and readers take different values",
@@ -35,6 +38,7 @@ REASONS = {
     "no_messages": "the conversation is empty",
     "unknown_role": "a role that is none of system, developer, user, assistant, tool or their other names",
     "bad_content": "content that is neither text nor a list of known parts",
+    "uncounted_media": "an image, audio or video whose placeholder tokens cannot be counted",
     "bad_tools": "tools that are not a list of JSON objects",
     "bad_tool_call": "a tool call without a name, or whose arguments are not a JSON object",
     "bad_weight": "a loss weight other than 0 and 1",
@@ -55,7 +59,8 @@ CHOSEN = frozenset(("filtered",))  # rows left out on request
 # What to do where a reason is usually one of all rows: the source, the tokenizer or a setting is not what it should be.
 CURES = {
     "unknown_layout": "say which column is which with mapping, e.g. user=question,assistant=answer",
-    "bad_content": "leave out images and other parts that are not text",
+    "bad_content": "leave out parts that are neither text nor images",
+    "uncounted_media": "say how images are counted with images, give sizes or files, or leave such rows out",
     "not_rendered": "give a template that writes them with chat_template",
     "template_error": "make the rows what the template takes, or give another with chat_template",
 }

@@ -17,7 +17,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
-from headrace.packing.chats.layouts import preference_field
+from headrace.packing.chats.preference_columns import preference_field
 from headrace.packing.read.batches import PackedBatches
 from headrace.packing.read.packed_rows import count_rows, lengths_of
 from headrace.stream.loader.options import StreamOptions

@@ -18,9 +18,10 @@ texts, and no template is used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.packing.chats.images import uncounted
 from headrace.packing.chats.layouts import LAYOUTS, Cells, Conversation, Message, listed
 from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.words import Layout, RowRejected, shown
@@ -87,7 +88,9 @@ def _turns(cells: Cells, value: object) -> list[Message]:
     if isinstance(value, str):
         return [{"role": "assistant", "content": value}]
     own = Cells({"messages": [value] if isinstance(value, Mapping) else value}, cells.columns)
-    turns = listed(own, own.row["messages"]).messages
+    chat = listed(own, own.row["messages"])
+    _check_text(chat)
+    turns = chat.messages
     if not turns:
         raise RowRejected("no_messages", "an answer has no message")
     return turns
@@ -141,6 +144,7 @@ def _raw(cells: Cells, kind: Kind, label: bool | None) -> Question:
 
 
 def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool | None) -> Question:
+    _check_text(chat)
     if not chat.messages:
         raise RowRejected("no_messages", "there is no prompt")
     if chat.messages[-1]["role"] == "assistant":
@@ -152,8 +156,13 @@ def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool 
     return Question(chat.messages, [*answers], label, chat.tools, chat.values)
 
 
+def _check_text(chat: Conversation) -> None:
+    if chat.images:
+        raise uncounted("the row holds images; preferences and prompts are of texts alone")
+
+
 def _without_last(chat: Conversation) -> Conversation:
-    return Conversation(chat.messages[:-1], chat.weights[:-1], chat.tools, chat.values)
+    return replace(chat, messages=chat.messages[:-1], weights=chat.weights[:-1])
 
 
 def _label(cells: Cells) -> bool:

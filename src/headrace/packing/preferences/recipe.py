@@ -21,26 +21,24 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.digest import sha256_hex
-from headrace.errors import HeadraceError, InputError, StoreError
+from headrace.errors import HeadraceError, InputError
 from headrace.formats.detect import Kind
 from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.choose import Choice, choose
-from headrace.packing.encode import encode_tasks
 from headrace.packing.preferences.encode import COLUMNS, encode
 from headrace.packing.preferences.registration import REGISTRATION
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
-from headrace.packing.recipe import backend_facts, made_with, refuse_bad, source_facts, tell_splits
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
 from headrace.packing.storage.spool import JoinedSpool, Spool
+from headrace.packing.tokenised import tell_splits, tokenise
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
-from headrace.stream.audit.exclude import read_excluded
 
 IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 
@@ -59,69 +57,52 @@ class _Shard:
 
 def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
-    run = context.run
-    taken = run.parents[1] / REJECTED
-    if taken.exists() and not taken.is_symlink():
-        raise StoreError(f"{taken}: is in the way of a link of that name; move it, or choose another --out")
-    encoder, datasets = ChatEncoder(settings), settings.blend.find_files()
-    tasks = encode_tasks(settings, context, datasets)
-    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
-    work = partial(encode, settings=settings, encoder=encoder, benchmarks=benchmarks)
-    encoded = context.stage("tokenise", [task.task(work) for task in tasks], durable=False)
-    refuse_bad(settings, context, encoded)
-    owned = [[task for task in tasks if task.owner == owner] for owner in range(len(datasets))]
-    origins = [
-        Origins.joined([Origins.of_table(read_arrow(run / task.file(".origins.arrow"))) for task in own])
-        for own in owned
-    ]
+    run, encoder = context.run, ChatEncoder(settings)
+    work = partial(encode, settings=settings, encoder=encoder)
+    tokenised = tokenise(settings, context, encoder, work, [REJECTED])
     choice = choose(
-        datasets,
-        origins,
+        tokenised.datasets,
+        tokenised.origins,
         ratios=settings.ratios,
         keyed=settings.entity is not None,
         seed=settings.seed,
         duplicates=settings.duplicates_are,
     )
-    whole = Origins.joined(origins, [len(each.names) for each in datasets])
-    rows_of, records = _splits(settings, whole, choice)
-    schema = _schema(settings, [read_arrow(run / task.file(COLUMNS)).schema for task in tasks])
+    rows_of, records = _splits(settings, tokenised.whole_origins, choice)
+    names = [task.file() for task in tokenised.tasks]
+    schema = _schema(settings, [read_arrow(run / f"{name}{COLUMNS}").schema for name in names])
     shards = _shards(settings, records)
 
     def write(shard: _Shard, made: TaskFiles) -> dict[str, Any]:
-        source = _Source.open(made.run, settings, [task.file() for task in tasks], schema)
+        source = _Source.open(made.run, settings, names, schema)
         return _write(made, settings, source, shard, rows_of[shard.split][shard.start : shard.stop])
 
     written = context.stage(
         "materialise", [Task(each.target, 5 * (each.stop - each.start), partial(write, each)) for each in shards]
     )
-    dropped = _left_out(encoded, choice)
-    rows_read = sum(receipt.result["rows_read"] for receipt in encoded)
-    _check_conserved(rows_read, records, written, dropped)
+    dropped = tokenised.dropped(choice)
+    _check_conserved(tokenised.rows_read, records, written, dropped)
     tell_splits(settings, context, choice)
     tallied = [
         ShardRecord(shard.split, receipt.files[0], receipt.result["blocks"], "parquet")
         for shard, receipt in zip(shards, written, strict=True)
     ]
     index, totals = tally(tallied, [record["split"] for record in records])
-    rejected = b"".join((run / task.file(".rejected.jsonl")).read_bytes() for task in tasks)
+    rejected = tokenised.rejected()
     local.write_new(run / REJECTED, rejected)
     local.sync_directory(run)
-    excluded = [each.result["excluded"] for each in encoded]
     return Outcome(
         schema=schema,
         index=index,
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(REGISTRATION.reasons)},
-        source=source_facts(files, datasets, encoded),
+        source=tokenised.source_facts(files),
         directories={record["split"]: _directory(record["split"]) for record in records},
         facts={
             "source_rows": {record["split"]: record["source_rows"] for record in records},
-            "encoder": {**made_with(settings, encoder, None), **backend_facts(settings, context, encoded)},
-            "duplicates": choice.duplicates,
-            **({} if benchmarks is None else {"benchmarks": benchmarks.facts(excluded)}),
-            "units": [{"of": what, **units} for what, units in choice.units],
+            **tokenised.facts(choice, None),
             "groups": records,
-            "special_text_rows": sum(receipt.result["special_text_rows"] for receipt in encoded),
+            **tokenised.summed("special_text_rows"),
             "published": {REJECTED: REJECTED},
             "files": {REJECTED: sha256_hex(rejected)},
         },
@@ -250,15 +231,6 @@ def token_columns(ids: Any, mask: Any, lengths: I64, labels: I64, answers: int) 
         pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(sizes)), pa.int32()), pa.array(own), type=IDS)
         for own, sizes in parts
     ]
-
-
-def _left_out(encoded: Sequence[Receipt], choice: Choice) -> Counter[str]:
-    dropped: Counter[str] = Counter()
-    for receipt in encoded:
-        dropped.update(receipt.result["dropped"])
-    for reason, each in choice.left_out.items():
-        dropped[reason] += each["rows"]
-    return dropped
 
 
 def _check_conserved(

@@ -9,6 +9,8 @@ and, where bins hold sequences of several datasets or it is asked for, two more 
     source         list<string>  the dataset and file that each sequence comes from
     source_row     list<int64>   its row or line there, from 1
 
+Bins with images have three columns more, see `headrace.packing.placed_images`.
+
 Flat buffers become columns through their offsets: no list and no array of Python for a bin. Dictionaries are off:
 packed dictionary indices hide from the codec what repeats in tokens, and cost time. Pages are large (8 MiB), so that
 the codec sees more of what repeats, and carry checksums. On chats zstd's level 3 saves a tenth of the bytes for about
@@ -21,6 +23,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Self, get_args
 
@@ -31,7 +34,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from headrace.arrays import I64
-from headrace.bins.rows import TRACES, PackedRows, as_type
+from headrace.bins.rows import IMAGE_COLUMNS, TRACES, PackedRows, as_type
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.write import Block, HashingFile, Written
 from headrace.storage import local
@@ -51,6 +54,8 @@ SCHEMA = pa.schema(
 )
 _TRACED = pa.schema(zip(TRACES, (pa.list_(pa.string()), pa.list_(pa.int64())), strict=True))
 
+_IMAGES = pa.schema(zip(IMAGE_COLUMNS, map(pa.list_, (pa.string(), pa.int32(), pa.int32())), strict=True))
+
 _PAGE_BYTES = 8 << 20
 _BATCH_VALUES = 1 << 14  # encoded at a time
 _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
@@ -65,7 +70,8 @@ class ParquetShardWriter:
     compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
     declared: "required" says in the schema that there are no nulls, and decodes a quarter faster; the specification's
     schema is "nullable". traced: whether bins say where their sequences come from; sources: the names that their
-    numbers stand for. metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
+    numbers stand for. images: whether bins have columns of images.
+    metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
     temporary: a new local path to write to, for those who name the file themselves after `finish`.
     Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have, `SettingsError` for
     an address (s3://…) as output_path.
@@ -84,6 +90,7 @@ class ParquetShardWriter:
         declared: Declared = "nullable",
         traced: bool = False,
         sources: Sequence[str] = (),
+        images: bool = False,
         metadata: Mapping[str, str] | None = None,
         temporary: Path | None = None,
     ) -> None:
@@ -102,7 +109,7 @@ class ParquetShardWriter:
             raise ValueError(f"row_group_size is {row_group_size}; give the bins of a row group, at least 1")
         self.row_group_size = row_group_size
         self.compression = checked_codec(compression, compression_level)
-        self.schema = schema_of(declared, traced=traced)
+        self.schema = schema_of(declared, traced=traced, images=images)
         self.sources = pa.array(sources, pa.string())
         self.filesystem = filesystem
         self.bins = self.tokens = self.sequences = 0
@@ -286,8 +293,10 @@ def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | No
         parts += [(starts, sources.take(pa.array(rows.sources))), (starts, pa.array(rows.source_rows))]
     lists = [
         pa.ListArray.from_arrays(offsets, values, type=field.type)
-        for (offsets, values), field in zip(parts, schema, strict=True)
+        for (offsets, values), field in zip(parts, schema, strict=False)
     ]
+    if rows.beside is not None:
+        lists += rows.beside.cast(pa.schema([schema.field(name) for name in rows.beside.column_names])).columns
     return pa.Table.from_arrays(lists, schema=schema)
 
 
@@ -326,18 +335,23 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
                 kind = kinds.get(field.name, pa.null())
                 if not pa.types.is_list(kind) or kind.value_type != field.type.value_type:
                     raise InputError(f"column {field.name} is {kind}, not lists of {field.type.value_type}")
+            beside = [name for name in IMAGE_COLUMNS if set(IMAGE_COLUMNS) <= {*kinds}]
             for group in range(file.metadata.num_row_groups):
                 where = f"{path}: row group {group}"
-                yield rows_of(file.read_row_group(group, columns=SCHEMA.names, use_threads=False))
+                table = file.read_row_group(group, columns=[*SCHEMA.names, *beside], use_threads=False)
+                yield replace(rows_of(table), beside=table.select(beside) if beside else None)
     except (OSError, pa.ArrowException, InputError) as error:
         raise CorruptShard(f"{where}: cannot be read ({error}); restore it or prepare the run again") from error
 
 
-def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
-    """Give the columns so declared, with `bins.rows.TRACES` if asked for. Raises `ValueError` for another word."""
+def schema_of(declared: Declared, *, traced: bool = False, images: bool = False) -> pa.Schema:
+    """Give the columns so declared, with `bins.rows.TRACES` and `IMAGE_COLUMNS` if asked for.
+
+    Raises `ValueError` for another word.
+    """
     if declared not in get_args(Declared):
         raise ValueError(f"declared is {declared!r}; choose one of {', '.join(get_args(Declared))}")
-    schema = pa.schema([*SCHEMA, *_TRACED]) if traced else SCHEMA
+    schema = pa.schema([*SCHEMA, *(_TRACED if traced else ()), *(_IMAGES if images else ())])
     if declared == "nullable":
         return schema
     return pa.schema(

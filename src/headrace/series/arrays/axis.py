@@ -1,15 +1,16 @@
 """The regular time axis of one entity: rows as they were observed, placed on equal steps.
 
 A series is believed to have one frequency. Its observed rows get positions on the axis from the first to the last of
-them; positions that no row has are missing rows. Steps are a fixed number of microseconds, or calendar months.
+them; positions that no row has are missing rows. Steps are a fixed number of microseconds, calendar months, or business
+days: Monday to Friday, or the days of a list and, behind its last one, Monday to Friday again.
 Times are int64 microseconds since 1970 everywhere. All functions are O(rows log rows) and vectorised.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,34 +33,48 @@ _UNITS_US = {
     "w": 7 * DAY_US,
 }
 _UNITS_MONTHS = {"mo": 1, "q": 3, "y": 12}
+_BUSINESS = "b"
+_FIRST_MONDAY = np.datetime64("0001-01-01")
 _WORD = re.compile(r"(\d*)\s*([a-zA-Z]+)")
 _SHORTEST_MONTH_US = 28 * DAY_US
 
 
 @dataclass(frozen=True)
 class Frequency:
-    """The step of an axis: `micros` microseconds, or `months` calendar months; the other is 0."""
+    """The step of an axis: `micros` microseconds, `months` calendar months, or a business day of `days`.
+
+    The others are 0 or None. days: since 1970-01-01, ascending; empty for Monday to Friday.
+    """
 
     micros: int
     months: int = 0
+    days: tuple[int, ...] | None = None
 
     @classmethod
     def parse(cls, word: str) -> Frequency:
-        """Read "1d", "15m", "1h", "1w", "1mo", "1q", "1y" and the like. Raises `ValueError` on other words."""
+        """Read "1d", "15m", "1h", "1w", "1mo", "1q", "1y", "1b" and the like. Raises `ValueError` on other words."""
         match = _WORD.fullmatch(word.strip())
         count = int(match[1] or 1) if match else 0
         unit = match[2].lower() if match else ""
+        if (count, unit) == (1, _BUSINESS):
+            return cls(0, days=())
         if count < 1 or unit not in {*_UNITS_US, *_UNITS_MONTHS}:
             raise ValueError(
-                f"{word!r} is not a frequency; give a number and us, ms, s, m, h, d, w, mo, q or y, e.g. 1d"
+                f"{word!r} is not a frequency; give a number and us, ms, s, m, h, d, w, mo, q or y, e.g. 1d, or 1b"
             )
         if unit in _UNITS_MONTHS:
             return cls(0, count * _UNITS_MONTHS[unit])
         return cls(count * _UNITS_US[unit])
 
+    def on(self, days: Sequence[int]) -> Frequency:
+        """Return business days of a list, days since 1970-01-01; the same step where there is none."""
+        return replace(self, days=tuple(sorted(set(days)))) if days else self
+
     @property
     def word(self) -> str:
         """The step as `parse` reads it, in the largest unit that fits."""
+        if self.days is not None:
+            return f"1{_BUSINESS}"
         if self.months:
             return f"{self.months}mo"
         unit = next(each for each in ("d", "h", "m", "s", "ms", "us") if self.micros % _UNITS_US[each] == 0)
@@ -68,6 +83,9 @@ class Frequency:
     @property
     def steps_per_year(self) -> float:
         """Steps in 365.25 days."""
+        if self.days is not None:
+            span = self.days[-1] - self.days[0] if len(self.days) > 1 else 0
+            return YEAR_US / DAY_US * ((len(self.days) - 1) / span if span else 5 / 7)
         return 12 / self.months if self.months else YEAR_US / self.micros
 
 
@@ -95,6 +113,9 @@ def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I
 
     from_end: whether calendar months are counted from their end, as month ends are.
     """
+    if frequency.days is not None:
+        number, _ = business_places(frequency.days, first)
+        return business_days(frequency.days, number + steps) * DAY_US + first % DAY_US
     if not frequency.months:
         return np.asarray(first + steps * frequency.micros, np.int64)
     months, since, until = month_places(first)
@@ -131,11 +152,17 @@ def place(times: I64, frequency: Frequency) -> Placed:
         phase = months % frequency.months
         on_grid &= phase == _most_common(phase[on_grid])
         number = months // frequency.months
+    elif frequency.days is not None:
+        number, on_grid = business_places(frequency.days, times)
+        phase = times % DAY_US
+        on_grid &= phase == _most_common(phase[on_grid] if on_grid.any() else phase)
     else:
         phase = times % frequency.micros
         on_grid = phase == _most_common(phase)
         number = times // frequency.micros
     rows = np.flatnonzero(on_grid)
+    if not len(rows):
+        return Placed(Axis(frequency, 0, 0), rows, rows, np.flatnonzero(~on_grid))
     numbers = number[rows]
     if (numbers[1:] < numbers[:-1]).any():
         order = np.argsort(numbers, kind="stable")
@@ -159,6 +186,52 @@ def infer(times: I64) -> Frequency | None:
 def usual(words: Mapping[str, int]) -> str:
     """Return the frequency that most entities have, the longest of equally many. words: entities by frequency."""
     return min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
+
+
+def coarsest(words: Mapping[str, int]) -> str:
+    """Return the longest frequency that an entity has. words: entities by frequency."""
+    return min(words, key=lambda each: (Frequency.parse(each).steps_per_year, each))
+
+
+def occurrences(times: I64, groups: I64) -> I64:
+    """Count how often the time of each row came in an earlier row of its group: int64 [N]."""
+    order = np.lexsort((times, groups))  # stable: rows of one time stay in order
+    begins = np.ones(len(times), np.bool_)
+    begins[1:] = (times[order][1:] != times[order][:-1]) | (groups[order][1:] != groups[order][:-1])
+    places = np.arange(len(times))
+    found = np.empty(len(times), np.int64)
+    found[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
+    return found
+
+
+def business_places(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
+    """Return the number of the last business day that is not after each time, and whether the time is on it."""
+    own = times // DAY_US
+    listed = np.array(days, np.int64)
+    weekdays = np.busday_count(_FIRST_MONDAY, (own + 1).astype("datetime64[D]")) - 1
+    if not len(listed):
+        return np.asarray(weekdays, np.int64), np.is_busday(own.astype("datetime64[D]"))
+    found = np.searchsorted(listed, own, side="right") - 1
+    last = np.busday_count(_FIRST_MONDAY, (listed[-1:] + 1).astype("datetime64[D]"))[0] - 1
+    behind = own > listed[-1]
+    number = np.where(behind, len(listed) - 1 + weekdays - last, found)
+    return number, np.where(behind, np.is_busday(own.astype("datetime64[D]")), (found >= 0) & (listed[found] == own))
+
+
+def business_days(days: Sequence[int], number: I64) -> I64:
+    """Return business days by their numbers, as days since 1970-01-01."""
+    if not len(days):
+        return _weekdays(np.asarray(number))
+    listed = np.array(days, np.int64)
+    (last,), _ = business_places((), listed[-1:] * DAY_US)
+    behind = np.asarray(number - len(listed) + 1)
+    inside = listed[np.clip(number, 0, len(listed) - 1)]
+    return np.where(behind > 0, _weekdays(last + np.maximum(behind, 0)), inside)
+
+
+def _weekdays(number: I64) -> I64:
+    days = np.busday_offset(_FIRST_MONDAY, number, roll="forward")
+    return np.asarray(days.astype("datetime64[D]").astype(np.int64))
 
 
 def month_places(times: I64) -> tuple[I64, I64, I64]:

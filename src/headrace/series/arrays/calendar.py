@@ -45,4 +45,4 @@ def calendar_of(parts: Sequence[str], micros: I64) -> F32:
     """Return the columns of these parts at some times, [N, 2 · parts]."""
     angles = [2 * np.pi * _SHARES[part](micros) for part in parts]
     waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
-    return np.stack(waves, axis=1).astype(np.float32) if waves else np.empty((len(micros), 0), np.float32)
+    return np.stack(waves, axis=1).astype(np.float32)

@@ -247,7 +247,8 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
         targets = tuple(record.get("targets", (record["target"],)))
         features = tuple(name for name in names[len(targets) :] if name not in masks)
         future = tuple(record.get("future", features))
-        columns = Columns(targets, features, masks, Frequency.parse(record["frequency"]), future)
+        frequency = Frequency.parse(record["frequency"]).on(record.get("days", ()))
+        columns = Columns(targets, features, masks, frequency, future)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CorruptShard(f"{path}: its metadata does not say which columns there are ({error!r}); {_MEND}") from None
     if list(columns.names) != list(names) or not set(columns.future) <= set(features):

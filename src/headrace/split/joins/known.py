@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
-from headrace.arrays import I64, U64, Bools
+from headrace.arrays import I64, U64
+from headrace.split.sorting import in_order, repeated
 
 _KEY_BITS = 63
 
@@ -49,18 +48,17 @@ def latest_known(
     pairs += [] if known is None else [(features.entity, np.maximum(event, known))]
     (of_row, of_event, *of_usable), shift = _keys(pairs)
 
-    by_event = ascending(of_event)  # equal keys are settled next
-    ordered, best = of_event[by_event], None
+    by_event, ordered = in_order(of_event)  # equal keys are settled next
+    best = None
     _settle(by_event, ordered, known, ranked)
     if known is not None:
         rank = np.empty(len(by_event), np.int64)
         rank[by_event] = np.arange(len(by_event))
-        order = ascending(of_usable[0])
+        order, ordered = in_order(of_usable[0])
         best = np.maximum.accumulate(rank[order])
-        ordered = of_usable[0][order]
-    rows = ascending(of_row)  # searched in order: the features that are looked at stay in the cache
-    last = np.searchsorted(ordered, of_row[rows], side="right") - 1
-    own = (last >= 0) & (ordered[last] >> shift == of_row[rows] >> shift)
+    rows, asked = in_order(of_row)  # searched in order: the features that are looked at stay in the cache
+    last = np.searchsorted(ordered, asked, side="right") - 1
+    own = (last >= 0) & (ordered[last] >> shift == asked >> shift)
     rows, last = rows[own], last[own]
     chosen = by_event[last if best is None else best[last]]
     if max_age_us is None:
@@ -111,33 +109,9 @@ def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
     return keys, shift
 
 
-def ascending(keys: U64) -> I64:
-    """Order keys, equal ones anyhow.
-
-    To sort the upper bits of each key with its place behind them takes a third of the time of an argsort; the few keys
-    that differ in the lower bits alone are put in order afterwards.
-    """
-    if not len(keys):
-        return np.empty(0, np.int64)
-    bits, most = len(keys).bit_length(), int(keys.max()).bit_length()
-    lower = np.uint64(max(0, most + bits - 64))
-    packed: Any = keys >> lower if lower else keys.astype(np.uint32 if most + bits <= 32 else np.uint64)
-    packed <<= packed.dtype.type(bits)
-    packed |= np.arange(len(keys), dtype=packed.dtype)
-    packed.sort()
-    mask = packed.dtype.type((1 << bits) - 1)
-    order: I64 = (packed & mask).astype(np.uint64, copy=False).view(np.int64)
-    if lower:
-        packed >>= np.uint64(bits)
-        places = _repeated(packed[1:] == packed[:-1])
-        rows = order[places]
-        order[places] = rows[np.argsort(keys[rows])]
-    return order
-
-
 def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I64]) -> None:
     """Put features of one entity and event in order, in place: by when they were known, then by their values."""
-    places = _repeated(keys[1:] == keys[:-1])
+    places = repeated(keys[1:] == keys[:-1])
     if not len(places):
         return
     rows, keys = order[places], keys[places]
@@ -145,23 +119,17 @@ def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I6
     if known is not None:
         turn = np.lexsort((later, keys))
         rows, keys, later = rows[turn], keys[turn], later[turn]
-    again = _repeated((keys[1:] == keys[:-1]) & (later[1:] == later[:-1]))
+    again = repeated((keys[1:] == keys[:-1]) & (later[1:] == later[:-1]))
     if len(again):
         tied = rows[again]
         rows[again] = tied[np.lexsort((ranked(tied), later[again], keys[again]))]
     order[places] = rows
 
 
-def _repeated(same: Bools) -> I64:
-    """List the places that are the same as the one before or behind them."""
-    inside = np.zeros(len(same) + 1, np.bool_)
-    inside[1:] |= same
-    inside[:-1] |= same
-    return np.flatnonzero(inside)
-
-
 def ranks(values: pa.Table) -> I64:
     """Rank rows by their values, column by column; missing is least, numbers go by size, text by its bytes. [N]"""
+    import polars as pl  # a split without joins does not wait for it
+
     columns = [pl.Series(str(number), _ordered(column)) for number, column in enumerate(values.columns)]
     found = np.empty(values.num_rows, np.int64)
     if columns:

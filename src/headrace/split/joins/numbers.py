@@ -49,7 +49,8 @@ class EntityNumbers:
         else:
             number = self._of_any(column)
         nobody = number == _NOBODY
-        number[nobody] = _OTHER
+        if nobody.any():
+            number[nobody] = _OTHER
         return number, nobody
 
     def _of_integers(self, values: I64) -> I64:

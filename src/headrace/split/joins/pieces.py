@@ -6,20 +6,23 @@ row has are left out.
 A feature is gathered as its keys: its entity, its times, and where it stands in its file. Its values are fetched in a
 second pass over the file, once its partition has found that a row can get them.
 
-A piece is the Arrow file of one source shard: for each stretch of its rows, a record batch for each partition. A
+A piece is the file of one source shard: for each stretch of its rows, a record batch for each partition. A
 partition reads of every piece only what is its own. O(stretch) of memory.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from headrace.arrays import I64, Bools
 from headrace.digest import checksum_file
@@ -31,16 +34,19 @@ from headrace.formats.schema import is_text
 from headrace.formats.shard import Shard
 from headrace.formats.source import fit, read_chunks
 from headrace.formats.text_columns import nulled, typed
+from headrace.formats.write import Written
 from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split.cutoff import to_utc
 from headrace.split.joins.features import Features
-from headrace.split.joins.known import ascending
 from headrace.split.joins.numbers import EntityNumbers
 from headrace.split.scan import MIXED, one_form_advice
+from headrace.split.sorting import in_order
+from headrace.storage.local import storing
 from headrace.storage.places import place_of
 
 BATCH_ROWS, _BATCH_BYTES = 1 << 21, 64 << 20
+_PLACE = np.dtype("<i8")
 ENTITY, EVENT, KNOWN, ROW = "entity", "event", "known", "row"
 NOBODY, UNTIMED = "without_entity", "without_time"  # features that no row can get
 
@@ -81,6 +87,11 @@ class Join:
         return pa.schema([(ENTITY, pa.uint32()), *((name, pa.int64()) for name in self.times), (ROW, pa.uint32())])
 
     @property
+    def matched(self) -> pa.Schema:
+        """The schema of what a row gets: its number in the stretch, and the values."""
+        return pa.schema([(ROW, pa.uint32()), *((str(place), kind) for place, kind in enumerate(self.output.types))])
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of a feature with its values, which are numbered, as their names are free."""
         keys = [field for field in self.keys if field.name != ROW]
@@ -88,7 +99,7 @@ class Join:
 
 
 class PieceWriter:
-    """Writes the piece of one shard. write: of `TaskFiles.arrow_batches`; entities: how many there are."""
+    """Writes the piece of one shard. write: of `batch_file`; entities: how many there are."""
 
     def __init__(self, write: Callable[[pa.Table], None], schema: pa.Schema, entities: int, partitions: int) -> None:
         self._write, self._schema, self._entities, self._partitions = write, schema, entities, partitions
@@ -102,7 +113,7 @@ class PieceWriter:
         entity = table[ENTITY].to_numpy().astype(np.int64)
         partition = entity * self._partitions // max(1, self._entities)
         bounds = [0, *np.cumsum(np.bincount(partition, minlength=self._partitions)).tolist()]
-        ordered = table.combine_chunks().take(pa.array(ascending(partition.view(np.uint64))))
+        ordered = table.combine_chunks().take(pa.array(in_order(partition.view(np.uint64))[0]))
         self._held.append((ordered.to_batches()[0], bounds))
         self.rows += len(table)
 
@@ -110,20 +121,59 @@ class PieceWriter:
         """Write what was kept as a batch for each partition, in the order it was added in."""
         for part in range(self._partitions):
             parts = [batch.slice(bounds[part], bounds[part + 1] - bounds[part]) for batch, bounds in self._held]
-            self._write(pa.Table.from_batches(parts, self._schema).combine_chunks())
+            self._write(pa.Table.from_batches(parts, self._schema))
         self._held, self.rows = [], 0
 
 
 def piece_file(name: str) -> str:
     """Path of a piece, relative to the run."""
-    return f"{STAGE_DIRECTORY}/join-{name}.arrow"
+    return f"{STAGE_DIRECTORY}/join-{name}.batches"
 
 
-def read_batches(path: Path, first: int, step: int) -> list[pa.Table]:
-    """Read every so many-th batch of a piece. Not mapped: many small parts of files would bring their neighbours in."""
-    with pa.OSFile(str(path)) as source:
-        reader = pa.ipc.open_file(source)
-        return [pa.table(reader.get_batch(number)) for number in range(first, reader.num_record_batches, step)]
+@contextmanager
+def batch_file(files: TaskFiles, target: str) -> Iterator[Callable[[pa.Table], None]]:
+    """Make a file of batches, one for each table that is written.
+
+    Messages of Arrow stand one after the other, and behind them where each begins. Partitions open every piece for a
+    batch or two, for which an Arrow file takes ten times as long: it is opened by threads of its own.
+    """
+    temporary = files.temporary(target)
+    digest, begins, rows = xxhash.xxh3_128(), [0], 0
+    with storing(temporary.parent), temporary.open("xb") as sink:
+
+        def put(data: Any) -> None:
+            sink.write(data)
+            digest.update(data)
+
+        def write(table: pa.Table) -> None:
+            nonlocal rows
+            size = 0
+            for batch in table.combine_chunks().to_batches():  # one, or none
+                message = batch.serialize()
+                put(message)
+                size += message.size
+            begins.append(begins[-1] + size)
+            rows += table.num_rows
+
+        yield write
+        put(np.array([*begins, len(begins)], _PLACE))
+    size = begins[-1] + (len(begins) + 1) * _PLACE.itemsize
+    files.finished(temporary, target, Written(rows, size, "", (), digest.hexdigest()))
+
+
+def read_batches(path: Path, schema: pa.Schema, first: int, step: int) -> list[pa.Table]:
+    """Read every so many-th batch of a file. Not mapped: many small parts of files would bring their neighbours in."""
+    found = []
+    with path.open("rb", buffering=0) as source:
+        end = source.seek(-_PLACE.itemsize, os.SEEK_END)
+        places = int.from_bytes(source.read(_PLACE.itemsize), "little")
+        source.seek(end - places * _PLACE.itemsize)
+        begins = np.frombuffer(source.read(places * _PLACE.itemsize), _PLACE)[first:]
+        for begin, end in zip(begins[:-1:step].tolist(), begins[1::step].tolist(), strict=True):
+            source.seek(begin)
+            batches = [pa.ipc.read_record_batch(pa.py_buffer(source.read(end - begin)), schema)] if end > begin else []
+            found.append(pa.Table.from_batches(batches, schema))
+    return found
 
 
 def gather_features(
@@ -137,7 +187,7 @@ def gather_features(
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
     first_rows, row = [0], 0
-    with files.arrow_batches(piece_file(name), join.keys) as write:
+    with batch_file(files, piece_file(name)) as write:
         writer = PieceWriter(write, join.keys, len(numbers.entities), partitions)
         for chunk in _chunks(shard, join.key_names, coded=[join.entity]):
             if row - first_rows[-1] + len(chunk) > BATCH_ROWS and row > first_rows[-1]:
@@ -203,7 +253,7 @@ def fetch_features(
     """
     values = _Values(join, shard)
     fetched = 0
-    with files.arrow_batches(piece_file(name), join.schema) as write:
+    with batch_file(files, piece_file(name)) as write:
         writer = PieceWriter(write, join.schema, entities, partitions)
         for keys in wanted:
             begin = size = 0

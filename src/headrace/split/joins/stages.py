@@ -47,6 +47,7 @@ from headrace.split.joins.pieces import (
     UNTIMED,
     Join,
     PieceWriter,
+    batch_file,
     fetch_features,
     gather_features,
     piece_file,
@@ -109,7 +110,7 @@ class Joins:
         columns: list[pa.ChunkedArray] = []
         for join in self.joins:
             paths = [run / matched_file(join.number, part) for part in range(self.partitions)]
-            parts = [table for path in paths for table in read_batches(path, number, sum(self.stretches))]
+            parts = [table for path in paths for table in read_batches(path, join.matched, number, sum(self.stretches))]
             table = pa.concat_tables(parts).combine_chunks()
             place = np.full(STRETCH_ROWS, -1, np.int64)
             place[table[ROW].to_numpy()] = np.arange(len(table))
@@ -348,12 +349,12 @@ def _one_form(join: Join, gathered: Sequence[Receipt]) -> None:
 def choose(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[str, Any]:
     """Write the keys of the features that a partition's rows get, a batch for each that was gathered."""
     asked = rows_of(files.run, joins, partition)
-    pieces = _pieces(files.run, joins, join, partition, keys_name)
+    pieces = _pieces(files.run, joins, join, partition, keys_name, join.keys)
     features, entity, time = _timed(joins, join, partition, pieces, asked)
     places, matched, too_old = reachable(features, entity, time, join.features.max_age_us)
     chosen = pa.concat_tables([join.keys.empty_table(), *pieces]).take(pa.array(places)).combine_chunks()
     ends = np.searchsorted(places, np.cumsum([0, *map(len, pieces)])).tolist()
-    with files.arrow_batches(chosen_file(join.number, partition), join.keys) as write:
+    with batch_file(files, chosen_file(join.number, partition)) as write:
         for begin, end in pairwise(ends):
             write(chosen.slice(begin, end - begin))
     return {"rows_read": len(time), "rows": len(time), "matched": matched, "too_old": too_old}
@@ -370,7 +371,7 @@ def fetch(
     def wanted() -> Iterator[pa.Table]:
         for number, first_row in batches.items():
             paths = [files.run / chosen_file(join.number, part) for part in range(joins.partitions)]
-            keys = pa.concat_tables([table for path in paths for table in read_batches(path, number, total)])
+            keys = pa.concat_tables([table for path in paths for table in read_batches(path, join.keys, number, total)])
             rows = keys[ROW].to_numpy().astype(np.int64) + first_row
             order = np.argsort(rows)
             keys = keys.drop_columns([ROW]).take(pa.array(order))
@@ -386,7 +387,7 @@ def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[st
     values = features_of_rows(files.run, joins, join, partition, asked)
     numbers = np.concatenate([np.empty(0, np.uint32), *(each[ROW].to_numpy() for each in asked)])
     table = values.add_column(0, ROW, pa.array(numbers)).combine_chunks()
-    with files.arrow_batches(matched_file(join.number, partition), table.schema) as write:
+    with batch_file(files, matched_file(join.number, partition)) as write:
         begin = 0
         for each in asked:
             write(table.slice(begin, len(each)))
@@ -397,12 +398,12 @@ def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[st
 def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
     """Read the rows of a partition that ask for features, a table for each stretch."""
     paths = [run / piece_file(rows_name(place)) for place in range(len(joins.stretches))]
-    return [table for path in paths for table in read_batches(path, partition, joins.partitions)]
+    return [table for path in paths for table in read_batches(path, ROW_SCHEMA, partition, joins.partitions)]
 
 
 def features_of_rows(run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]) -> pa.Table:
     """Find the features of rows, in their order: the columns of the output by number, null where there is none."""
-    pieces = _pieces(run, joins, join, partition, features_name)
+    pieces = _pieces(run, joins, join, partition, features_name, join.schema)
     features, entity, time = _timed(joins, join, partition, pieces, asked)
     values = pa.concat_tables([join.schema.empty_table(), *pieces]).drop_columns([ENTITY, *join.times])
     values = values.combine_chunks()
@@ -414,10 +415,12 @@ def features_of_rows(run: Path, joins: Joins, join: Join, partition: int, asked:
     return values.take(pa.array(found, mask=found < 0))
 
 
-def _pieces(run: Path, joins: Joins, join: Join, partition: int, name: Callable[[int, int], str]) -> list[pa.Table]:
+def _pieces(
+    run: Path, joins: Joins, join: Join, partition: int, name: Callable[[int, int], str], schema: pa.Schema
+) -> list[pa.Table]:
     """Read what a partition has of the pieces of features of this name."""
     paths = [run / piece_file(name(join.number, place)) for place in range(len(join.shards))]
-    return [table for path in paths for table in read_batches(path, partition, joins.partitions)]
+    return [table for path in paths for table in read_batches(path, schema, partition, joins.partitions)]
 
 
 def _timed(
@@ -438,7 +441,7 @@ def _column(tables: Sequence[pa.Table], name: str) -> I64:
 
 def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
     """Write the piece of a shard's rows: numbers of their entities, times in UTC, and their own numbers, ascending."""
-    with files.arrow_batches(piece_file(rows_name(shard)), ROW_SCHEMA) as write:
+    with batch_file(files, piece_file(rows_name(shard))) as write:
         writer = PieceWriter(write, ROW_SCHEMA, len(joins.entities), joins.partitions)
         for stretch in range(joins.stretches[shard]):
             first = stretch * STRETCH_ROWS

@@ -34,6 +34,7 @@ from headrace.split.joins.pieces import (
     ROW,
     Join,
     PieceWriter,
+    batch_file,
     in_utc,
     piece_file,
     read_batches,
@@ -118,6 +119,11 @@ def _name(number: int) -> str:
     return f"features of join[{number}]"
 
 
+def _row_schema(joins: Joins) -> pa.Schema:
+    """The schema of a row of the output: its keys, and a digest of what each join gave it."""
+    return pa.schema([*_KEYS, *((str(join.number), pa.uint64()) for join in joins.joins)])
+
+
 def _gather_rows(
     run: FinishedRun, settings: TemporalSplit, joins: Joins, place: int, files: TaskFiles
 ) -> dict[str, Any]:
@@ -128,11 +134,10 @@ def _gather_rows(
     assert settings.entity is not None
     split, problem = run.splits[place], dict[int, str]()
     index, read = run.split_index(split), run.block_reader(split)
-    digests = [(str(join.number), pa.uint64()) for join in joins.joins]
-    schema = pa.schema([*_KEYS, *digests])
+    schema = _row_schema(joins)
     columns = list(dict.fromkeys([settings.time, settings.entity, *(field.name for field in joins.fields)]))
     numbers = EntityNumbers(joins.entities, settings.null_values, settings.seed)
-    with files.arrow_batches(piece_file(rows_name(place)), schema) as write:
+    with batch_file(files, piece_file(rows_name(place))) as write:
         writer = PieceWriter(write, schema, len(joins.entities), joins.partitions)
         for block, first in enumerate(index.first_row.tolist()):
             table = read(block, columns)
@@ -160,7 +165,9 @@ def _compare(run: FinishedRun, pieces: Path, joins: Joins, join: Join, partition
     asked = [
         (split, table)
         for place, split in enumerate(run.splits)
-        for table in read_batches(pieces / piece_file(rows_name(place)), partition, joins.partitions)
+        for table in read_batches(
+            pieces / piece_file(rows_name(place)), _row_schema(joins), partition, joins.partitions
+        )
     ]
     values = features_of_rows(pieces, joins, join, partition, [table for _, table in asked])
     digests, begin = row_digests(values), 0

@@ -48,6 +48,8 @@ def exclusion_identity(settings: Any) -> dict[str, Any]:
 
 def read_excluded(exclude: Sequence[Path], ngram: int) -> Benchmarks | None:
     """Read the benchmarks to exclude, if there are any."""
+    if not exclude:
+        return None
     from headrace.stream.audit.overlap import Benchmarks
 
-    return Benchmarks.read(exclude, ngram) if exclude else None
+    return Benchmarks.read(exclude, ngram)

@@ -16,18 +16,21 @@ from headrace.dataset.folds import Fold
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
-from headrace.dataset.local_shards import FileCache, cache_directory, stored_bytes
+from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import open_plain
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
+from headrace.dataset.trackers import log_dataset
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
+from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
-from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
+from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.balance import CountedIndex
+from headrace.stream.ranks.group import once_in_group
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
@@ -135,6 +138,15 @@ class Dataset(IndexedDataset):
     def filter_report(self, split: str | None = None) -> FilterReport | None:
         """Report what the filter leaves of a split and how many blocks it spares; None without a filter."""
         return self._source.report(split) if isinstance(self._source, FilteredRows) else None
+
+    def log_to(self, run: Any, split: str | None = None) -> None:
+        """Log the dataset, or one split of it, as an input of an experiment: `dataset.log_to(wandb.init(), "train")`.
+
+        run: what `mlflow.start_run()` or `wandb.init()` returned. Logged are digest, place, rows, columns, and of a
+        prepared dataset the run that made it; no shard is read. A split is MLflow's context. In W&B the dataset is an
+        artifact that the run uses, or logs if the run is offline. Raises `SettingsError` for any other object.
+        """
+        log_dataset(self, self.manifest, run, split)
 
     def stream(
         self,
@@ -271,16 +283,24 @@ class Dataset(IndexedDataset):
         *,
         columns: Sequence[str] | None = None,
         cache_bytes: int = 1 << 30,
+        cache: Cache = "none",
+        cache_dir: str | Path | None = None,
+        disk_bytes: int = 1 << 35,
         filter: Filter | None = None,  # noqa: A002 - the name users expect
     ) -> MapDataset:
         """Random access to a split's rows, for samplers and data that fits in memory; see `MapDataset`.
 
-        Raises `MissingExtra` without torch.
+        cache: "decoded" keeps decoded blocks on a disk as a stream does, below cache_dir and within disk_bytes: a row
+        of a block that was touched before is read from a mapped file. Raises `MissingExtra` without torch.
         """
         from headrace.stream.loader.map import MapDataset
 
         rows = self.filter(filter)
-        return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
+        options = StreamOptions(
+            batch_size=1, columns=columns, packed="off", cache=cache, cache_dir=cache_dir, cache_bytes=disk_bytes
+        )
+        read_block = rows.reader(split, options)
+        return MapDataset(rows.split_index(split), read_block, columns=columns, cache_bytes=cache_bytes)
 
 
 def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: Any = None) -> StreamLoader:
@@ -319,7 +339,7 @@ def open_dataset(
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
-    path = with_paths(path, kept)
+    path = with_paths(path, kept, once_in_group)
     if isinstance(path, str | PurePath):
         root = path_of(path)
         local = place_of(root).reads == "calls"

@@ -46,7 +46,7 @@ _UNBALANCED: Mapping[str, Any] = {  # setting → what balanced steps need it to
     "on_bad_block": "raise",
 }
 _UNMASKED: Mapping[str, Any] = {"pack": None}  # setting → what masked entities need it to be
-_STORE_THREADS = 16  # measured: three times the rows of two threads where answers take 50 ms
+STORE_THREADS = 64  # they wait for answers; how many of them ask at once is measured, see `headrace.storage.in_flight`
 _WORDS: Mapping[str, Any] = {  # setting → what it may be
     "batch_format": BatchFormat,
     "lists": Lists,
@@ -444,7 +444,7 @@ class StreamOptions:
         Raises `SettingsError` if the rows are not of the form that was asked for.
         """
         if self.read_threads is None and any(place_of(root).reads == "requests" for root, _ in parts):
-            return replace(self, read_threads=_STORE_THREADS).for_splits(parts)
+            return replace(self, read_threads=STORE_THREADS).for_splits(parts)
         if self.packed == "auto" and self.source is None:
             # Packed rows are lists: for others the import, a third of the time to open a small split, is spared.
             may_be = all(any(map(pa.types.is_nested, index.schema.types)) for _, index in parts)

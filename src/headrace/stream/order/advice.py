@@ -1,6 +1,6 @@
-"""Say in three lines what a plan means: whether it holds, what it costs, and what would make it cheaper.
+"""Summarize a plan in three lines: whether it holds, what it costs, and what would make it cheaper.
 
-The lines are made of the plan's figures alone, and a remedy is one that was computed, or none.
+The lines use only the plan's figures, and a remedy is named only if it was computed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Put rows that cost a trainer the same into the same step. Pure.
+"""Put rows of equal training cost into the same step. Pure.
 
-All ranks wait for the slowest in every step. Bins of equally many tokens do not cost equally much: attention costs the
-square of each sequence's length, so a bin of one long sequence takes longer than one of many short ones.
+All ranks wait for the slowest one in every step. Bins with equal numbers of tokens do not cost the same: attention is
+quadratic in each sequence's length, so a bin of one long sequence takes longer than one of many short ones.
 
 Inside a round, each group sorts its rows by cost and cuts them into runs. A keyed permutation, the same for all groups,
-deals the runs to places, so that groups have rows of like cost at like places. No row leaves its round or group, so a
-rank reads the same blocks with and without balance. With one group a run is a global batch, and steps are balanced for
-that batch. With several, a run is one row, and each step takes the same places of every group.
+deals the runs to positions, so that all groups have rows of like cost at like positions. No row leaves its round or
+group, so a rank reads the same blocks with and without balance. With one group, a run is a global batch, and steps are
+balanced for that batch size. With several, a run is one row, and each step takes the same places of every group.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MOST_EVEN_TOKENS = 1 << 40  # attention then costs nothing
 class CostModel:
     """The floating-point operations of a bin in training: linear · tokens + quadratic · Σ length² of its sequences.
 
-    Only their ratio decides the order. The defaults are of a transformer of 8 billion parameters, 32 layers and width
-    4,096 (Llama 3 8B). Raises `SettingsError` unless both are finite, linear is above 0 and quadratic not below.
+    Only their ratio decides the order. The defaults suit a transformer of 8 billion parameters, 32 layers and width
+    4,096 (Llama 3 8B). Raises `SettingsError` unless both are finite, linear > 0 and quadratic >= 0.
     """
 
     linear: float = 6 * 7.5e9
@@ -49,18 +49,17 @@ class CostModel:
 
     @classmethod
     def of_transformer(cls, *, parameters: float, layers: int, width: int) -> CostModel:
-        """Count the operations of a decoder with causal attention, forwards and backwards.
+        """Count the operations of a decoder with causal attention, forward and backward.
 
-        parameters: that multiply each token: all but the embedding table, of experts those that are active. width:
-        heads times their size. Source: 6 operations for each parameter and token, and 12 · layers · width · length for
-        each token's attention (Chowdhery et al. 2022, PaLM, appendix B), half of it where a token sees only earlier
-        ones.
+        parameters: those that multiply each token, without the embedding table and inactive experts. width: heads times
+        head size. Source: 6 operations per parameter and token, and 12 · layers · width · length for each token's
+        attention (Chowdhery et al. 2022, PaLM, appendix B), half of it where a token sees only earlier ones.
         """
         return cls(linear=6.0 * parameters, quadratic=6.0 * layers * width)
 
     @property
     def even_tokens(self) -> int:
-        """Return the length at which a sequence costs as much for attention as for all else: linear / quadratic.
+        """Return the length at which attention costs a sequence as much as everything else: linear / quadratic.
 
         Rounded, 1 to 2^40. The order of rows depends on this number alone.
         """
@@ -70,7 +69,7 @@ class CostModel:
 
 @dataclass(frozen=True, kw_only=True)
 class CountedIndex(SplitIndex):
-    """The blocks of a split of which each row's tokens are known.
+    """The blocks of a split with the token counts of each row.
 
     tokens, squares: the tokens of each row, and the sum of the squared lengths of its sequences; int64 [rows].
     """
@@ -85,7 +84,7 @@ class CountedIndex(SplitIndex):
         return cls(**known, tokens=tokens, squares=squares)
 
     def costs(self, even_tokens: int) -> RowCosts:
-        """Cost every row, in units of a token of a short sequence."""
+        """Compute the cost of every row, in units of one token of a short sequence."""
         return RowCosts(self.first_row, self.tokens + self.squares / even_tokens)
 
 
@@ -97,17 +96,17 @@ class RowCosts:
     costs: F64
 
     def between(self, blocks: I64, starts: I64, stops: I64) -> F64:
-        """Return the costs of stretches of rows of blocks, end to end."""
+        """Return the costs of ranges of rows of blocks, end to end."""
         stretch, inside = count_out(stops - starts)
         return np.asarray(self.costs[(self.first_row[blocks] + starts)[stretch] + inside])
 
 
 def balanced(mixed: I64, costs: F64, *, runs: int, run_rows: int, key: tuple[int, int]) -> I64:
-    """Reorder the rows of a group's round so that places hold like costs in all groups; int64 [n].
+    """Reorder the rows of a group's round so that like costs are at like places in all groups; int64 [n].
 
-    mixed: a permutation of the rows, which decides among equal costs; costs: of the rows, [n]. runs: how many runs of
-    run_rows rows all groups can fill; key: of the permutation of runs, the same for all groups. Rows beyond the runs
-    come last. They are those of middling cost, so that steps across rounds are like others.
+    mixed: a permutation of the rows, which breaks ties. costs: of the rows, [n]. runs: how many runs of run_rows rows
+    all groups can fill. key: of the permutation of runs, the same for all groups. Rows beyond the runs come last; they
+    are the rows of middling cost, so that steps across rounds look like the others.
     """
     spare = len(mixed) - runs * run_rows
     by_cost = mixed[np.argsort(costs[mixed], kind="stable")]
@@ -119,14 +118,14 @@ def balanced(mixed: I64, costs: F64, *, runs: int, run_rows: int, key: tuple[int
 
 
 def runs_key(seed: int, epoch: int, round_: int) -> tuple[int, int]:
-    """The key by which the runs of a round are permuted, in every group."""
+    """Derive the key that permutes the runs of a round, in every group."""
     return derive_key(seed, "runs of equal cost", epoch, round_)
 
 
 def step_loads(costs: F64, *, ranks: int, batch_size: int) -> F64:
-    """The cost of each whole step's slowest rank, and the mean of its ranks: float64 [2, steps].
+    """Return the cost of each whole step's slowest rank, and the mean of its ranks: float64 [2, steps].
 
-    costs: of rows in the order of their positions, from the beginning of a step on.
+    costs: of rows in the order of their positions, from the start of a step on.
     """
     steps = len(costs) // (ranks * batch_size)
     loads = costs[: steps * ranks * batch_size].reshape(steps, batch_size, ranks).sum(axis=1)

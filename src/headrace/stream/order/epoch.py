@@ -1,6 +1,6 @@
-"""The global order of an epoch: position g = 0..N-1 → one row. Pure.
+"""Map positions of an epoch's global order to rows: position g = 0..N-1 → one row. Pure.
 
-1. The blocks, permuted by a keyed hash of (seed, epoch, block identity) and laid end to end, are a line of N places.
+1. The blocks, permuted by a keyed hash of (seed, epoch, block identity) and laid end to end, form a line of N places.
 2. The line is cut into L slices, and a keyed permutation of (seed, epoch) deals them to L lanes. The first N mod L
    lanes have one row more.
 3. The lanes l = d (mod D) are group d. A round is the next `window_rows` rows of every lane. All rows of a group's
@@ -8,11 +8,11 @@
 4. Position g is in group g mod D, at place g div D of that group's sequence.
 
 A rank that takes the positions r (mod R) owns the groups r (mod R) whenever R divides D, and a step of any batch size
-mixes all lanes. The order is a function of the index, seed, epoch, L, D and window_rows: not of ranks, workers, threads
-or memory. Unshuffled, D = L and each lane is read from its first row to its last. Building an order costs
-O(blocks + L); a question about n positions costs O(n) plus the rounds that they touch, each permuted alone.
+mixes all lanes. The order is a function of the index, seed, epoch, L, D and window_rows. It does not depend on ranks,
+workers, threads or memory. Unshuffled, D = L and each lane is read from its first row to its last. Building an order
+costs O(blocks + L); a question about n positions costs O(n) plus the rounds that they touch, each permuted alone.
 
-`Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `joined`.
+`Order` is the protocol that plans, readers and questions use. Other orders are composed from this one: see `joined`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _HASH_ROWS = 1 << 14  # one part's hash state stays in the processor's cache
 
 
 class Reads(NamedTuple):
-    """Blocks that runs of positions need, an entry for each run and block; int64, parallel.
+    """The blocks that runs of positions need, one entry per run and block; int64, parallel.
 
-    run: place in the list of runs; block: block number; laying: tells the times apart that an epoch repeats a block.
+    run: index in the list of runs. block: block number. laying: distinguishes repetitions of a block in one epoch.
     """
 
     run: I64
@@ -50,10 +50,10 @@ class Reads(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """Rows of blocks that hold what some positions ask for: item i is row `index[i]` of the pieces laid end to end.
+    """Rows of blocks that hold the rows at some positions: item i is row `index[i]` of the pieces laid end to end.
 
-    pieces: (block number, first row, stop row), none empty, a block maybe more than once. index: int64 [items]; None:
-    all rows of the pieces as they lie. items: how many there are.
+    pieces: (block number, first row, stop row), none empty; a block may repeat. index: int64 [items]; None for all rows
+    of the pieces in order. items: their number.
     """
 
     pieces: list[tuple[int, int, int]]
@@ -62,17 +62,17 @@ class Pool:
 
     @property
     def blocks(self) -> list[int]:
-        """The blocks of the pieces, each once, in the order they are met."""
+        """The blocks of the pieces, each once, in order of first use."""
         return list(dict.fromkeys(block for block, _, _ in self.pieces))
 
     @property
     def rows(self) -> int:
-        """Rows of all pieces together."""
+        """Total rows of the pieces."""
         return sum(stop - start for _, start, stop in self.pieces)
 
 
 class OrderSettings(TypedDict):
-    """Everything that the order of an epoch depends on, beside its blocks; see the top."""
+    """Everything that the order of an epoch depends on, except its blocks; see the module docstring."""
 
     seed: int
     epoch: int
@@ -83,7 +83,7 @@ class OrderSettings(TypedDict):
 
 
 def settings_of(values: Any) -> OrderSettings:
-    """Return the settings of an order or a state, which has them all."""
+    """Return the settings of an order or a state."""
     return cast(OrderSettings, {name: getattr(values, name) for name in OrderSettings.__annotations__})
 
 
@@ -91,10 +91,10 @@ def settings_of(values: Any) -> OrderSettings:
 class Order(ABC):
     """One epoch's order of rows: positions 0..rows-1, places on a line of blocks, rows in blocks.
 
-    lanes: L, the slices of the line that are read side by side; window_rows: rows of a lane that one round takes.
+    lanes: L, the slices of the line that are read side by side. window_rows: rows of a lane that one round takes.
     groups: D; positions of one residue modulo D take their rows from the lanes of one group, so consumers whose number
     divides D need different lanes. shuffle: whether rows are shuffled at all. The positions of one round are shuffled
-    among themselves within their groups, so whoever reads round by round needs few blocks at a time.
+    among themselves within their groups, so a reader that goes round by round needs few blocks at a time.
     """
 
     seed: int
@@ -106,7 +106,7 @@ class Order(ABC):
 
     @property
     def settings(self) -> OrderSettings:
-        """Everything that the order depends on, beside its blocks."""
+        """Everything that the order depends on, except its blocks."""
         return settings_of(self)
 
     @property
@@ -116,27 +116,28 @@ class Order(ABC):
 
     @abstractmethod
     def line_of(self, positions: I64) -> I64:
-        """The place on the line of each position; int64, same length."""
+        """Return the place on the line of each position; int64, same length."""
 
     @abstractmethod
     def locate(self, places: I64) -> tuple[I64, I64]:
-        """(block number, row inside the block) of each place on the line."""
+        """Return (block number, row inside the block) of each place on the line."""
 
     @abstractmethod
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        """Every (number of the asked row, position) at which rows of blocks are delivered; int64, parallel.
+        """Return every (index of the row asked for, position) at which rows of blocks are delivered; int64, parallel.
 
-        None or several of a row where an epoch is no whole pass. A round that holds some of the rows is permuted once.
+        A row may have none or several if an epoch is not one pass. A round that holds some of the rows is permuted
+        once.
         """
 
     def positions_of_row(self, block: int, row: int) -> I64:
-        """Every position at which one row is delivered, ascending."""
+        """Return every position at which one row is delivered, ascending."""
         _, positions = self.positions_of_rows(np.array([block], np.int64), np.array([row], np.int64))
         return np.sort(positions)
 
     @abstractmethod
     def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first, first + D, .. last needs for its rounds."""
+        """Return the blocks that each run of positions first, first + D, .. last needs for its rounds."""
 
     @abstractmethod
     def pieces_of(self, positions: I64) -> Pool:
@@ -150,9 +151,9 @@ def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
 
 
 def block_identities(index: SplitIndex) -> U64:
-    """A stable identity of each block, from shard name and place in the shard alone: uint64 [B, 3].
+    """Return a stable identity of each block, from shard name and index in the shard alone: uint64 [B, 3].
 
-    Independent of seed and epoch, and of which other shards there are.
+    It does not depend on seed, epoch or the other shards.
     """
     high, low = hash_texts(_NAME_KEY, pa.array(index.shards, pa.large_string()))
     return np.column_stack([high[index.shard_of_block], low[index.shard_of_block], index.block.astype(np.uint64)])
@@ -162,10 +163,10 @@ def block_identities(index: SplitIndex) -> U64:
 class EpochOrder(Order):
     """The order of one whole pass over blocks.
 
-    blocks: block numbers along the line, int64 [P]; line: the first place of each, then N, int64 [P+1]. firsts: the
-    row of each block that its first place holds, int64 [P], where the line is made of parts of blocks; None: 0.
-    groups: D, a divisor of lanes. costs: of the rows, where like ones share steps; run_rows: rows of a run of them, see
-    `balance`.
+    blocks: block numbers along the line, int64 [P]. line: the first place of each, then N, int64 [P+1]. firsts: the row
+    of each block at its first place, int64 [P], if the line holds parts of blocks; None for 0. groups: D, a divisor of
+    lanes.
+    costs: of the rows, if like ones share steps. run_rows: rows of a run of them, see `balance`.
     """
 
     blocks: I64
@@ -182,7 +183,7 @@ class EpochOrder(Order):
 
     @cached_property
     def lane_rows(self) -> I64:
-        """The rows of each lane: int64 [L]."""
+        """The number of rows of each lane: int64 [L]."""
         short, longer = divmod(self.rows, self.lanes)
         return short + (np.arange(self.lanes, dtype=np.int64) < longer)
 
@@ -209,9 +210,9 @@ class EpochOrder(Order):
         return places
 
     def pieces_of(self, positions: I64) -> Pool:
-        """Return what holds the rows of ascending positions [n > 0]: all rows of the rounds of their groups.
+        """Return the pieces that hold the rows of ascending positions [n > 0]: all rows of the rounds of their groups.
 
-        Without shuffle, the rows between the first and the last asked for of each lane.
+        Without shuffle, all rows of each lane from the first to the last one asked for.
         """
         starts: list[I64] = []
         stops: list[I64] = []
@@ -235,9 +236,9 @@ class EpochOrder(Order):
         return Pool(pieces=pieces, index=None if as_it_lies else index, items=len(positions))
 
     def _by_round(self, positions: I64) -> Iterator[tuple[int, int, slice | I64, slice | I64]]:
-        """Sort ascending positions by round and group: (group, round, places in `positions`, offsets).
+        """Sort ascending positions by round and group: (group, round, indices into `positions`, offsets).
 
-        Positions that are `step` apart, as those of a rank are, need no sorting: their groups come in turn.
+        Positions that are `step` apart, like those of a rank, need no sorting, because their groups alternate.
         """
         round_rows = self._group_round if self.shuffle else self.rows
         rows, groups = len(positions), self.groups
@@ -269,7 +270,7 @@ class EpochOrder(Order):
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        """The one (number of the asked row, position) of each row that the line holds."""
+        """Return the one (index of the row asked for, position) of each row that the line holds."""
         first = np.searchsorted(self.blocks, blocks, side="left", sorter=self._by_block)
         last = np.searchsorted(self.blocks, blocks, side="right", sorter=self._by_block)
         which, turn = count_out(last - first)  # several where the line is made of parts of blocks
@@ -293,7 +294,7 @@ class EpochOrder(Order):
         return which, offset * self.groups + group
 
     def _rows_before(self, group: I64, round_: I64, among: I64 | int) -> I64:
-        """Count the rows of the first `among` lanes of a group's round. The first N mod L lanes have a row more."""
+        """Count the rows of the first `among` lanes of a group's round. The first N mod L lanes have one row more."""
         short, longer = divmod(self.rows, self.lanes)
         long_lanes = np.minimum(among, np.maximum(0, -((group - longer) // self.groups)))
         left = short - round_ * self.window_rows
@@ -301,7 +302,7 @@ class EpochOrder(Order):
         return np.asarray(long_lanes * each_long + (among - long_lanes) * each, np.int64)
 
     def _places_in_round(self, group: int, round_: int, rows: int, inside: I64) -> I64:
-        """The places in a group's round of so many rows at which some, its lanes laid end to end, are delivered."""
+        """Return the turn at which each row of a group's round, numbered along its lanes end to end, is delivered."""
         if self.costs is None:
             return places_in_permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows, inside)
         _, _, mixed = self._round(group, round_)
@@ -311,13 +312,13 @@ class EpochOrder(Order):
 
     @cached_property
     def _by_block(self) -> I64:
-        """The entries of the line, by block number."""
+        """The entries of the line, sorted by block number."""
         return np.argsort(self.blocks, kind="stable")
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first, first + D, .. last needs for its rounds.
+        """Return the blocks that each run of positions first, first + D, .. last needs for its rounds.
 
-        A block that a lane border cuts appears once for each lane.
+        A block that a lane border cuts appears once per lane.
         """
         run, begins, ends = self.spans(first, last)
         span, along = expand(begins, ends, self.line)
@@ -326,7 +327,7 @@ class EpochOrder(Order):
         return Reads(run[span], block, np.zeros(len(block), np.int64))
 
     def spans(self, first: I64, last: I64) -> tuple[I64, I64, I64]:
-        """(run, begin, end) of the stretches of the line that runs of positions need, none empty: one for each lane."""
+        """Return (run, begin, end) of the stretches of the line that runs of positions need, one per lane."""
         per_group = self.lanes // self.groups
         run = np.repeat(np.arange(len(first), dtype=np.int64), per_group)
         lane = (first % self.groups)[:, None] + self.groups * np.arange(per_group, dtype=np.int64)
@@ -338,13 +339,13 @@ class EpochOrder(Order):
 
     @property
     def _group_round(self) -> int:
-        """The rows of a group's whole round."""
+        """Return the number of rows of a group's whole round."""
         return self.lanes // self.groups * self.window_rows
 
     def _round(self, group: int, round_: int) -> tuple[I64, I64, I64]:
-        """(first place on the line, rows) of each lane of a group's round, int64 [L / D], and its permutation.
+        """Return (first place on the line, rows) of each lane of a group's round, int64 [L / D], and the permutation.
 
-        That is which of its rows, its lanes laid end to end, is delivered first, second, …: int64 [rows].
+        The permutation, int64 [rows], lists which row of its lanes, laid end to end, is delivered first, second, …
         """
         lanes = slice(group, None, self.groups)
         taken = round_ * self.window_rows
@@ -366,7 +367,7 @@ class EpochOrder(Order):
         return self.lane_starts[lanes] + taken, counts, mixed
 
     def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
-        """Stretches of the line as (block number, first row, stop row), none empty; int64, parallel."""
+        """Return stretches of the line as (block number, first row, stop row), none empty; int64, parallel."""
         starts, stops = starts[starts < stops], stops[starts < stops]
         span, along = expand(starts, stops, self.line)
         begins, ends = np.maximum(starts[span], self.line[along]), np.minimum(stops[span], self.line[along + 1])
@@ -377,7 +378,7 @@ class EpochOrder(Order):
 
 
 def span_rows(blocks: I64, which: I64, rows: I64) -> Pool:
-    """Return the rows of each block from the first to the last asked for; item i is row rows[i] of blocks[which[i]]."""
+    """Return the range of rows of each block that items need; item i is row rows[i] of blocks[which[i]]."""
     starts = np.full(len(blocks), np.iinfo(np.int64).max)
     stops = np.zeros(len(blocks), np.int64)
     np.minimum.at(starts, which, rows)
@@ -388,7 +389,7 @@ def span_rows(blocks: I64, which: I64, rows: I64) -> Pool:
 
 
 def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
-    """Every (span, entry of the line) that overlap; spans [begin, end) are not empty."""
+    """Return every overlapping pair of (span, entry of the line); spans [begin, end) are not empty."""
     first = np.searchsorted(line, begins, side="right") - 1
     counts = np.searchsorted(line, ends - 1, side="right") - first
     span, turn = count_out(counts)
@@ -404,10 +405,10 @@ def epoch_order(
     run_rows: int = 1,
     **settings: Unpack[OrderSettings],
 ) -> EpochOrder:
-    """The order of one epoch from the rows [B] and identities [B, 3] of its blocks.
+    """Build the order of one epoch from the rows [B] and identities [B, 3] of its blocks.
 
-    numbers: of the blocks; None: from 0. costs, run_rows: see `EpochOrder`. Without shuffle the blocks keep their
-    natural order, each lane is a group of its own, and `groups` is not looked at.
+    numbers: of the blocks; None counts from 0. costs, run_rows: see `EpochOrder`. Without shuffle the blocks keep their
+    natural order, each lane is a group of its own, and `groups` is ignored.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
     if settings["shuffle"]:  # by the keyed hash of their identity; equal hashes keep the natural order
@@ -425,7 +426,7 @@ def epoch_order(
 
 
 def grouped(groups: I64) -> tuple[I64, list[Any]]:
-    """The distinct numbers, ascending, and the places where each stands, ascending: a slice if it is the only one."""
+    """Return the distinct numbers, ascending, and the ascending indices of each; a slice if there is one number."""
     if not len(groups):
         return groups, []
     if groups[0] == groups[-1] and (groups == groups[0]).all():

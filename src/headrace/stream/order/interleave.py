@@ -1,9 +1,10 @@
-"""Several sequences as one, in fixed proportions at every point: position → (source, index inside it). Pure.
+"""Interleave several sequences in fixed proportions at every point: position → (source, index inside it). Pure.
 
-Rounds of U positions go to one source each, so that a consumer keeps to its residues modulo U. Which round goes where
-is a binary tree of two-way splits: of n rounds, a for the left side, round i goes left where floor(i*a/n + 1/2) steps.
-That is exact integer arithmetic, closed in both directions, and no source strays by more than half a round per level.
-Of n_d rows n_d // U rounds are interleaved; the n_d mod U rows left of each source come at the end, source by source.
+Rounds of U positions go to one source each, so that a consumer keeps its residues modulo U. A binary tree of two-way
+splits decides which round goes where: of n rounds, a for the left side, round i goes left where floor(i*a/n + 1/2)
+steps. That is exact integer arithmetic with closed forms in both directions, and no source deviates by more than half a
+round per level. Of n_d rows, n_d // U rounds are interleaved; the n_d mod U rows left of each source come at the end,
+source by source.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MOST_ROUNDS = 1 << 30  # 2 * rounds * rounds is a 64-bit number
 
 
 def quotas(rows: int, weights: Sequence[Fraction]) -> list[int]:
-    """Rows of each source, in proportion to positive weights, by largest remainder, ties to the first; sum: `rows`."""
+    """Divide `rows` among sources in proportion to positive weights, by largest remainder; ties go to the first."""
     whole = sum(weights, Fraction(0))
     shares = [rows * weight / whole for weight in weights]
     counts = [int(share) for share in shares]
@@ -34,16 +35,16 @@ def quotas(rows: int, weights: Sequence[Fraction]) -> list[int]:
 
 
 def most_drift_rounds(sources: int) -> int:
-    """No source is ever as many rounds away from its share of the positions so far.
+    """Return a bound, in rounds, on how far a source may deviate from its share of the positions so far.
 
-    Half a round per level of the tree, and the tails: together at most a round of each source.
+    Half a round per level of the tree, plus the tails: together at most a round of each source.
     """
     return sources + -(-(sources - 1).bit_length() // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interleave:
-    """counts: rows of each source; round_rows: U. Raises `SettingsError` at 2^30 rounds."""
+    """An interleaving. counts: rows of each source. round_rows: U. Raises `SettingsError` at 2^30 rounds."""
 
     counts: tuple[int, ...]
     round_rows: int
@@ -56,7 +57,7 @@ class Interleave:
             )
 
     def split(self, positions: I64) -> tuple[I64, I64]:
-        """(source, index inside the source) of each position; int64, same length."""
+        """Return (source, index inside the source) of each position; int64, same length."""
         rounds, inside = np.divmod(positions, self.round_rows)
         in_tail = rounds >= self.rounds
         source, turn = np.zeros_like(positions), rounds.copy()
@@ -69,7 +70,7 @@ class Interleave:
         return source, index
 
     def join(self, source: int, indexes: I64) -> I64:
-        """The inverse of `split`: the position of each index inside one source; int64, same length."""
+        """Return the position of each index inside one source, the inverse of `split`; int64, same length."""
         turns, inside = np.divmod(indexes, self.round_rows)
         in_tail = turns >= self._turns[source]
         positions = self._ascend(source, np.where(in_tail, 0, turns)) * self.round_rows + inside
@@ -78,11 +79,11 @@ class Interleave:
 
     @property
     def rounds(self) -> int:
-        """The whole rounds; behind them come the tails."""
+        """The number of whole rounds; the tails follow them."""
         return self._rounds_before[-1]
 
     def turns_before(self, rounds: I64) -> list[I64]:
-        """Count the turns of each source in the first so many whole rounds: per source int64, same length."""
+        """Count the turns of each source in the first `rounds` whole rounds: per source int64, same length."""
         counts: list[I64] = []
         self._count(rounds, 0, len(self.counts), counts)
         return counts
@@ -93,7 +94,7 @@ class Interleave:
 
     @cached_property
     def _rounds_before(self) -> list[int]:
-        """Rounds of the sources before each one: a node of the tree is a range of sources."""
+        """Rounds of the sources before each one; a node of the tree is a range of sources."""
         return [0, *np.cumsum(self._turns).tolist()]
 
     @cached_property
@@ -103,7 +104,7 @@ class Interleave:
         return self.rounds * self.round_rows + np.concatenate([[0], np.cumsum(tails)]).astype(np.int64)
 
     def _node(self, first: int, stop: int) -> tuple[int, int, int]:
-        """(first source of the right side, rounds of the left side, rounds of both)."""
+        """Return (first source of the right side, rounds of the left side, rounds of both)."""
         middle = (first + stop) // 2
         before = self._rounds_before
         return middle, before[middle] - before[first], before[stop] - before[first]
@@ -148,5 +149,5 @@ class Interleave:
 
 
 def _left_before(rounds: I64, left: int, both: int) -> I64:
-    """Count those of the first `rounds` rounds that go left."""
+    """Count how many of the first `rounds` rounds go left."""
     return (2 * rounds * left + both) // max(1, 2 * both)

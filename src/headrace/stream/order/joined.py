@@ -1,13 +1,13 @@
-"""Orders that are made of others. Pure.
+"""Compose orders from other orders. Pure.
 
-A position, and a place, of a joined order is one of a member, so most questions are those of the members, put together.
-With whole shards for each rank, the members are an order for each rank, end to end.
+Each position, and each place, of a joined order belongs to one member, so most questions are answered by the members
+and combined. If ranks have whole shards, the members are one order per rank, end to end.
 
-An epoch that is no whole pass takes so many rows of one or several sources, each continued where it stopped. Every
-source is an endless sequence of its own epochs, each in an order of its own: index q is position q mod N_d of own epoch
-q // N_d. Epoch E of the stream takes the indices E*n_d .. (E+1)*n_d - 1 of source d, n_d its quota, and the sources are
-interleaved in turns of D rows. So any N_d consecutive indices that begin an own epoch are every row once. Places are
-those of the own epochs that the epoch touches, end to end. Orders of own epochs are made when asked for.
+An epoch that is not one pass takes a given number of rows from one or several sources, each continued where it stopped.
+Every source is an endless sequence of its own epochs, each with its own order: index q is position q mod N_d of own
+epoch q // N_d. Epoch E of the stream takes the indices E*n_d .. (E+1)*n_d - 1 of source d, where n_d is its quota, and
+interleaves the sources in turns of D rows. So N_d consecutive indices that start an own epoch hold every row once.
+Places are those of the own epochs that the epoch touches, end to end. Orders of own epochs are built on demand.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
 
 
 class JoinedOrder(Order):
-    """An order whose positions and places are those of its members."""
+    """An order whose positions and places belong to its members."""
 
     @abstractmethod
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
-        """(number of the member, position in the member) of each position."""
+        """Return (member number, position in the member) of each position."""
 
     @abstractmethod
     def _member(self, number: int) -> tuple[Order, int]:
-        """A member, and where its places begin."""
+        """Return a member, and where its places begin."""
 
     @abstractmethod
     def _split_places(self, places: I64, /) -> tuple[I64, I64]:
-        """(number of the member, place in the member) of each place."""
+        """Return (member number, place in the member) of each place."""
 
     def line_of(self, positions: I64) -> I64:
         which, inside = self._split(positions)
@@ -95,22 +95,22 @@ class JoinedOrder(Order):
 
 
 def end_to_end(pairs: Sequence[tuple[I64, I64]]) -> tuple[I64, I64]:
-    """Lay pairs of parallel arrays end to end; two empty ones if there are none."""
+    """Concatenate pairs of parallel arrays; two empty arrays if there are none."""
     first, second = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, pairs)], axis=1)
     return first, second
 
 
 def each_number(which: I64) -> Iterator[tuple[int, I64]]:
-    """The distinct numbers, ascending, and the places where each stands."""
+    """Yield each distinct number, ascending, with the indices where it occurs."""
     for number in np.unique(which).tolist():
         yield number, np.flatnonzero(which == number)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegionOrder(JoinedOrder):
-    """One order for each rank, end to end: the positions follow the lines of `parts`, so it has one lane and group.
+    """One order per rank, end to end. Positions follow the lines of `parts`, so it has one lane and one group.
 
-    window_rows: rows of a part that are shuffled among themselves, over all its lanes.
+    window_rows: rows of a part that are shuffled together, over all its lanes.
     """
 
     parts: tuple[Order, ...]
@@ -144,7 +144,7 @@ class RegionOrder(JoinedOrder):
 def lay_regions(
     block_rows: I64, identities: U64, rank_of_block: I64, *, ranks: int, **settings: Unpack[OrderSettings]
 ) -> RegionOrder:
-    """The order of an epoch in which each rank has whole shards. O(blocks log blocks)."""
+    """Build the order of an epoch in which each rank has whole shards, in O(blocks log blocks)."""
     by_rank = np.argsort(rank_of_block, kind="stable")
     parts = []
     for rank, numbers in enumerate(np.split(by_rank, np.searchsorted(rank_of_block[by_rank], np.arange(1, ranks)))):
@@ -164,7 +164,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChainedOrder(JoinedOrder):
-    """Orders that follow one another; lanes, groups and window_rows are those of the last."""
+    """Orders in sequence; lanes, groups and window_rows are those of the last."""
 
     parts: tuple[Part, ...]
 
@@ -190,21 +190,21 @@ class ChainedOrder(JoinedOrder):
         return end_to_end(found)
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """Asked of each part by itself: see `parts_of`."""
+        """Refuse: reads are computed part by part, see `parts_of`."""
         raise NotImplementedError
 
 
 def parts_of(order: Order) -> Sequence[Part]:
-    """The orders that follow one another in an epoch; one, if its ranks never changed."""
+    """Return the orders of an epoch in sequence; just one if its ranks never changed."""
     return order.parts if isinstance(order, ChainedOrder) else (Part(0, order.rows, order),)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source(JoinedOrder):
-    """The part of the endless sequence of one source that an epoch takes; its members are own epochs, by number.
+    """The part of one source's endless sequence that an epoch takes; its members are own epochs, by number.
 
-    block_rows, identities, numbers: of its blocks, the numbers those in the whole index.
-    own_rows: N_d; start: the index at which the epoch begins; count: n_d.
+    block_rows, identities, numbers: of its blocks; numbers are those in the whole index.
+    own_rows: N_d. start: the index at which the epoch begins. count: n_d.
     """
 
     block_rows: I64
@@ -227,7 +227,7 @@ class Source(JoinedOrder):
         return range(self.start // self.own_rows, (self.start + self.count - 1) // self.own_rows + 1)
 
     def order(self, own_epoch: int) -> EpochOrder:
-        """The order of an own epoch."""
+        """Build the order of one own epoch."""
         if own_epoch not in self._orders:
             if len(self._orders) >= _MOST_KEPT_ORDERS:
                 self._orders.pop(next(iter(self._orders)))
@@ -256,7 +256,7 @@ class Source(JoinedOrder):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixedOrder(JoinedOrder):
-    """The order of an epoch of one or several sources; see the top."""
+    """The order of an epoch of one or several sources; see the module docstring."""
 
     sources: tuple[Source, ...]
     interleave: Interleave
@@ -302,7 +302,7 @@ class MixedOrder(JoinedOrder):
         return Reads(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def _tail_reads(self, first: I64, last: I64) -> list[Reads]:
-        """Return what the tails of the sources need: less than a round of rows each, asked one by one."""
+        """Return the blocks that the tails of the sources need, less than a round of rows each, asked one by one."""
         tails = self.interleave.rounds * self.groups
         begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
         counts = np.maximum(0, (last - begin) // self.groups + 1)

@@ -1,12 +1,12 @@
 """Choose the number of lanes and groups of an epoch, and the rows of a round. Pure.
 
-The choice follows from the index alone – rows, and the bytes that all columns take when decoded – not from the machine,
-the columns that are read, or free memory, so that any job makes the same one. Ranks count only where they do not
-divide the lanes.
+The choice depends on the index alone: rows, and the decoded bytes of all columns. It does not depend on the machine,
+the requested columns or free memory, so every job makes the same one. Ranks matter only if they do not divide the
+lanes.
 
-Small data has one lane and one round, which is a true permutation: every rank keeps the decoded split in memory.
-Larger data has as many lanes as leave four blocks to each and as may be open at once in a process that reads them all;
-262,144 rows are shuffled together, or as many as an eighth of that memory holds.
+Small data has one lane and one round, which is a true permutation; every rank keeps the decoded split in memory. Larger
+data has as many lanes as leave four blocks to each, limited by how many blocks one process may hold open. 262,144 rows
+are shuffled together, or as many as an eighth of that memory holds.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Lanes(NamedTuple):
 
 
 def estimate_block_bytes(index: SplitIndex) -> I64:
-    """Bytes each block takes when decoded, int64 [B]: the larger of what its schema and its length in the file say.
+    """Estimate the decoded bytes of each block, int64 [B]: the larger of the estimates by schema and by file length.
 
-    The schema gives no width for texts and lists. Where they are stored compressed, they are taken to be three times as
-    long in memory: it is 2.1 times for token numbers, 2 to 5 times for prose.
+    The schema gives no width for texts and lists. If they are stored compressed, they are assumed three times as long
+    in memory; the measured factor is 2.1 for token numbers and 2 to 5 for prose.
     """
     widths = [_value_bytes(column.type) for column in index.schema]
     length = np.where(index.rows > 0, index.length, 0)
@@ -73,9 +73,11 @@ def choose_lanes(
 ) -> Lanes:
     """Choose the lanes of the first epoch of a stream, for this many ranks.
 
-    lanes, shuffle_rows: as asked; a round is then `shuffle_rows` rows. Unshuffled, each rank has one contiguous lane.
-    sources: of a blend; they share the memory, and take turns of D rows, which must be small beside a global batch.
-    balanced: rows of like cost are to share steps, which takes a round of so many steps that there are like ones.
+    lanes, shuffle_rows: as requested; a round then has `shuffle_rows` rows. Unshuffled, each rank has one contiguous
+    lane.
+    sources: of a blend; they share the memory, and take turns of D rows, which must be small compared with a global
+    batch.
+    balanced: whether rows of like cost share steps, which needs rounds of many steps.
     """
     global_batch = ranks * batch_size
     if not shuffle:
@@ -102,7 +104,7 @@ def choose_lanes(
 
 
 def choose_lanes_again(cut: Lanes, *, shuffle: bool, blocks: int, ranks: int, batch_size: int) -> Lanes:
-    """Choose lanes for the rest of an epoch on other ranks: as many as before, or as the blocks left allow."""
+    """Choose lanes for the rest of an epoch on other ranks: as many as before, or as the remaining blocks allow."""
     if not shuffle:
         return Lanes(ranks, 1, ranks)
     base = next(each for each in _FAMILY if each == 1 or each <= min(cut.lanes, blocks / _BLOCKS_PER_LANE))
@@ -112,7 +114,7 @@ def choose_lanes_again(cut: Lanes, *, shuffle: bool, blocks: int, ranks: int, ba
 
 
 def _groups(lanes: int, global_batch: int, ranks: int, most: int) -> int:
-    """The largest common divisor of lanes and global batch, up to `most`, that the ranks divide if any is."""
+    """Return the largest common divisor of lanes and global batch, up to `most`; a multiple of ranks if possible."""
     common = gcd(lanes, global_batch)
     divisors = [each for each in range(1, min(common, most) + 1) if common % each == 0]
     fitting = [each for each in divisors if each % ranks == 0]
@@ -120,7 +122,7 @@ def _groups(lanes: int, global_batch: int, ranks: int, most: int) -> int:
 
 
 def _value_bytes(kind: pa.DataType) -> int | None:
-    """Bytes of one value; None: it varies."""
+    """Return the bytes of one value; None if they vary."""
     if pa.types.is_fixed_size_list(kind):
         width = _value_bytes(kind.value_type)
         return None if width is None else int(kind.list_size) * width

@@ -1,12 +1,13 @@
-"""From an index and settings to the order of an epoch: which kind of order it is, is decided here. Pure.
+"""Build the order of an epoch from an index and settings, and decide which kind of order it is. Pure.
 
-A number of ranks that divides the groups changes nothing. Other ranks would need every lane each, so a change takes two
-steps. What is left of the round is dealt to the new ranks group by group (`RestOfRound`), and no row moves. From the
-round's border on, where every lane stands at the border of a window, the tails of the lanes are laid end to end and cut
-into new lanes (`cut_again`). Every row that is left comes once, and the state needs a few integers for each change.
+A number of ranks that divides the groups changes nothing. For other numbers every rank would need every lane, so the
+order changes in two steps. The rest of the current round is dealt to the new ranks group by group (`RestOfRound`), and
+no row moves. From the next round border on, where every lane stands at the border of a window, the tails of the lanes
+are laid end to end and cut into new lanes (`cut_again`). Every remaining row comes once, and the state needs a few
+integers per change.
 
-The order of a blend, or of a part of the rows, is never cut again, since its sources go on in later epochs. All that is
-left of its epoch is dealt to the new ranks group by group instead, as the rest of a round is.
+The order of a blend, or of a part of the rows, is never cut again, because its sources continue in later epochs.
+Instead the whole rest of its epoch is dealt to the new ranks group by group, like the rest of a round.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from headrace.stream.order.state import Change, StreamState
 
 @dataclass(frozen=True, kw_only=True)
 class BlendIndex(SplitIndex):
-    """The blocks of several splits, one after the other, to be streamed as one.
+    """The blocks of several splits, one after the other, streamed as one.
 
-    parts: the splits; names: of each; weights: of each, None: in proportion to their rows.
+    parts: the splits. names: one per split. weights: one per split; None for weights in proportion to their rows.
     """
 
     parts: tuple[SplitIndex, ...]
@@ -54,20 +55,20 @@ class BlendIndex(SplitIndex):
 
     @cached_property
     def identity(self) -> str:
-        """A digest of what decides the order: the identity of each split, and the weights."""
+        """A digest of everything that decides the order: the identity of each split, and the weights."""
         weights = None if self.weights is None else [float(weight).hex() for weight in self.weights]
         return sha256_hex(canonical_json([[part.identity for part in self.parts], weights]))
 
 
 def sources_of(index: SplitIndex) -> int:
-    """Count the sources that an epoch is made of."""
+    """Return the number of sources of an epoch."""
     return len(index.parts) if isinstance(index, BlendIndex) else 1
 
 
 def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | None:
-    """S, the rows of an epoch, where it is no whole pass: as asked, or as many as a blend with weights has; else None.
+    """Return S, the rows of an epoch that is not one pass: as requested, or of a weighted blend; else None.
 
-    Raises `SettingsError` where a source has no rows or would give none.
+    Raises `SettingsError` if a source has no rows or would contribute none.
     """
     weighted = isinstance(index, BlendIndex) and index.weights is not None
     samples = index.total_rows if samples_per_epoch is None and weighted else samples_per_epoch
@@ -83,7 +84,10 @@ def lay_epoch(
     balance: tuple[int, int] | None = None,
     **settings: Unpack[OrderSettings],
 ) -> Order:
-    """The order of one epoch of a split, of a part of it, or of a blend. O(blocks). balance: see `StreamState`."""
+    """Build the order of an epoch of a split, of a part of it, or of a blend, in O(blocks).
+
+    balance: see `StreamState`.
+    """
     if balance is not None:
         batch, even_tokens = balance
         costs = _counted(index).costs(even_tokens)
@@ -116,7 +120,7 @@ def lay_epoch(
 
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:
-    """The order of the epoch that a state is in."""
+    """Build the order of the epoch of a state."""
     if state.regions is not None:
         return _whole_shards(index, state, state.regions)
     settings = state.order_settings
@@ -125,9 +129,9 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
 
 
 def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
-    """The order of an epoch after changes of its ranks, which `StreamState` has checked.
+    """Build the order of an epoch whose ranks changed. `StreamState` has checked the changes.
 
-    Raises `StreamError` where the lanes of a blend, or of a part of the rows, are said to be cut again.
+    Raises `StreamError` if a change cuts the lanes of a blend, or of a part of the rows, again.
     """
     base, begin = order, 0
     parts = [Part(0, order.rows, order)]
@@ -153,7 +157,7 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
 
 
 def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
-    """The rows that an order leaves from the border of a round on, in other lanes. O(blocks left + lanes)."""
+    """Put the rows that an order leaves from a round border on into new lanes, in O(blocks left + lanes)."""
     taken = np.minimum(border // order.lanes, order.lane_rows)
     by_start = np.argsort(order.lane_starts, kind="stable")
     starts = (order.lane_starts + taken)[by_start]
@@ -174,10 +178,10 @@ def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RestOfRound(Order):
-    """Positions [begin, end) of `base`, mostly of one round, dealt to R ranks: each has a run of whole groups.
+    """Positions [begin, end) of `base`, usually of one round, dealt to R ranks: each gets a run of whole groups.
 
-    Position p here is for rank p mod R, which takes its R-th part of the groups' rows, laid end to end group by group.
-    There is a lane and a group for each rank. Positions come from all over the round, even if `base` is not shuffled.
+    Position p belongs to rank p mod R, which takes its R-th part of the groups' rows, laid end to end group by group.
+    Each rank has one lane and one group. Positions come from all over the round, even if `base` is not shuffled.
     """
 
     base: Order
@@ -186,7 +190,7 @@ class RestOfRound(Order):
 
     @classmethod
     def of(cls, base: Order, begin: int, end: int, *, ranks: int) -> RestOfRound:
-        """Deal the rows to so many ranks; a round is the part of a rank of one round of `base`, or of all if less."""
+        """Deal the rows to `ranks` ranks. A round is one rank's part of a round of `base`, or less at the end."""
         round_rows = base.lanes * (base.window_rows if base.shuffle else 1)
         window = max(1, -(-min(end - begin, round_rows) // ranks))
         own: OrderSettings = {**base.settings, "lanes": ranks, "groups": ranks, "window_rows": window, "shuffle": True}
@@ -234,20 +238,20 @@ class RestOfRound(Order):
 
     @cached_property
     def _first(self) -> I64:
-        """The place in its own sequence of the first row that is left of each group: int64 [D]."""
+        """The index, in its own sequence, of the first remaining row of each group: int64 [D]."""
         group = np.arange(self.base.groups, dtype=np.int64)
         return (self.begin - group + self.base.groups - 1) // self.base.groups
 
     @cached_property
     def _group_starts(self) -> I64:
-        """The beginning of each group's rows, laid end to end, then their number: int64 [D + 1]."""
+        """Where each group's rows begin when laid end to end, then their total: int64 [D + 1]."""
         group = np.arange(self.base.groups, dtype=np.int64)
         stops = (self.end - group + self.base.groups - 1) // self.base.groups
         return np.concatenate([[0], np.cumsum(stops - self._first)]).astype(np.int64)
 
     @cached_property
     def _rank_starts(self) -> I64:
-        """The beginning of each rank's part of them, then their number: int64 [R + 1]."""
+        """Where each rank's part of them begins, then their total: int64 [R + 1]."""
         short, longer = divmod(self.rows, self.groups)
         rows = short + (np.arange(self.groups) < longer)
         return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)

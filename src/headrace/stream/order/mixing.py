@@ -1,12 +1,12 @@
-"""Measure how well batches mix a column that is sorted in the natural order, beside a true permutation.
+"""Measure how well batches mix a column that is sorted in the natural order, compared with a true permutation.
 
-A sorted column is the worst case: rows that lie together are alike. Two numbers describe a batch: whether all its rows
+A sorted column is the worst case, because adjacent rows are alike. Two numbers describe a batch: whether all its rows
 are in the same half of the split (one class of two), and how many hundredths of the split it meets (classes of 100).
-Their means are counted on sampled batches, and follow for a permutation from counting draws without replacement.
+Means come from sampled batches; for a permutation they follow from drawing without replacement.
 
-A sample is at most 200,000 positions, in clusters spread evenly over the epoch. A round has to be permuted as a whole,
-so there are as many clusters as keep the permuted rows near four million. The cost therefore does not grow with the
-epoch, except for one round of a small split.
+A sample has at most 200,000 positions, in clusters spread evenly over the epoch. A round must be permuted as a whole,
+so the number of clusters keeps the permuted rows near four million. The cost therefore does not grow with the epoch,
+except for the single round of a small split.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _GROUP_ROUNDS = 1 << 13  # that may be touched: each has a fixed cost, which cou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixing:
-    """Batches of one kind. rows: in a batch; single_class: share of batches whose rows are all of one class of two.
+    """Measured mixing of one kind of batch, with the values of a true permutation.
 
-    classes: mean number of the 100 classes that a batch meets. The others are what a true permutation gives.
+    rows: size of the batch. single_class: share of batches whose rows are all in one of two classes. classes: mean
+    number of the 100 classes that a batch meets. The other fields are the values of a true permutation.
     """
 
     rows: int
@@ -42,10 +43,10 @@ class Mixing:
 
 
 def mixing_of_plan(index: SplitIndex, plan: Plan) -> dict[str, Mixing]:
-    """Mixing by kind of batch: "8_rows", "256_rows", "global_batch" and "rank_batch". Empty for an epoch without rows.
+    """Measure mixing by kind of batch: "8_rows", "256_rows", "global_batch" and "rank_batch". Empty without rows.
 
-    8_rows and 256_rows are global batches of that size. Ranks with whole shards of their own have no order in common,
-    so these two are left out for them, and "global_batch" too where a rank has less than one batch.
+    8_rows and 256_rows are global batches of that size. They are left out if ranks have whole shards, because such
+    ranks share no order; "global_batch" is left out too if a rank then has less than one batch.
     """
     order, rows, ranks = plan.order, plan.batch_size, plan.world_size
     if not order.rows:
@@ -73,7 +74,7 @@ def mixing_of_plan(index: SplitIndex, plan: Plan) -> dict[str, Mixing]:
 
 
 def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:
-    """Measure batches, given by natural row numbers of what was looked at of each: int64 [batches, rows]."""
+    """Measure batches, given the natural row numbers of the sampled rows of each: int64 [batches, rows]."""
     halves, classes = natural * 2 // total_rows, np.sort(natural * 100 // total_rows, axis=1)
     permutation_single_class, permutation_classes = permutation_mixing(total_rows, natural.shape[1])
     return Mixing(
@@ -86,14 +87,14 @@ def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:
 
 
 def permutation_mixing(total_rows: int, batch_rows: int) -> tuple[float, float]:
-    """(share of single-class batches, mean classes of 100) of batches of a true permutation, in closed form.
+    """Return (share of single-class batches, mean classes of 100) for batches of a true permutation, in closed form.
 
     A batch draws rows without replacement. It misses a class of n rows with probability C(N - n, B) / C(N, B).
     """
     drawn = np.arange(min(batch_rows, total_rows))
 
     def missing(rows: int) -> float:
-        """The probability that no drawn row is among `rows` given ones."""
+        """Return the probability that no drawn row is among `rows` given ones."""
         left = np.maximum(total_rows - rows - drawn, 0)
         with np.errstate(divide="ignore"):
             return float(np.exp(np.log(left / (total_rows - drawn)).sum()))
@@ -109,9 +110,9 @@ def permutation_mixing(total_rows: int, batch_rows: int) -> tuple[float, float]:
 
 
 def sample_batches(order: Order, *, batch_rows: int, ranks: int, most_rows: int = SAMPLED_ROWS) -> I64:
-    """Positions of batches of one rank each, of `ranks` ranks: int64 [batches, rows]; all whole steps if they fit.
+    """Sample positions of single-rank batches for `ranks` ranks: int64 [batches, rows]; all whole steps if they fit.
 
-    At most `most_rows` positions: of larger batches, the first ones.
+    Takes at most `most_rows` positions; of larger batches, the first ones.
     """
     ranks = min(ranks, order.rows)  # the others have no row
     looked_at = np.arange(min(batch_rows, most_rows), dtype=np.int64)
@@ -121,7 +122,7 @@ def sample_batches(order: Order, *, batch_rows: int, ranks: int, most_rows: int 
 
 
 def _sample_regions(bases: I64, order: Order, *, batch_rows: int, ranks: int, most_rows: int) -> dict[str, I64]:
-    """The same where every reader has a region of positions of its own: batches of readers, and of all ranks."""
+    """Sample batches where every rank has a region of positions of its own: per rank, and over all ranks."""
     held = np.diff(bases)
     held, begins = held[held > 0], bases[:-1][held > 0]
     looked_at = np.arange(min(batch_rows, most_rows, int(held.min())), dtype=np.int64)
@@ -141,7 +142,7 @@ def _sample_regions(bases: I64, order: Order, *, batch_rows: int, ranks: int, mo
 
 
 def _clusters(total: int, order: Order, most: int) -> I64:
-    """Up to `most` of the numbers 0..total-1: all, or runs of neighbours that are spread evenly."""
+    """Choose up to `most` of the numbers 0..total-1: all, or evenly spread runs of neighbors."""
     most = max(1, most)
     if total <= most:
         return np.arange(total, dtype=np.int64)

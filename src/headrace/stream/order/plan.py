@@ -1,15 +1,15 @@
-"""The plan: what every rank will read, known from the index alone. Pure: no files, no clock, no torch.
+"""Plan what every rank will read, from the index alone. Pure: no files, no clock, no torch.
 
-Steps and rows are arithmetic. Bytes and read amplification follow from which blocks a rank's pools need: its positions
-are r (mod R) and group d holds the positions d (mod D), so it touches exactly the groups d = r modulo gcd(D, R), and in
-each pool the rounds that lie there. A block is decoded once for each row of pools that follow one another and need it;
-a small split, once by every rank. If R divides D every block is decoded by one rank, except for the at most L-1 blocks
-that a lane border cuts. That is what a stream decodes, or a little more: see `bytes_per_rank`. Where ranks changed in
-the middle of an epoch, the parts of its order follow one another. Cost is O(blocks + pools * L + R).
+Steps and rows are arithmetic. Bytes and read amplification follow from the blocks that a rank's pools need. A rank
+reads the positions r (mod R), and group d holds the positions d (mod D), so the rank touches exactly the groups d = r
+modulo gcd(D, R), and in each pool the rounds that lie there. A block is decoded once for each run of consecutive pools
+that need it, or once by every rank if the split is small. If R divides D, one rank decodes each block, except for the
+at most L-1 blocks that a lane border cuts. A stream decodes that much or slightly less, see `bytes_per_rank`. If ranks
+changed in the middle of an epoch, the parts of its order follow one another. Cost: O(blocks + pools * L + R).
 
-A rank's items come as pools: what to decode and gather together. Lanes advance in lockstep, so a rank's rows of one
-window round (the next window of every lane it touches) lie together in the global order. Small rounds are taken several
-at a time, as a pool has a fixed cost.
+A rank's items come as pools, the unit of decoding and gathering. Lanes advance in lockstep, so the rows that a rank
+takes from one window round (the next window of every lane it touches) are adjacent in the global order. Small rounds
+are combined, because each pool has a fixed cost.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
 
 
 def estimate_peak_bytes(plan: Plan) -> int:
-    """Estimate what one rank holds at most: a gathered pool, its decoded blocks, and what is decoded ahead.
+    """Estimate the peak memory of one rank: a gathered pool, its decoded blocks, and blocks decoded ahead.
 
-    Windows of the lanes it touches, each with a block more than it fills; never more than the decoded split twice.
+    Counts the windows of the lanes it touches, each with one extra block, but never more than twice the decoded split.
     """
     order, blocks = plan.order, plan.block_bytes
     row_bytes = int(blocks.sum()) / max(1, plan.split_rows)
@@ -56,7 +56,7 @@ def estimate_peak_bytes(plan: Plan) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """A pass counted position by position; a sound plan has no overlap and nothing missing."""
+    """A pass counted position by position; a correct plan has no overlap and nothing missing."""
 
     delivered_rows: int
     overlap_rows: int
@@ -67,10 +67,10 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """The plan of who reads which rows when, for one epoch and one number of ranks.
+    """Which rank reads which rows when, for one epoch and one number of ranks.
 
-    Pure arithmetic over the index, so that it can be asked for any number of ranks. regions: whole shards for each
-    rank, or equal parts of what they left, else None. costs: of the rows, where steps are balanced by them.
+    It is arithmetic over the index, so it can be computed for any number of ranks. regions: whole shards for each rank,
+    or equal parts of their rest; else None. costs: of the rows, if steps are balanced by them.
     """
 
     index: SplitIndex = field(repr=False)
@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def split_rows(self) -> int:
-        """N, also where an order has fewer or more."""
+        """N, the rows of the split, even if an epoch has fewer or more."""
         return self.index.total_rows
 
     @cached_property
@@ -93,7 +93,7 @@ class Plan:
         return estimate_block_bytes(self.index)
 
     def _repr_html_(self) -> str:
-        """Show steps, rows and bytes of the ranks in notebooks, and whether anything is decoded twice."""
+        """Show steps, rows and bytes of the ranks in notebooks, and the read amplification."""
         rows, read = self.rows_per_rank, self.bytes_per_rank
         facts: list[list[object]] = [
             ["rows of the epoch", self.order.rows],
@@ -112,22 +112,22 @@ class Plan:
 
     @property
     def steps_per_rank(self) -> int:
-        """Batches each rank receives; the same for all."""
+        """Batches that each rank receives; the same for all."""
         return self.share(0).steps
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that "drop" leaves out: less than one global batch, but for whole shards."""
+        """Rows that "drop" leaves out: less than one global batch, unless ranks have whole shards."""
         return self.remaining.total - int(self.rows_per_rank.sum())
 
     @property
     def padded_rows(self) -> int:
-        """Filling rows of "pad", over all ranks: less than one global batch, but for whole shards."""
+        """Padding rows of "pad", over all ranks: less than one global batch, unless ranks have whole shards."""
         given = self.steps_per_rank * self.world_size * self.batch_size
         return given - self.remaining.total if self.remainder == "pad" else 0
 
     def share(self, rank: int) -> Share:
-        """The part of one rank."""
+        """Return the share of one rank."""
         if self.regions is not None:
             return self._region_shares[rank]
         left, size = self.remaining.total, self.batch_size
@@ -135,7 +135,7 @@ class Plan:
 
     @cached_property
     def rows_per_rank(self) -> I64:
-        """Real rows each rank delivers: int64 [R]."""
+        """Real rows that each rank delivers: int64 [R]."""
         if self.regions is not None:
             return np.array([share.rows for share in self._region_shares], np.int64)
         delivered = min(self.remaining.total, self.steps_per_rank * self.world_size * self.batch_size)
@@ -144,12 +144,11 @@ class Plan:
 
     @cached_property
     def bytes_per_rank(self) -> I64:
-        """Bytes of the blocks each rank decodes, as estimated from the index: int64 [R].
+        """Upper bound on the bytes of the blocks that each rank decodes, estimated from the index: int64 [R].
 
-        At most: it takes every rank that touches a lane to need each window of it, which one that takes fewer rows than
-        there are windows does not, and a block that is needed again later to be decoded again, which a stream that
-        reads far enough ahead does not. Not counted: what a stream may decode twice to bring its first batch sooner,
-        at most an eighth of the blocks.
+        It assumes that a rank that touches a lane needs every window of it, and decodes a block again whenever it is
+        needed again later. A rank with fewer rows than windows, and a stream that reads far enough ahead, decode less.
+        Not counted: blocks that a stream decodes twice to deliver its first batch sooner, at most an eighth of them.
         """
         if self.keeps_split:
             reads = np.array([self.share(rank).items > 0 for rank in range(self.world_size)])
@@ -168,22 +167,22 @@ class Plan:
 
     @property
     def read_amplification(self) -> float:
-        """Bytes decoded by all ranks over the bytes of the blocks that still hold rows; 1.0 is each block once.
+        """Bytes decoded by all ranks over the bytes of the blocks that still hold rows; 1.0 means each block once.
 
-        At most, as `bytes_per_rank`.
+        An upper bound, like `bytes_per_rank`.
         """
         return float(self.bytes_per_rank.sum()) / self._needed_bytes if self._needed_bytes else 1.0
 
     @property
     def decoded_again_bytes(self) -> int:
-        """Bytes that all ranks together decode beyond each block once: what the amplification costs, at most."""
+        """Upper bound on the bytes that all ranks decode beyond one decode per block."""
         return max(0, int(self.bytes_per_rank.sum()) - self._needed_bytes)
 
     @cached_property
     def imbalance(self) -> float | None:
-        """What the slowest rank of each step costs over the mean rank, added up over all whole steps.
+        """Cost of the slowest rank of each step over the mean rank, summed over all whole steps.
 
-        1.0: no rank waits. None where costs are not known, or there is no whole step. O(rows).
+        1.0 means that no rank waits. None if costs are unknown or there is no whole step. O(rows).
         """
         if self.costs is None:
             return None
@@ -207,14 +206,14 @@ class Plan:
 
     @property
     def keeps_split(self) -> bool:
-        """True if every rank decodes the whole split once and keeps it: it is small, and one permutation."""
+        """True if every rank decodes the whole split once and keeps it, because it is small and shuffled as one."""
         order, decoded = self.order, int(self.block_bytes.sum())
         one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
         return order.shuffle and self.regions is None and one_round and is_small(self.split_rows, decoded)
 
     @cached_property
     def _bytes_of_filling(self) -> I64:
-        """Bytes that a rank without a row of its own decodes to fill its batches: int64 [R]."""
+        """Bytes that a rank without rows of its own decodes to pad its batches: int64 [R]."""
         found = np.zeros(self.world_size, np.int64)
         for rank in np.flatnonzero(self.rows_per_rank == 0).tolist():
             share = self.share(rank)
@@ -225,7 +224,7 @@ class Plan:
         return found
 
     def coverage(self) -> Coverage:
-        """Count every position that every rank would deliver. O(rows) time, one byte a row."""
+        """Count every position that every rank would deliver, in O(rows) time and one byte per row."""
         seen = np.zeros(self.order.rows, np.uint8)
         overlap = filled = 0
         for rank in range(self.world_size):
@@ -244,7 +243,7 @@ class Plan:
         )
 
     def owners(self, places: I64) -> tuple[I64, I64]:
-        """(rank, item) that places of what remains belong to; an item may be beyond what "drop" delivers."""
+        """Return (rank, item) of places in the remaining sequence; an item may lie beyond what "drop" delivers."""
         if self.regions is None:
             return places % self.world_size, places // self.world_size
         return split_at(self.regions.bounds(self.remaining, self.world_size)[:-1], places)
@@ -260,8 +259,8 @@ class Plan:
     def _needs(self) -> dict[int, I64]:
         """The blocks that pools need: int64 [4, needs] of (kind of rank, block, pool, laying), see `Reads`.
 
-        By the number of kinds of ranks that the parts of the order tell apart, which is r mod that number. Parts with
-        the same kinds are one sequence of pools: a block at their border stays decoded.
+        The kind of a rank is r modulo the number of kinds that a part of the order distinguishes. Parts with the same
+        kinds form one sequence of pools, so a block at their border stays decoded.
         """
         found: dict[int, list[I64]] = {}
         for part in parts_of(self.order):
@@ -276,7 +275,7 @@ class Plan:
         return {kinds: np.concatenate(parts, axis=1) for kinds, parts in found.items()}
 
     def _needs_of(self, part: Part, share: Share, *, kinds: int, rank: int | None) -> I64:
-        """Those of one rank's region in a part, or of all ranks together where they stride (rank: None)."""
+        """Return the needs of one rank's region in a part, or of all ranks together where they stride (rank: None)."""
         residues = part.order.groups
         begin, rows = (0, int(self.rows_per_rank.sum())) if rank is None else (share.place_of(0), share.rows)
         before, after = self.remaining.count_below(part.begin), self.remaining.count_below(part.end)
@@ -305,11 +304,11 @@ class Plan:
 
 
 def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float] | None:
-    """(L, read amplification) of the lanes with which these ranks decode less, computed for each candidate.
+    """Return (L, read amplification) of a number of lanes with which these ranks decode less, or None.
 
-    plan_of: the same plan with so many lanes. None where nothing that was tried is better by a twentieth, and for a
-    split that stays in memory, whose mixing is worth more than decoding it once. Candidates are what the ranks
-    divide, about as many lanes as now or fewer; of those that decode little the nearest.
+    plan_of: makes the same plan with another number of lanes. Candidates are multiples of the ranks, about as many
+    lanes as now or fewer; of those that decode little, the nearest wins. None if no candidate is better by a twentieth,
+    and for a split that stays in memory, whose mixing is worth more than decoding it once.
     """
     if plan.regions is not None or plan.keeps_split or plan.read_amplification < _WORTH_A_WORD:
         return None
@@ -324,15 +323,15 @@ def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float
 
 
 def least_pool_rows(plan: Plan) -> int:
-    """Return how many rows are worth a pool: 32,768, or as many as 16 MiB hold."""
+    """Return the smallest useful pool: 32,768 rows, or as many as 16 MiB hold."""
     row_bytes = int(plan.block_bytes.sum()) // max(1, plan.split_rows)
     return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
 
 
 def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LEAST_POOL_ROWS) -> Iterator[int]:
-    """Ascending positions at which pools of a pass from position `first` end: borders of whole rounds, and of parts.
+    """Yield the ascending positions at which the pools of a pass from `first` end: borders of whole rounds and parts.
 
-    The loop has to wait for the first pool, so it is a quarter as long as the others.
+    The first pool is a quarter as long as the others, because the loop waits for it.
     """
     quarter = True
     for begin, end, part in parts_of(order):
@@ -356,9 +355,9 @@ def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LE
 def plan_pools(
     order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
 ) -> Iterator[Pool]:
-    """The rank's pools in order, all its items once; made one at a time.
+    """Yield the rank's pools in order, lazily; together they hold all its items once.
 
-    least_rows: of a pool, if there are as many; of the first, which the loop has to wait for, a quarter will do.
+    least_rows: smallest size of a pool; a quarter of it for the first, which the loop waits for.
     """
     if not share.items:
         return
@@ -376,7 +375,7 @@ def plan_pools(
 
 
 def _pool(order: Order, positions: I64, filling: int) -> Pool:
-    """The pool of ascending positions, the last of them repeated `filling` times more."""
+    """Make the pool of ascending positions, with the last one repeated `filling` more times."""
     pool = order.pieces_of(positions)
     if not filling:
         return pool

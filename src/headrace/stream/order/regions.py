@@ -1,13 +1,13 @@
-"""Whole shards for each rank: the global order as one order of its own for each, end to end. Pure.
+"""Give each rank whole shards: the global order is one order per rank, end to end. Pure.
 
-Rank r has the positions [base_r, base_r + n_r), its region, and takes them one after the other. Steps are equal all the
-same: with "pad" as many as the longest region needs, with "drop" as many as the shortest one fills. What is left after
-a stop is a range of each region. Another number of ranks takes what is left, laid end to end, in equal parts: every
-stop leaves equal parts of these again, so a state needs no word of it.
+Rank r has the positions [base_r, base_r + n_r), its region, and takes them in sequence. Steps are equal nevertheless:
+"pad" takes as many as the longest region needs, "drop" as many as the shortest one fills. After a stop, a range of each
+region remains. Another number of ranks takes the rest, laid end to end, in equal parts; every later stop leaves equal
+parts of these, so the state needs no extra field.
 
-"round_robin" deals the epoch's shards out in turns, shards[rank::world_size]; "by_size" packs them, the largest first,
-each to whoever has the fewest bytes; "local" does so among the ranks of the nodes that have a shard, then with all
-others. Ties go to the smaller number, so that every rank finds the same. Cost is O(blocks + shards log ranks).
+"round_robin" deals the epoch's shards in turns, shards[rank::world_size]. "by_size" assigns them largest first, each to
+the rank with the fewest bytes. "local" does so among the ranks of the nodes that have a shard, then with all others.
+Ties go to the smaller number, so every rank computes the same assignment. Cost is O(blocks + shards log ranks).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from headrace.stream.order.remaining import Remainder, Remaining, Share, check_b
 
 @dataclass(frozen=True, kw_only=True)
 class Regions:
-    """The positions of each rank, for one number of ranks; goes into the state.
+    """The positions of each rank, for one number of ranks; part of the state.
 
-    distribution: how shards were given out; rows: n_r of each rank.
-    assignment: the rank of each shard, where names, seed and epoch do not tell.
+    distribution: how shards were assigned. rows: n_r of each rank.
+    assignment: the rank of each shard, if names, seed and epoch do not determine it.
     """
 
     distribution: str
@@ -42,11 +42,11 @@ class Regions:
 
     @cached_property
     def bases(self) -> I64:
-        """The beginning of each region, then N: int64 [C+1]."""
+        """Where each region begins, then N: int64 [C+1]."""
         return np.concatenate([[0], np.cumsum(np.array(self.rows, np.int64))]).astype(np.int64)
 
     def bounds(self, remaining: Remaining, ranks: int) -> I64:
-        """The places of what remains at which the part of each rank begins, then the end: int64 [R + 1]."""
+        """The places in the remaining sequence at which each rank's part begins, then the end: int64 [R + 1]."""
         if ranks != len(self.rows):
             short, longer = divmod(remaining.total, ranks)
             rows = short + (np.arange(ranks) < longer)
@@ -59,7 +59,7 @@ class Regions:
         return int((left // batch_size).min() if remainder == "drop" else (-(-left // batch_size)).max())
 
     def shares(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> list[Share]:
-        """Return the share of each rank; its rounds count from the beginning of the region of its first row."""
+        """Return the share of each rank; its rounds count from the start of the region of its first row."""
         bounds = self.bounds(remaining, ranks)
         steps = self.steps(remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
         begins = remaining.positions(np.minimum(bounds[:-1], remaining.total - 1)) if remaining.total else bounds[:-1]
@@ -82,20 +82,20 @@ class Regions:
     def advance(
         self, remaining: Remaining, batches: int, *, ranks: int, batch_size: int, remainder: Remainder
     ) -> Remaining:
-        """Return what remains after so many batches of every rank. Raises `StreamError` if there are fewer."""
+        """Return what remains after `batches` batches on every rank. Raises `StreamError` if there are fewer."""
         steps = self.steps(remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
         check_batches(batches, steps)
         bounds = self.bounds(remaining, ranks)
         return remaining.keep(np.minimum(bounds[:-1] + batches * batch_size, bounds[1:]), bounds[1:])
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives equal regions back."""
+        """Return a JSON object that `from_dict` restores."""
         values: dict[str, Any] = {"distribution": self.distribution, "rows": list(self.rows)}
         return values if self.assignment is None else {**values, "assignment": list(self.assignment)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Regions:
-        """Read regions back. Raises `StreamError` if these are none."""
+        """Restore regions. Raises `StreamError` if the value is not one."""
         names = {"distribution", "rows"}
         sound = names <= set(values) <= names | {"assignment"} and isinstance(values["distribution"], str)
         if sound and _numbers(values["rows"]) and _numbers(values.get("assignment", [])):
@@ -110,7 +110,7 @@ class Regions:
 
 
 def deal_shards(index: SplitIndex, *, ranks: int, seed: int, epoch: int, shuffle: bool) -> I64:
-    """The rank of each shard, int64 [shards]: in turns, over shuffled shards, or over shards by name."""
+    """Return the rank of each shard, int64 [shards]: in turns, over shuffled shards, or over shards by name."""
     order = np.arange(len(index.shards), dtype=np.int64)
     if shuffle:
         order = np.lexsort(hash_texts(derive_key(seed, "shards", epoch), pa.array(index.shards, pa.large_string())))
@@ -120,9 +120,9 @@ def deal_shards(index: SplitIndex, *, ranks: int, seed: int, epoch: int, shuffle
 
 
 def pack_shards(shard_bytes: I64, *, ranks: int, allowed: Sequence[Sequence[int] | None] | None = None) -> I64:
-    """The rank of each shard, int64 [shards]: the largest first, each to the one with the fewest bytes.
+    """Return the rank of each shard, int64 [shards]: largest first, each to the rank with the fewest bytes.
 
-    allowed: ranks that may have a shard; None: all, which are served when every other shard has its place.
+    allowed: ranks that may have a shard; None for all. Shards with None are assigned last.
     """
     by_size = np.lexsort((np.arange(len(shard_bytes)), -shard_bytes)).tolist()
     load = [0] * ranks
@@ -152,7 +152,7 @@ def local_ranks(
     ranks: int,
     ranks_per_node: int,
 ) -> list[Sequence[int] | None]:
-    """The ranks on the nodes that have each shard; None for a shard that no node of this job has.
+    """Return the ranks on the nodes that have each shard; None for a shard on no node of this job.
 
     Raises `SettingsError` for shards that the split does not have.
     """

@@ -1,12 +1,11 @@
-"""Describe what is left of an epoch as ranges of positions, read as one sequence, and share it out. Pure.
+"""Describe the rest of an epoch as ranges of positions, read as one sequence, and divide it among ranks. Pure.
 
-An epoch that has not begun is the single range [0, N). Where ranks have whole shards, claim blocks or pack rows, a stop
-leaves ranges below the position, and a stop in what was resumed leaves ranges of these. All of that is one sorted list
-of ranges. Put end to end they are the sequence that consumers stride over, so a resume needs no divisibility rule. Cost
-is O(ranges).
+A fresh epoch is the single range [0, N). If ranks have whole shards, claim blocks or pack rows, a stop leaves ranges
+below the position, and a stop in a resumed pass leaves ranges of these. All of that is one sorted list of ranges. Laid
+end to end they form the sequence that ranks stride over, so a resume needs no divisibility rule. Cost is O(ranges).
 
-Rank r of R takes the places v = r (mod R) of what remains, batch_size at a time. Global step k is the places
-[k*G, (k+1)*G) with G = R * batch_size, so every rank takes the same number of steps, whatever the shards are like.
+Rank r of R takes the places v = r (mod R) of the sequence, batch_size at a time. Global step k is the places [k*G,
+(k+1)*G) with G = R * batch_size, so every rank takes the same number of steps, whatever the shards look like.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from headrace.errors import SettingsError, StreamError
 
 
 def split_at(begins: I64, numbers: I64) -> tuple[I64, I64]:
-    """Return which range each number is in, and how far inside, where the ranges begin at `begins`."""
+    """Return which range each number is in, and its offset inside, for ranges that start at `begins`."""
     which = np.searchsorted(begins, numbers, side="right") - 1
     return which, numbers - begins[which]
 
 
 def count_out(counts: I64) -> tuple[I64, I64]:
-    """Return each index as often as its count says, and the number of its turn, from 0."""
+    """Repeat each index by its count, and number the repetitions from 0."""
     which = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -39,7 +38,7 @@ class Remaining:
     """The positions of an epoch that nobody has received, in order.
 
     rows: N, the rows of the whole epoch.
-    ranges: [start, stop) of positions; sorted, not empty, not touching one another. One state has one form.
+    ranges: [start, stop) of positions; sorted, not empty, not adjacent, so that equal states have equal ranges.
     """
 
     rows: int
@@ -47,56 +46,56 @@ class Remaining:
 
     @classmethod
     def everything(cls, rows: int) -> Remaining:
-        """An epoch of `rows` rows before its first batch."""
+        """Make an epoch of `rows` rows before its first batch."""
         return cls(rows=rows, ranges=((0, rows),) if rows else ())
 
     @classmethod
     def of(cls, rows: int, *, position: int, holes: Iterable[tuple[int, int]]) -> Remaining:
-        """`holes` below `position`, then `position`..`rows`; holes are sorted and disjoint (see `state`)."""
+        """Make `holes` below `position` plus `position`..`rows`; holes are sorted and disjoint (see `state`)."""
         parts = np.array([*holes, (position, rows)], np.int64).reshape(-1, 2)
         return cls(rows=rows, ranges=_joined(parts[:, 0], parts[:, 1]))
 
     @classmethod
     def of_positions(cls, rows: int, positions: I64) -> Remaining:
-        """These positions, ascending, each once."""
+        """Make the rest from positions, ascending, each once."""
         return cls(rows=rows, ranges=_joined(positions, positions + 1))
 
     @property
     def position(self) -> int:
-        """Everything from here to the end of the epoch is left."""
+        """The position from which everything to the end of the epoch remains."""
         return self.ranges[-1][0] if self._has_tail else self.rows
 
     @property
     def holes(self) -> tuple[tuple[int, int], ...]:
-        """The ranges below `position` that are left too."""
+        """The ranges below `position` that remain too."""
         return self.ranges[:-1] if self._has_tail else self.ranges
 
     @property
     def first(self) -> int:
-        """The lowest position left; N when nothing is left."""
+        """The lowest remaining position; N if nothing remains."""
         return self.ranges[0][0] if self.ranges else self.rows
 
     @cached_property
     def total(self) -> int:
-        """M, how many positions are left."""
+        """M, the number of remaining positions."""
         return int(self._before[-1])
 
     def positions(self, places: I64) -> I64:
-        """The positions at these places of the sequence; places int64 in [0, M) → positions, same shape."""
+        """Return the positions at these places of the sequence; places int64 in [0, M) → positions, same shape."""
         if len(self.ranges) == 1:
             return places + self.ranges[0][0]
         part, inside = split_at(self._before, places)
         return self._starts[part] + inside
 
     def places_of(self, positions: I64) -> I64:
-        """The places of these positions in the sequence, -1 where one is not left: the inverse of `positions`."""
+        """Return the places of these positions in the sequence, -1 if received already: the inverse of `positions`."""
         if not self.ranges:
             return np.full(len(positions), -1, np.int64)
         part, inside = split_at(self._starts, positions)
         return np.where((part >= 0) & (positions < self._stops[part]), self._before[part] + inside, -1)
 
     def count_below(self, position: int) -> int:
-        """Count the positions left that are smaller than `position`: the place where it is, or would be."""
+        """Count the remaining positions below `position`: the place where it is, or would be."""
         part = int(np.searchsorted(self._starts, position, side="right")) - 1
         if part < 0:
             return 0
@@ -104,7 +103,7 @@ class Remaining:
         return int(self._before[part]) + inside
 
     def keep(self, starts: I64, stops: I64) -> Remaining:
-        """Only these [start, stop) places of the sequence; sorted and disjoint, cut to M."""
+        """Keep only these [start, stop) places of the sequence; they are sorted and disjoint, and cut to M."""
         starts, stops = np.minimum(starts, self.total), np.minimum(stops, self.total)
         starts, stops = starts[starts < stops], stops[starts < stops]
         if not len(starts):
@@ -136,7 +135,7 @@ class Remaining:
 
 
 def _joined(starts: I64, stops: I64) -> tuple[tuple[int, int], ...]:
-    """Sorted disjoint ranges without the empty ones, touching ones made one."""
+    """Merge sorted disjoint ranges that touch, and drop empty ones."""
     starts, stops = starts[starts < stops], stops[starts < stops]
     if not len(starts):
         return ()
@@ -150,7 +149,7 @@ Remainder = Literal["pad", "drop", "exact"]
 
 
 def resolve_remainder(remainder: Remainder | None, ranks: int) -> Remainder:
-    """Decide what happens to the last, incomplete step: as asked, else "exact" for one rank and "pad" for several."""
+    """Choose how to handle the last, incomplete step: as requested, else "exact" for one rank and "pad" for several."""
     if remainder is None:
         return "exact" if ranks == 1 else "pad"
     if remainder == "exact" and ranks > 1:
@@ -162,7 +161,7 @@ def resolve_remainder(remainder: Remainder | None, ranks: int) -> Remainder:
 
 
 def count_steps(rows_left: int, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
-    """Count the batches that every rank gets out of `rows_left` rows."""
+    """Count the batches that every rank gets from `rows_left` rows."""
     whole, rest = divmod(rows_left, ranks * batch_size)
     return whole if remainder == "drop" or rest == 0 else whole + 1
 
@@ -171,8 +170,8 @@ def count_steps(rows_left: int, *, ranks: int, batch_size: int, remainder: Remai
 class Share:
     """The places of the remaining sequence that one rank takes: begin, begin + stride, …, item by item.
 
-    Items 0..rows-1 are rows of its own; items rows..items-1 only fill the last step of "pad": they repeat its last row,
-    or are at place `filler` if it has none. origin: the position from which its rounds of windows count.
+    Items 0..rows-1 are rows of its own. Items rows..items-1 only fill the last step of "pad": they repeat its last row,
+    or the place `filler` if it has none. origin: the position from which its window rounds count.
     """
 
     begin: int
@@ -185,11 +184,11 @@ class Share:
     origin: int = 0
 
     def place_of(self, item: int) -> int:
-        """The place item takes."""
+        """Return the place that an item takes."""
         return self.begin + self.stride * min(item, self.rows - 1) if self.rows else self.filler
 
     def places(self, start: int, stop: int) -> I64:
-        """The places of the own items start..stop-1: int64, ascending."""
+        """Return the places of the own items start..stop-1: int64, ascending."""
         return self.begin + self.stride * np.arange(start, min(stop, self.rows), dtype=np.int64)
 
     def items_below(self, place: int) -> int:
@@ -198,7 +197,7 @@ class Share:
 
 
 def share_of(rows_left: int, *, rank: int, ranks: int, batch_size: int, remainder: Remainder) -> Share:
-    """The share of one rank; over all ranks the own items are each delivered place once."""
+    """Return the share of one rank; over all ranks the own items are each delivered place once."""
     steps = count_steps(rows_left, ranks=ranks, batch_size=batch_size, remainder=remainder)
     rows = max(0, -(-(min(rows_left, steps * ranks * batch_size) - rank) // ranks))
     return Share(
@@ -221,7 +220,7 @@ def advance(remaining: Remaining, batches: int, *, ranks: int, batch_size: int, 
 
 
 def check_batches(batches: int, steps: int) -> None:
-    """Raise `StreamError` unless a pass of `steps` batches on each rank can have given so many."""
+    """Raise `StreamError` if a pass of `steps` batches per rank cannot have delivered `batches`."""
     if not 0 <= batches <= steps:
         raise StreamError(
             f"the pass has {steps} batches on each rank, and {batches} are said to be received; pass the number that"

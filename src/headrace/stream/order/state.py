@@ -1,8 +1,8 @@
-"""The state of a stream: which epoch, which order, and what of it nobody has received yet.
+"""Describe the state of a stream: which epoch, which order, and which rows nobody has received yet.
 
-One small JSON object with a digest, the same on every rank. It names positions in the global order, not files or ranks,
-so it resumes on any number of ranks and with any batch size. Rows that were read ahead but not handed out do not count.
-States of format versions 1 and 2 are of other orders and are refused.
+It is one small JSON object with a digest, the same on every rank. It names positions in the global order, not files or
+ranks, so it resumes on any number of ranks and with any batch size. Rows that were read ahead but not handed out do not
+count. States of format versions 1 and 2 belong to older orders and are refused.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _REMEDY = "pass what state_dict() gave, unchanged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From `position` on the epoch has another order: see `layout`.
+    """A change of the order from `position` on; see `layout`.
 
-    ranks: what is left until lanes are cut again, or all of it, is dealt to so many ranks; or lanes, window_rows and
-    groups of what is left, cut again.
+    ranks: the rest, or the rest of the round, is dealt to this many ranks. Else lanes, window_rows and groups describe
+    how the rest is cut again.
     """
 
     position: int
@@ -42,17 +42,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """A place in one epoch of one split.
+    """A position in one epoch of one split.
 
     index: identity of the split's index; rows: N. seed, epoch, lanes, window_rows, groups, shuffle: the order.
-    position: everything from here on is left; holes: [start, stop) ranges below it that are left too, where ranks take
+    position: everything from here on remains. holes: [start, stop) ranges below it that remain too, where ranks take
     whole shards, claim blocks, or pack rows.
-    changes: what other ranks made of the order since the epoch began, by position.
-    samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
-    regions: which rank has which whole shards; None where all stride over all rows.
-    pass_number, chunk: where an epoch is a chunk of the rows, which chunk of which pass over all of them.
-    balance: where rows of like cost share steps: rows of a global batch, and the tokens of a sequence whose attention
-    costs as much as all else, see `balance`.
+    changes: how other numbers of ranks changed the order since the epoch began, by position.
+    samples_per_epoch: rows of an epoch that is not one pass over all rows.
+    regions: which rank has which whole shards; None if all ranks stride over all rows.
+    pass_number, chunk: if an epoch is a chunk of the rows, which chunk of which pass over all of them.
+    balance: if rows of like cost share steps, the rows of a global batch, and the number of tokens at which a
+    sequence's attention costs as much as everything else, see `balance`.
     """
 
     split: str
@@ -75,7 +75,7 @@ class StreamState:
 
     @property
     def order_settings(self) -> OrderSettings:
-        """Everything that the order of the epoch depends on, beside its blocks."""
+        """Everything that the order of the epoch depends on, except its blocks."""
         return settings_of(self)
 
     @property
@@ -84,26 +84,26 @@ class StreamState:
         return Remaining.of(self.rows, position=self.position, holes=self.holes)
 
     def at(self, remaining: Remaining) -> StreamState:
-        """The same order with this much left."""
+        """Return a state of the same order with these positions remaining."""
         return replace(self, position=remaining.position, holes=remaining.holes)
 
     def steps(self, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
-        """Return how many batches every rank gets of what is left."""
+        """Return how many batches every rank gets from the remaining rows."""
         if self.regions is not None:
             return self.regions.steps(self.remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
         return count_steps(self.remaining.total, ranks=ranks, batch_size=batch_size, remainder=remainder)
 
     def after(self, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> StreamState:
-        """Return the state after so many batches on every rank. Raises `StreamError` if there are fewer."""
+        """Return the state after `batches` batches on every rank. Raises `StreamError` if there are fewer."""
         go_on = advance if self.regions is None else self.regions.advance
         return self.at(go_on(self.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
 
     def fresh(self, epoch: int) -> StreamState:
-        """The beginning of an epoch, in the lanes and windows that this one began with."""
+        """Return the start of an epoch, with the lanes and windows that this one began with."""
         return replace(self, epoch=epoch, position=0, holes=(), changes=())
 
     def to_dict(self, kind: str = _KIND) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives an equal state back. kind: of the loader whose positions these are."""
+        """Return a JSON object that `from_dict` restores. kind: the kind of loader that the positions belong to."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["holes"] = [list(hole) for hole in self.holes]
         values["changes"] = [
@@ -115,7 +115,7 @@ class StreamState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], kind: str = _KIND) -> StreamState:
-        """Read a state back. Raises `StreamError` if it is not one, was changed, or is of another format version."""
+        """Restore a state. Raises `StreamError` if it is not a state, was changed, or has another format version."""
         values = unseal(values, kind=kind, version=FORMAT_VERSION)
         missing = sorted(set(_ALWAYS) - values.keys())
         unknown = sorted(values.keys() - {*_ALWAYS, *_LATER})
@@ -140,7 +140,7 @@ class StreamState:
     def check_order(
         self, *, seed: int, shuffle: bool, samples_per_epoch: int | None = None, even_tokens: int | None = None
     ) -> None:
-        """Raise `StreamError` if the stream was set up for another order than the one saved."""
+        """Raise `StreamError` if the stream is set up for another order than the saved one."""
         saved = None if self.balance is None else self.balance[1]
         if saved != even_tokens:
             models = [
@@ -182,9 +182,9 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingState:
-    """A place in a pass whose batches are packed from rows: `batches` on each of `world_size` ranks since `start`.
+    """A position in a pass that packs rows into batches: `batches` on each of `world_size` ranks since `start`.
 
-    identity: of how rows are packed.
+    identity: of the packing settings.
     """
 
     start: StreamState
@@ -194,13 +194,13 @@ class PackingState:
     identity: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON object; `from_dict` gives an equal state back."""
+        """Return a JSON object that `from_dict` restores."""
         numbers = {name: getattr(self, name) for name in _PACKING}
         return seal("packing", FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "pack": self.identity})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PackingState:
-        """Read a state back. Raises `StreamError` if it is not one, or was changed."""
+        """Restore a state. Raises `StreamError` if it is not a state, or was changed."""
         values = unseal(values, kind="packing", version=FORMAT_VERSION)
         check_keys("packing state", values, _PACKING, others=("start", "pack"))
         start = StreamState.from_dict(values["start"])
@@ -208,7 +208,7 @@ class PackingState:
 
 
 def check_keys(what: str, values: Mapping[str, Any], least: Mapping[str, int], *, others: Sequence[str]) -> None:
-    """Raise `StreamError` unless a state has these keys: integers of at least so much, and others."""
+    """Raise `StreamError` unless a state has exactly these keys, and its integers are in bounds."""
     numbers = [values.get(name) for name in least]
     bounds = zip(numbers, least.values(), strict=True)
     if set(values) != {*least, *others} or not all(
@@ -295,7 +295,7 @@ def _check_numbers(state: StreamState) -> None:
 
 
 def _check_changes(state: StreamState) -> None:
-    """Lanes are cut again at the border of a round. What is left may be dealt to other ranks anywhere."""
+    """Check that lanes are cut again only at round borders. The rest may be dealt to other ranks anywhere."""
     positions = [change.position for change in state.changes]
     if len(positions) > MOST_CHANGES or positions != sorted(set(positions)) or (positions and positions[0] < 0):
         raise _bad("changes", positions, f"expected at most {MOST_CHANGES} ascending positions")
@@ -315,7 +315,7 @@ def _check_changes(state: StreamState) -> None:
 def next_border(state: StreamState, cut: Change | None, position: int) -> int:
     """Return the first position from `position` on at which every lane stands at the border of a window, or the end.
 
-    cut: the last one of the lanes; None: they are those that the epoch began with.
+    cut: the last change of lanes; None for the lanes that the epoch began with.
     """
     base: StreamState | Change = state if cut is None else cut
     begin = 0 if cut is None else cut.position

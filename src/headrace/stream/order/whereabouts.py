@@ -1,7 +1,7 @@
-"""Ask the order backwards: which step sees a row, and what a checkpoint has seen. Pure.
+"""Query the order backwards: which step delivers a row, and which rows a checkpoint has seen. Pure.
 
-Where rows are costs one permutation for each round that holds some of them. What a state has seen costs O(rows received
-or left, whichever are fewer), a part of the epoch at a time.
+Finding rows costs one permutation per round that holds some of them. Listing what a state has seen costs O(rows
+received or left, whichever are fewer), one part of the epoch at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PART_ROWS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """The delivery of one row. position: in the global order; step, place: batch number of its rank, row in it."""
+    """The delivery of one row. position: in the global order. step, place: batch number of its rank, and row in it."""
 
     position: int
     rank: int
@@ -33,7 +33,7 @@ class Sighting:
 
 
 def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
-    """(block number, row inside the block) of a shard's row, counted from 0. Raises `InputError` if there is none."""
+    """Return (block number, row inside the block) of a shard's row, from 0. Raises `InputError` if there is none."""
     named = [place for place, name in enumerate(index.shards) if name == shard or name.rsplit("/", 1)[-1] == shard]
     if len(named) != 1:
         known = ", ".join(index.shards[:3]) + (", …" if len(index.shards) > 3 else "")
@@ -48,7 +48,7 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
 
 
 def row_in_shard(index: SplitIndex, rows: I64) -> tuple[I64, I64]:
-    """(number of the shard, row in it) of rows of the split, both from 0: the inverse of `row_number`, for many."""
+    """Return (shard number, row in the shard), both from 0, of many rows of the split: the inverse of `row_number`."""
     block, _ = split_at(index.first_row, rows)
     shard = index.shard_of_block[block]
     return shard, rows - index.first_row[np.searchsorted(index.shard_of_block, shard)]
@@ -58,7 +58,7 @@ def row_in_shard(index: SplitIndex, rows: I64) -> tuple[I64, I64]:
 class Sightings:
     """The deliveries of several rows, by row and position; int64, parallel.
 
-    row: number of the row among those asked for; the rest as in `Sighting`.
+    row: index among the rows asked for; the rest as in `Sighting`.
     """
 
     row: I64
@@ -69,10 +69,10 @@ class Sightings:
 
 
 def find_rows(plan: Plan, rows: I64) -> Sightings:
-    """Find every delivery of rows of the split in the plan's pass: who receives them, and when.
+    """Find every delivery of rows of the split in the plan's pass: which rank receives them, and at which step.
 
     rows: row numbers in the split. A row has no delivery if "drop" leaves it out, it was received before, or the epoch
-    is too short for it.
+    is too short to reach it.
     """
     which, position = plan.order.positions_of_rows(*split_at(plan.index.first_row, rows))
     left = plan.remaining.places_of(position)
@@ -84,7 +84,7 @@ def find_rows(plan: Plan, rows: I64) -> Sightings:
 
 
 def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
-    """Find who receives a row of a block, and when, the first time if it comes several times; None if nobody does."""
+    """Find the first delivery of a row of a block; None if nobody receives it."""
     found = find_rows(plan, plan.index.first_row[block : block + 1] + row)
     names = [each.name for each in fields(Sighting)]
     return Sighting(**{name: int(getattr(found, name)[0]) for name in names}) if len(found.row) else None
@@ -93,10 +93,10 @@ def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
 def find_received(
     index: SplitIndex, state: StreamState, rows: I64, *, ranks: int = 1, batch_size: int = 1
 ) -> Sightings:
-    """Find the deliveries of rows of the split that a state has received, by ranks that read the epoch from its start.
+    """Find the deliveries of rows of the split that a state has received, if its ranks read the epoch from the start.
 
-    rows: row numbers in the split. Positions are those of the state, whatever the ranks. Raises `SettingsError` for
-    several ranks where a state says that their number changed in the middle of the epoch: nobody knows who read what.
+    rows: row numbers in the split. Positions are those of the state, for any ranks. Raises `SettingsError` for several
+    ranks if their number changed in the middle of the epoch, because the state does not say who read what.
     """
     changed = [change.position for change in state.changes if 0 < change.position < state.position]
     if ranks * batch_size > 1 and changed:
@@ -119,7 +119,7 @@ def find_received(
 
 
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
-    """Rows of each shard that a state has received, repeats counted: int64, parallel to `index.shards`."""
+    """Count the rows of each shard that a state has received, with repetitions: int64, parallel to `index.shards`."""
     left = state.remaining
     borders = [0, *(border for pair in left.ranges for border in pair), left.rows]
     gaps = ((start, stop) for start, stop in zip(borders[0::2], borders[1::2], strict=True) if start < stop)

@@ -8,6 +8,7 @@
     headrace/here/<machine>/<i>      number in the group, PID and start time of the i-th of them
     headrace/here/<machine>/<i>/pass     rank, world size and epoch of the pass it reads; "" between passes
     headrace/here/<machine>/<i>/gone     counts who noticed its death; the first one reports it
+    headrace/once/<name>             who asks for something that one process asks for, then the answer
 
 **Name.** A store may outlive its group: torchrun keeps one store for all restarts, and a process may leave a group and
 join another. Messages of dead processes must not stop those that resume from a checkpoint. So the first process that
@@ -32,9 +33,10 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -46,6 +48,7 @@ from headrace.stream.ranks.topology import Topology, initialized_distributed
 
 _CLOCK_SKEW_S = 10.0
 _LOOK_S, _TELL_S = 0.05, 3.0
+_ASKS, _ASKED_S = "?", 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +145,26 @@ class Group:
                 if self.seen_by_all(failure) or time.monotonic() >= deadline:
                     return
                 time.sleep(_LOOK_S)
+
+    def once(self, name: str, ask: Callable[[], str]) -> str:
+        """Return what `ask` returns in the first process of the group that comes here, which others wait for.
+
+        name: the same in all. If it fails there, or takes minutes, another process asks.
+        """
+        key, mine = f"headrace/once/{name}", f"{_ASKS}{self.process}:{get_ident()}"
+        deadline = time.monotonic() + _ASKED_S
+        with suppress(RuntimeError):  # the store has gone: no other rank can be reached
+            while (found := text_of(self.store.compare_set(key, "", mine))) != mine and time.monotonic() < deadline:
+                if found and not found.startswith(_ASKS):
+                    return found
+                time.sleep(_LOOK_S)
+        answer = ""
+        try:
+            answer = ask()
+        finally:
+            with suppress(RuntimeError):
+                self.store.set(key, answer)
+        return answer
 
     def stop(self, error: Exception | None = None) -> None:
         """Report what ended the interpreter, such as an error of the training loop, unless a failure is known."""
@@ -248,6 +271,12 @@ def default_group() -> Group | None:
         _GROUPS[store] = group
         RUNNING.add(group)
     return None if store is None else _GROUPS[store]
+
+
+def once_in_group(name: str, ask: Callable[[], str]) -> str:
+    """Return what `ask` returns in one process of the default group, or here where there is none."""
+    group = default_group()
+    return ask() if group is None else group.once(name, ask)
 
 
 def default_store() -> Any:

@@ -32,7 +32,7 @@ import pyarrow as pa
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StoreError
-from headrace.storage.cache_room import Room, use
+from headrace.storage.cache_room import Room, mark_used, use
 from headrace.storage.local import make_directory, storing, temporary_for
 
 _VERSION = 1
@@ -127,8 +127,7 @@ class CachedBlocks:
             table = known[1]
         else:
             table = map_file(path, "trust" if self._whole.get(path) == _stamp(path) else "check")
-        with suppress(OSError):  # of a cache that others own
-            os.utime(path)  # says when it was last used, for the process that makes room
+        mark_used(path)
         stamp = self._whole[path] = _stamp(path)
         with self._lock:
             self._maps[path] = stamp, table

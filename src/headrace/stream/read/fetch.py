@@ -38,6 +38,7 @@ _PART_BYTES = 1 << 21
 _SHARED_BYTES = 1 << 26  # of blocks that wait for their second lane
 _SPARE_PARTS = 32  # memory of parts that is kept for the next ones
 _MOST_DONE = 16  # blocks
+_LEAST_RATIO = 1 / 16
 
 
 class Part(NamedTuple):
@@ -69,7 +70,7 @@ class Fetcher:
         keep: Keep,
     ) -> None:
         self._decode = decode
-        self._estimate = estimate
+        self._estimated = estimate
         self._ahead_bytes = ahead_bytes
         self._ahead_blocks = ahead_blocks
         self._keep = keep
@@ -81,6 +82,7 @@ class Fetcher:
         self._shared: dict[int, Future[list[Part]]] = {}  # whole blocks that no announced pool wants, of rows to come
         self._shared_bytes = 0
         self._sizes: dict[int, int] = {}  # of what is decoded
+        self._ratio = 1.0  # bytes of the block decoded last, for each that was estimated: few columns take less
         # Nobody wants these any more. Decoding takes memory for each new block, and lets go of one of these first: an
         # allocator gives memory that stays free for a moment back to the system, and fresh memory is slow to touch.
         self._done: deque[Future[list[Part]]] = deque(maxlen=_MOST_DONE)
@@ -217,6 +219,7 @@ class Fetcher:
         columns = self._decode(block)
         rows = max(map(len, columns.values()), default=0)
         size = size_of(columns)
+        self._ratio = max(_LEAST_RATIO, size / max(1, self._estimated(block)))
         if self._keep == "views" or size <= _PART_BYTES:
             return [Part(0, rows, columns)]
         count = max(1, size // _PART_BYTES)
@@ -237,6 +240,9 @@ class Fetcher:
                 return self._estimate(block)
             self._sizes[block] = sum(size_of(part.columns) for part in future.result())
         return self._sizes[block]
+
+    def _estimate(self, block: int) -> int:
+        return int(self._estimated(block) * self._ratio)
 
 
 def _first_rows(pieces: Sequence[Piece]) -> dict[int, int]:

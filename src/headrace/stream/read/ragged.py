@@ -88,6 +88,11 @@ class Ragged:
         ends = np.cumsum(self.lengths)
         begins = ends - self.lengths
         total = int(ends[-1]) if len(ends) else 0
+        if total > _LONG_ROW * len(ends):
+            rows = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
+            return replace(
+                self, values=np.concatenate([self.values[at : at + length] for at, length in rows]), starts=begins
+            )
         at = np.repeat(self.starts - begins, self.lengths) + np.arange(total, dtype=np.int64)
         return replace(self, values=self.values.take(at), starts=begins)
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
-from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
+from headrace.stream.loader.options import IN_ARROW, STORE_THREADS, VALID, StreamOptions
 from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import Share
@@ -163,7 +163,10 @@ def _gathered(
         if first is None:
             return
         index, count = plan.index, len(first.blocks)
-        few_of_all = options.threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
+        # So many threads wait for a store, where fetching twice costs more than memory.
+        few_of_all = options.threads < min(count, STORE_THREADS) and count * plan.world_size * _MANY_TIMES <= len(
+            index.rows
+        )
         if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
             yield first.items, gathered(fetcher.get_alone(first.pieces), first.index, first.rows)
             _announce(fetcher, pools, ahead)

@@ -1,0 +1,93 @@
+"""NetCDF files and Zarr stores, read through xarray (extra `xarray`) as tables.
+
+A data set becomes the rows of `xarray.Dataset.to_dataframe`: a row for each place of the product of its dimensions, a
+column for each dimension and variable, whatever dimensions a variable has itself. It is read in slices of its first
+dimension, so memory is O(slice). Fill values become null, times are decoded by the CF conventions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import InputError, MissingExtra
+
+NETCDF_NAMES = (".nc", ".nc4", ".cdf", ".h5netcdf")
+_SLICE_ROWS = 1 << 18
+
+
+def is_grid(path: Path) -> bool:
+    """Tell a NetCDF file or a Zarr store by its name."""
+    return path.name.lower().endswith((*NETCDF_NAMES, ".zarr"))
+
+
+def grid_tables(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[pa.Table]:
+    """Read variables and dimensions of a file or store as columns, in slices.
+
+    optional: columns that are left out where there are none. Raises `InputError` and `MissingExtra`.
+    """
+    with closing(_open(path)) as opened:
+        for each in columns:
+            if each not in opened.variables and each not in opened.dims and each not in optional:
+                raise InputError(f"{path}: has no variable {each!r}; it has {', '.join(map(str, opened.variables))}")
+        own = [each for each in columns if each in opened.variables or each in opened.dims]
+        named = {each: opened[each] for each in own}  # a dimension without values counts its places
+        chosen = opened.drop_vars(list(opened.variables)).assign(named)
+        alone = [name for name, size in chosen.sizes.items() if size == 1 and name not in own]
+        chosen = chosen.squeeze(alone, drop=True)
+        told = {dim for each in named.values() if len(each.dims) == 1 for dim in each.dims}
+        strange = [str(each) for each in chosen.dims if each not in told]
+        if strange:
+            raise InputError(
+                f"{path}: {', '.join(own)} have the dimensions {', '.join(map(str, chosen.dims))}, and no column tells "
+                f"{strange[0]!r}; name one as entity, or select a place of it"
+            )
+        for table in tables_of_grid(chosen):
+            yield table.select(own)
+
+
+def first_rows(path: Path, rows: int) -> pa.Table:
+    """Read the first rows of a file or store, with all dimensions and variables. Raises as `grid_tables`."""
+    with closing(_open(path)) as opened:
+        return next(tables_of_grid(opened)).slice(0, rows)
+
+
+def _open(path: Path) -> Any:
+    try:
+        import xarray
+    except ImportError as error:
+        raise MissingExtra("xarray", "xarray") from error
+    try:
+        return xarray.open_zarr(path) if path.name.lower().endswith(".zarr") else xarray.open_dataset(path)
+    except Exception as error:  # each engine has its own
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise InputError(
+            f"{path}: xarray cannot open it ({said}); check the file, and that netCDF4 or zarr is installed"
+        ) from error
+
+
+def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
+    """Iterate over the rows of an `xarray.Dataset` or `DataArray`. Raises `InputError` for values that Arrow lacks."""
+    data = grid if hasattr(grid, "data_vars") else grid.to_dataset(name=grid.name or "value")
+    dims = list(data.sizes)
+    if not dims:
+        raise InputError("an xarray Dataset without dimensions has no rows; give one with a time")
+    lengths = [data.sizes[each] for each in dims]
+    size = max(1, _SLICE_ROWS // max(1, math.prod(lengths[1:])))
+    for begin in range(0, max(1, lengths[0]), size):
+        frame = data.isel({dims[0]: slice(begin, begin + size)}).to_dataframe(dim_order=dims).reset_index()
+        for name in frame.columns:
+            if frame[name].dtype == object and len(frame) and isinstance(frame[name].iloc[0], bytes):
+                frame[name] = frame[name].str.decode("utf-8")
+        try:
+            yield pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InputError(
+                f"a data set of xarray does not go into Arrow: {error}; times of other calendars than the usual one "
+                f"have to be converted, such as with Dataset.convert_calendar('standard')"
+            ) from error

@@ -1,0 +1,217 @@
+"""Tokenise the rows of a recipe over chats, and say in its manifest and to its user what was read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError, StoreError
+from headrace.machine import library_version
+from headrace.packing.blend import SPLITS, Dataset
+from headrace.packing.chat_recipe import ChatRecipe
+from headrace.packing.chats.hub import record_of
+from headrace.packing.chats.tokenise import ChatEncoder
+from headrace.packing.chats.words import CURES
+from headrace.packing.choose import Choice
+from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
+from headrace.packing.sequences import Origins
+from headrace.packing.storage.spool import JoinedSpool, Spool
+from headrace.run.context import RunContext, TaskFiles, read_arrow
+from headrace.run.events import Note
+from headrace.run.receipts import Receipt
+from headrace.stream.audit.exclude import read_excluded
+from headrace.stream.audit.overlap import Benchmarks
+
+_SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a warning
+
+
+@dataclass(frozen=True)
+class Tokenised:
+    """The rows of a run as tokens. receipts: of the tasks; origins: of each dataset's sequences."""
+
+    settings: ChatRecipe
+    context: RunContext
+    encoder: ChatEncoder
+    datasets: Sequence[Dataset]
+    tasks: Sequence[EncodeTask]
+    receipts: Sequence[Receipt]
+    benchmarks: Benchmarks | None
+    origins: Sequence[Origins]
+
+    @property
+    def rows_read(self) -> int:
+        """Count the rows of all files."""
+        return self.summed("rows_read")["rows_read"]
+
+    @property
+    def whole_origins(self) -> Origins:
+        """Lay the origins of all datasets end to end."""
+        return Origins.joined(self.origins, [len(each.names) for each in self.datasets])
+
+    def summed(self, *names: str) -> dict[str, int]:
+        """Add up numbers of the tasks."""
+        return {name: sum(receipt.result[name] for receipt in self.receipts) for name in names}
+
+    def dropped(self, choice: Choice) -> Counter[str]:
+        """Count the rows that were left out, by reason, until splits were chosen."""
+        dropped: Counter[str] = Counter()
+        for receipt in self.receipts:
+            dropped.update(receipt.result["dropped"])
+        for reason, each in choice.left_out.items():
+            dropped[reason] += each["rows"]
+        return dropped
+
+    def spools(self, run: Path, owners: Sequence[int] | range) -> JoinedSpool:
+        """Open the sequences of some datasets. run: where the tasks' files are."""
+        return JoinedSpool([Spool.open(run / task.file()) for task in self.tasks if task.owner in owners])
+
+    def rejected(self) -> bytes:
+        """Read what was written down of rows without a sequence, a line each."""
+        return b"".join((self.context.run / task.file(".rejected.jsonl")).read_bytes() for task in self.tasks)
+
+    def source_facts(self, files: Sequence[tuple[Path, str]]) -> dict[str, Any]:
+        """Return what the manifest says of the source: files, bytes, rows, and the files without a row."""
+        holding = {name for receipt in self.receipts for name in receipt.result["rows_of"]}
+        return {
+            "files": len(files),
+            "bytes": sum(path.stat().st_size for path, _ in files),
+            "rows": self.rows_read,
+            "empty_shards": sorted(name for dataset in self.datasets for name in dataset.names if name not in holding),
+        }
+
+    def facts(self, choice: Choice, pad_id: int | None) -> dict[str, Any]:
+        """Return what the manifest says of the tokenizer, of duplicates, benchmarks and splits."""
+        excluded = [each.result["excluded"] for each in self.receipts]
+        return {
+            "encoder": {**self._made_with(pad_id), **self._backend_facts()},
+            "duplicates": choice.duplicates,
+            **({} if self.benchmarks is None else {"benchmarks": self.benchmarks.facts(excluded)}),
+            "units": [{"of": what, **units} for what, units in choice.units],
+        }
+
+    def _made_with(self, pad_id: int | None) -> dict[str, Any]:
+        settings, encoder = self.settings, self.encoder
+        libraries = () if settings.tokenizer is None else ("tokenizers", "jinja2")
+        found: dict[str, Any] = {
+            "fingerprint": encoder.fingerprint,
+            "vocabulary": encoder.vocabulary,
+            "pad_id": pad_id,
+            "libraries": {name: library_version(name) for name in libraries},
+        }
+        if isinstance(settings.tokenizer, str):
+            found["tokenizer"] = record_of(settings.tokenizer)
+        if encoder.images is not None:
+            images = encoder.images
+            found["images"] = {"rule": images.rule, "token": images.token, "id": encoder.image_id, **images.numbers}
+        return found
+
+    def _backend_facts(self) -> dict[str, Any]:
+        """Count how often a library that made the ids was compared with `tokenizers`, and warn if it ever differed."""
+        name = self.settings.tokenizer_backend
+        if name in ("auto", "tokenizers"):
+            return {}
+        words = ("compared", "different", "instead")
+        summed = self.summed(*(f"backend_{word}" for word in words))
+        counts = {word: summed[f"backend_{word}"] for word in words}
+        if counts["different"]:
+            what = f"{name} gave other ids than tokenizers in {counts['different']} tasks"
+            again = f"tokenizers did them again, {counts['instead']:,} conversations in all"
+            cure = (
+                "to be certain of the others, which were compared in part, delete the run and give "
+                "tokenizer_backend='auto'"
+            )
+            self.context.warn([f"{what}; {again}; {cure}"])
+        return {"backend": {"name": name, **counts}}
+
+
+def tokenise(
+    settings: ChatRecipe,
+    context: RunContext,
+    encoder: ChatEncoder,
+    work: Callable[..., dict[str, Any]],
+    published: Sequence[str],
+) -> Tokenised:
+    """Tokenise all rows, task by task. work: encodes a task, given its files and `benchmarks`.
+
+    published: names of links beside the runs that will be made. Raises `StoreError` if one is taken, `InputError` if
+    too many rows are bad or none is left.
+    """
+    run = context.run
+    for name in published:
+        taken = run.parents[1] / name
+        if taken.exists() and not taken.is_symlink():
+            raise StoreError(f"{taken}: is in the way of a link of that name; move it, or choose another --out")
+    datasets = settings.blend.find_files()
+    tasks = encode_tasks(settings, context, datasets)
+    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
+    own: Callable[[EncodeTask, TaskFiles], dict[str, Any]] = partial(work, benchmarks=benchmarks)
+    receipts = context.stage("tokenise", [task.task(own) for task in tasks], durable=False)
+    _refuse_bad(settings, context, receipts)
+    origins = []
+    for owner in range(len(datasets)):
+        names = [task.file(".origins.arrow") for task in tasks if task.owner == owner]
+        origins.append(Origins.joined([Origins.of_table(read_arrow(run / name)) for name in names]))
+    return Tokenised(settings, context, encoder, datasets, tasks, receipts, benchmarks, origins)
+
+
+def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> None:
+    """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
+    read = sum(receipt.result["rows_read"] for receipt in encoded)
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for receipt in encoded:
+        for reason, rows in receipt.result["dropped"].items():
+            if reason not in NOT_BAD:
+                counts[reason] += rows
+                first.setdefault(reason, receipt.result["first"][reason])
+    bad = counts.total()
+    if bad > settings.max_bad_share * read:
+        listed = "; ".join(f"{reason} {rows:,}, first {first[reason]}" for reason, rows in sorted(counts.items()))
+        most = max(sorted(counts), key=counts.__getitem__)
+        raise InputError(
+            f"{bad:,} of {read:,} rows are bad, more than max_bad_share {settings.max_bad_share:g}: {listed}; all are "
+            f"listed in {context.run / 'stage'}/*.rejected.jsonl: {CURES.get(most, 'correct them')}, or raise "
+            "max_bad_share"
+        )
+    if read and not any(receipt.result["sequences"] for receipt in encoded):
+        dropped: Counter[str] = Counter()
+        for receipt in encoded:
+            dropped.update(receipt.result["dropped"])
+            first = receipt.result["first"] | first
+        listed = "; ".join(
+            f"{reason} {rows:,}" + (f", first {first[reason]}" if reason in first else "")
+            for reason, rows in sorted(dropped.items())
+            if rows
+        )
+        raise InputError(f"no row of {read:,} gives a sequence to pack: {listed}; correct the data or the settings")
+
+
+def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:
+    """Say how rows were split and what repeats, and warn of what a user would rather not have."""
+    for what, units in choice.units:
+        listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
+        context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
+    for split in settings.asked_splits:
+        if not any((side == SPLITS.index(split)).any() for side in choice.splits):
+            context.warn([f"{split} is empty: no row is left for it; see the dropped rows"])
+    found = choice.duplicates
+    if found is not None:
+        again, rows, seen = found["same_content"], found["rows"], found["seen_in_earlier_splits"]
+        if again:
+            context.on_event(Note("info", f"{again:,} of {rows:,} rows ask what an earlier row asks"))
+        if found.get("near_pairs"):
+            context.on_event(Note("info", f"{found['near_pairs']:,} pairs of sequences are near"))
+        if found.get("near_not_compared"):
+            most = f"at most {found['near_not_compared']:,} pairs of sequences were not compared"
+            context.warn([f"near: {most}: they look like too many others"])
+        if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
+            what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
+            context.warn([f'{what}; choose duplicates="group" to keep them apart'])
+        elif found["largest"] > max(100, _LARGE_UNIT * rows):
+            what = f"{found['largest']:,} of {rows:,} rows are joined by what they ask, and are in one split"
+            cure = 'name the columns that tell them apart with content=, or choose duplicates="allow"'
+            context.warn([f"{what}; {cure}"])

@@ -1,0 +1,73 @@
+"""Read CSV files that are written for people: with comment lines, or in another encoding; and files of GRDC.
+
+Such a file is read and decoded as a whole, so memory is O(file). Nothing else about it is read more loosely: quotes,
+separators and numbers of fields are checked as in any CSV file.
+
+A file of the Global Runoff Data Centre begins with comment lines in Latin-1. Its columns are separated by semicolons:
+a day as YYYY-MM-DD (a month ends in -00), a clock as hh:mm or --:--, then one column or several of discharge in m³/s.
+-999 is missing. The file is called by the number of its station: 1134100_Q_Day.Cmd.txt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import InputError
+from headrace.formats import delimited
+from headrace.formats.detect import Compression, Kind, open_bytes, read_whole, reading
+
+GRDC_NAME = re.compile(r"(\d+)_Q_\w+.*", re.IGNORECASE)
+_GRDC_TIME = ("YYYY-MM-DD", "hh:mm")
+_GRDC_MISSING = r"^\s*-999(\.0*)?\s*$"
+
+
+def text_table(
+    path: Path, name: str, kind: Kind, *, comment: str | None, encoding: str, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Read a delimited file, or these of its columns, as text. Raises `InputError`.
+
+    comment: lines that begin with it are left out; encoding: of the file.
+    """
+    with reading(path), open_bytes(path, kind.compression) as stream:
+        data = read_whole(path, stream, kind.compression)
+    try:
+        data = data.decode(encoding).encode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: byte {error.start:,} is {data[error.start]:#04x}, which is not {encoding}; give its encoding"
+        ) from None
+    if comment is not None:
+        data = re.sub(rb"(?m)^[ \t]*" + re.escape(comment.encode()) + rb"[^\n]*(\n|\Z)", b"", data).lstrip(b"\r\n")
+    if not data.strip():
+        return pa.table({})
+    shard = delimited.survey(path, name, kind, text=data)
+    assert shard.dialect is not None
+    return delimited.parse_block(data[shard.dialect.header_bytes :], shard, columns)
+
+
+def grdc_table(path: Path, time: str) -> pa.Table:
+    """Read a file of GRDC: its times as the column `time`, and its other columns by their names, as text."""
+    compression: Compression = "gz" if path.suffix == ".gz" else "none"
+    raw = text_table(path, path.name, Kind("csv", compression), comment="#", encoding="latin-1")
+    table = raw.rename_columns([each.strip() for each in raw.column_names])
+    if _GRDC_TIME[0] not in table.column_names:
+        raise InputError(
+            f"{path}: its first line behind comments names {', '.join(table.column_names)}, YYYY-MM-DD "
+            f"was expected; this is not a file of GRDC"
+        )
+    times = pc.replace_substring_regex(pc.utf8_trim_whitespace(table[_GRDC_TIME[0]]), r"-00$", "-01")
+    if _GRDC_TIME[1] in table.column_names:
+        clocks = pc.fill_null(pc.utf8_trim_whitespace(table[_GRDC_TIME[1]]), "--:--")
+        told = pc.match_substring_regex(clocks, r"^[0-9]{1,2}:")
+        times = pc.if_else(told, pc.binary_join_element_wise(times, clocks, pa.scalar(" ", times.type)), times)
+    values = {
+        each: pc.if_else(pc.match_substring_regex(table[each], _GRDC_MISSING), None, table[each])
+        for each in table.column_names
+        if each not in _GRDC_TIME
+    }
+    return pa.table({time: times, **values})

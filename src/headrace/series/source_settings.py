@@ -1,0 +1,233 @@
+"""Settings of where series come from and how their times are read, and the rules that tie these together."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from headrace.checks import duration_us
+from headrace.formats.dates import date_word
+from headrace.run.settings import RecipeSettings
+from headrace.series.arrays.axis import Frequency
+from headrace.series.parts import read_names
+from headrace.settings import Names, known_duration
+from headrace.storage.settings import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.series.config import Series
+
+FILE_NAME = "file_name"
+
+_EPOCH = date(1970, 1, 1).toordinal()
+Rule = Literal["mean", "sum", "total", "min", "max", "first", "last"]
+_source = partial(Field, json_schema_extra={"panel": "Source"})
+column = partial(Field, json_schema_extra={"panel": "Columns and times"})
+
+
+def repeated(*default: str, panel: str, description: str) -> Any:
+    """Declare a setting whose flag may be given several times."""
+    return Field(default, json_schema_extra={"panel": panel, "flag": "repeated"}, description=description)
+
+
+def rules(value: object) -> object:
+    """Read one rule as that of all columns."""
+    return {"*": value} if isinstance(value, str) else value
+
+
+def listed_days(value: object) -> object:
+    """Read @FILE as the days in it, and return days of a calendar sorted. Raises `ValueError` for what is no day."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        return value
+    texts = []
+    for each in map(str, given):
+        if each.startswith("@"):
+            try:
+                texts += Path(each[1:]).expanduser().read_text("utf-8-sig").split()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"business_days: {each[1:]} cannot be read ({error}); check its path") from None
+        else:
+            texts.append(each)
+    for each in texts:
+        try:
+            date.fromisoformat(each)
+        except ValueError:
+            raise ValueError(f"business_days names {each!r}, which is not a day; write days as 2024-12-31") from None
+    return tuple(sorted({date.fromisoformat(each).isoformat() for each in texts}))
+
+
+def days_of(days: Sequence[str]) -> list[int]:
+    """Return days as their numbers since 1970-01-01."""
+    return [date.fromisoformat(each).toordinal() - _EPOCH for each in days]
+
+
+def known_zone(value: str | None) -> str | None:
+    """Return the name of a time zone as it is. Raises `ValueError` for one that is not known."""
+    import polars as pl  # settings alone load no data libraries
+
+    try:
+        pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
+    except pl.exceptions.PolarsError:
+        raise ValueError(f"time_zone {value!r} is not known; give one such as Europe/Berlin or UTC") from None
+    return value
+
+
+class SourceSettings(RecipeSettings):
+    """Base of `Series`: its source, and how entities and times are read from it."""
+
+    source: Places = Field((), description="Files, directories or glob patterns of time series.")
+    region_time_series_base_dirs: Mapping[str, Path] = _source(
+        default_factory=dict,
+        description="Directories of series by region, instead of source; an entity's region is its name up to the "
+        "first _.",
+    )
+    reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
+        "table",
+        description="What the source is; wide: tables with a column for each entity, each file named as what it "
+        "holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global Runoff Data Centre; camels_us: "
+        "the root of that data set's text files.",
+    )
+    comment: str | None = _source(
+        None, min_length=1, description="Beginning of lines of CSV files that are left out, e.g. #."
+    )
+    decimal: Literal[".", ","] = _source(".", description="Decimal mark of the numbers in CSV files.")
+    encoding: str = _source("utf-8", description="Encoding of CSV files, e.g. latin-1, utf-16 or cp1252.")
+    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
+        "daymet", description="Forcing product of camels_us."
+    )
+    entities: Names | None = _source(None, description="Only these entities; one without data fails.")
+    entities_file: LocalPath | None = _source(None, description="File of the entities to prepare, a name per line.")
+    entity: str = column(
+        FILE_NAME,
+        min_length=1,
+        description="Column of the entity in long tables; file_name: a file is an entity, named as the file without "
+        "its extension.",
+    )
+    time: str = column("date", min_length=1, description="Column of the time.")
+    time_format: Names = repeated(
+        "iso",
+        panel="Columns and times",
+        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
+        "turn. Times without offset are UTC.",
+    )
+    time_zone: Annotated[str | None, AfterValidator(known_zone)] = column(
+        None,
+        description="Zone of the clocks that times without an offset were read from, e.g. Europe/Berlin; the output is "
+        "in UTC. None: they are in UTC.",
+    )
+    ambiguous_times: Literal["in_order", "earlier", "later", "error"] = column(
+        "in_order",
+        description="Which instant a time is that the clocks of time_zone show twice; in_order: the first row the "
+        "earlier, the next the later; error: leave out its entity.",
+    )
+    nonexistent_times: Literal["error", "drop", "forward"] = column(
+        "error",
+        description="What to do with rows at a time that the clocks of time_zone skip; forward: read it by the offset "
+        "before the change; error: leave out their entity.",
+    )
+    frequency: str = column(
+        "infer",
+        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the step that most "
+        "entities have; coarsest: the longest that an entity has, for resample.",
+    )
+    business_days: Annotated[Names, BeforeValidator(listed_days)] = column(
+        (),
+        description="Days that steps of 1b are: YYYY-MM-DD, or @FILE with one a line; Monday to Friday unless given.",
+    )
+    snap: str | None = column(
+        None, description="Move times that are at most this far from a step to it, e.g. 2m; needs frequency."
+    )
+    resample: Annotated[Mapping[str, Rule], BeforeValidator(rules)] = column(
+        {},
+        description="Join the rows of each step into one, by a rule for each column: mean, sum, min, max, first or "
+        "last of the values that are there; total: their sum, and 0 in steps without any; * for all others, or one "
+        "rule for all.",
+    )
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            return codecs.lookup(value).name
+        except LookupError:
+            raise ValueError(f"encoding {value!r} is not known; give one such as utf-8, latin-1 or cp1252") from None
+
+    @field_validator("time_format")
+    @classmethod
+    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            date_word(each, "time_format")
+        return value
+
+    @field_validator("snap")
+    @classmethod
+    def _known_tolerance(cls, value: str | None) -> str | None:
+        return value if value is None else known_duration("snap", value)
+
+    @field_validator("frequency")
+    @classmethod
+    def _known_frequency(cls, value: str) -> str:
+        return value if value in ("infer", "coarsest") else Frequency.parse(value).word
+
+    @property
+    def snap_us(self) -> int | None:
+        """How far times are moved to a step, in microseconds; None: not at all."""
+        return None if self.snap is None else duration_us("snap", self.snap)
+
+    def rule(self, column: str) -> str:
+        """Return the rule by which `resample` joins the values of a column."""
+        return self.resample.get(column) or self.resample["*"]
+
+    @cached_property
+    def step(self) -> Frequency:
+        """The frequency. Raises `ValueError` while it is to be inferred."""
+        return Frequency.parse(self.frequency).on(days_of(self.business_days))
+
+    @property
+    def rewritten_text(self) -> bool:
+        """Whether CSV files are decoded, or freed of comments, before they are read."""
+        return self.comment is not None or self.encoding != "utf-8"
+
+    def listed(self) -> list[str] | None:
+        """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
+        if self.entities_file is None:
+            return None if self.entities is None else sorted(set(self.entities))
+        return read_names(self.entities_file)
+
+
+def time_faults(settings: Series) -> Iterator[tuple[bool, str]]:
+    """List what would be wrong with the settings of times, and whether it is."""
+    named = settings.frequency not in ("infer", "coarsest")
+    columns, given = settings.columns(), settings.resample.keys()
+    strangers = sorted(given - {"*", *columns})
+    left = [each for each in columns if given and not {each, "*"} & given]
+    if settings.snap_us is not None:
+        step = Frequency.parse(settings.frequency) if named else Frequency(0)
+        yield not step.micros, f"snap needs a frequency of a fixed length, e.g. 1h, and it is {settings.frequency!r}"
+        yield (
+            settings.snap_us * 2 > step.micros,
+            f"snap is {settings.snap!r}; give at most half of the frequency {settings.frequency}",
+        )
+        yield bool(given), "give resample or snap, not both"
+    yield bool(settings.business_days) and settings.frequency != "1b", "business_days are of frequency 1b; give it too"
+    yield bool(given) and settings.frequency == "infer", "resample needs a frequency, e.g. 1d or coarsest"
+    yield (
+        settings.frequency == "coarsest" and not given,
+        "frequency is 'coarsest', which needs resample to say how finer rows are joined",
+    )
+    yield bool(strangers), f"resample names {', '.join(strangers)}, which is no column of values"
+    yield bool(left), f"resample has no rule for {', '.join(left)}; give one, or one for '*'"
+    yield (
+        settings.duplicate_times == "nearest" and settings.snap is None,
+        "duplicate_times is 'nearest', which needs snap; give 'first' or 'last'",
+    )
+    yield (
+        settings.time_zone is not None and any(each.startswith("epoch") for each in settings.time_format),
+        "time_format is an epoch, which counts instants; leave time_zone out",
+    )

@@ -1,0 +1,253 @@
+"""Spread tables whose rows belong to many entities, so that any batch of entities can be read by itself.
+
+Rows of a source file are gathered into pieces of up to `_PIECE_ROWS`, sorted by entity, and written end to end:
+`stage/spread/part-N.times` int64 and `part-N.values` float64 [rows, C]; `part-N.parquet` lists the runs: entity, first
+row, rows. An entity's rows in source order are its runs by file and place. Memory is O(piece) and O(runs).
+
+A wide table has a column of times and a column for each entity, whose cells are values of one and the same kind. Its
+file is named as the column that it holds: `flow.csv` and `rain.csv` have the flow and the rain of each entity. With a
+target and no features, every file holds the target, whatever its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.arrays import F64, I64
+from headrace.digest import canonical_json
+from headrace.errors import InputError
+from headrace.formats.dates import MISSING
+from headrace.formats.detect import stem_of_name
+from headrace.formats.text_columns import as_text
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.series.arrays.axis import occurrences
+from headrace.series.config import Series
+from headrace.series.observed import Observed
+from headrace.series.sources import EntitySource, parse, parse_values, tables, tell_time, times_of
+from headrace.series.store import publishing
+
+_PIECE_ROWS = 1 << 19
+_RUNS = pa.schema([("entity", pa.string()), ("first_row", pa.int64()), ("rows", pa.int64())])
+
+
+def _name(number: int, what: str) -> str:
+    return f"{STAGE_DIRECTORY}/spread/part-{number:05d}.{what}"
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of several entities. entities: text [N]; unread, untimed: what is wrong with values and times, by entity.
+
+    read: rows of the table they come from; dropped: those that belong to no entity that is wanted.
+    """
+
+    entities: pa.Array
+    times: I64
+    values: F64
+    unread: dict[str, str]
+    untimed: dict[str, str]
+    read: int
+    dropped: dict[str, int]
+
+
+def _read_rows(
+    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType] | None
+) -> Iterator[_Rows]:
+    """Read the rows of a long or a wide table, in pieces. wanted: entities; None for all."""
+    if settings.reader == "wide":
+        yield from _read_wide(settings, path, name, wanted, partitions)
+        return
+    read = 0
+    for table in tables(settings, path, name, [settings.entity, settings.time, *settings.columns()], partitions):
+        # an entity may be called NA: null_values are of values
+        entities = as_text(table[settings.entity], (), f"{path}: column {settings.entity!r}")
+        entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
+        keep = np.asarray(entities.is_valid())
+        if settings.null_entity == "error" and not keep.all():
+            row = int(np.argmin(keep))
+            where = f"{path}: row {read + row + 1}: {settings.entity}"
+            raise InputError(f"{where} is missing: correct it, or give null_entity='drop'")
+        dropped = {"null_entity": int((~keep).sum())}
+        if wanted is not None:
+            known = np.asarray(pc.is_in(entities, value_set=wanted))
+            dropped["not_listed"] = int((keep & ~known).sum())
+            keep = keep & known
+        times, values, bad = parse(settings, settings.columns(), table, read, str(path))
+        unread: dict[str, str] = {}
+        for row in sorted(bad):
+            if keep[row]:
+                unread.setdefault(entities[row].as_py(), f"{path}: {bad[row]}")
+        untimed: dict[str, str] = {}
+        for row in np.flatnonzero(keep & (times == MISSING)).tolist():
+            if entities[row].as_py() not in untimed:
+                untimed[entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
+        if not keep.all():  # else nothing is copied
+            entities, times, values = entities.filter(pa.array(keep)), times[keep], values[keep]
+        yield _Rows(entities, times, values, unread, untimed, table.num_rows, dropped)
+        read += table.num_rows
+
+
+def _read_wide(
+    settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType] | None
+) -> Iterator[_Rows]:
+    """Read a table with a column for each entity, whose cells are values of the one column that it holds."""
+    columns, column, read = settings.columns(), wide_column(settings, path), 0
+    for table in tables(settings, path, name, None, partitions):
+        known = [each for each in table.column_names if each != settings.time]
+        names = known if wanted is None else sorted({*known}.intersection(wanted.to_pylist()))
+        if settings.time not in table.column_names:
+            shown = ", ".join(table.column_names[:12])
+            raise InputError(f"{path}: has no column {settings.time!r}; it has {shown}; correct time")
+        times, untimed = times_of(settings, table, read), ""
+        if (times == MISSING).any():
+            untimed = f"{path}: {tell_time(settings, table, int(np.argmax(times == MISSING)), read)}"
+        size = max(1, _PIECE_ROWS // max(1, len(times)))  # entities that make a piece
+        for begin in range(0, len(names), size):
+            own = names[begin : begin + size]
+            values, unread = np.full((len(own), len(times), len(columns)), np.nan), dict[str, str]()
+            for at, each in enumerate(own):
+                try:
+                    parsed, bad = parse_values(settings, [each], table, read)
+                except InputError as error:
+                    unread[each] = f"{path}: {error}"
+                    continue
+                values[at, :, column] = parsed[:, 0]
+                unread |= {each: f"{path}: {bad[min(bad)]}"} if bad else {}
+            entities = pa.array(own, pa.large_string()).take(np.repeat(np.arange(len(own)), len(times)))
+            told = dict.fromkeys(own, untimed) if untimed else {}
+            rows = values.reshape(-1, len(columns))
+            yield _Rows(entities, np.tile(times, len(own)), rows, unread, told, 0 if begin else len(times), {})
+        read += len(times)
+
+
+def spread(
+    settings: Series,
+    path: Path,
+    name: str,
+    number: int,
+    files: TaskFiles,
+    partitions: Mapping[str, pa.DataType] | None = None,
+) -> dict[str, Any]:
+    """Spread one source file. Rows whose time or values cannot be read blame their entity, not the file.
+
+    partitions: types of columns that names of files hold.
+
+    Raises `InputError` if the file cannot be read as a whole, or a row has no entity and that is an error.
+    """
+    listed = settings.listed()
+    wanted = None if listed is None else pa.array(listed, pa.large_string())
+    dropped: Counter[str] = Counter()
+    bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
+    runs = [_RUNS.empty_table()]
+    piece: list[tuple[pa.Array, I64, F64]] = []
+    held = written = read = 0
+    with (
+        publishing(files, _name(number, "times")) as times_file,
+        publishing(files, _name(number, "values")) as values_file,
+    ):
+
+        def flush() -> None:
+            """Write the rows of a piece sorted by entity, rows of one in source order."""
+            nonlocal held, written
+            entities, times, values = zip(*piece, strict=True)
+            encoded = pa.concat_arrays(entities).dictionary_encode()
+            codes = encoded.indices.to_numpy()
+            order = np.argsort(codes, kind="stable")
+            times_file.write(np.concatenate(times)[order].data)
+            values_file.write(np.concatenate(values)[order].data)
+            counts = np.bincount(codes, minlength=len(encoded.dictionary))
+            columns = [encoded.dictionary.cast(pa.string()), np.cumsum(counts) - counts + written, counts]
+            runs.append(pa.table(columns, schema=_RUNS))
+            piece.clear()
+            held, written = 0, written + held
+
+        for rows in _read_rows(settings, path, name, wanted, partitions):
+            dropped.update(rows.dropped)
+            for what, told in (("values", rows.unread), ("time", rows.untimed)):
+                bad[what] = told | bad[what]  # the first word counts
+            piece.append((rows.entities, rows.times, rows.values))
+            read += rows.read
+            held += len(rows.times)
+            if held >= _PIECE_ROWS:
+                flush()
+        if held:
+            flush()
+    with publishing(files, _name(number, "parquet")) as file:
+        pq.write_table(pa.concat_tables(runs), file, compression="zstd")
+    files.write(_name(number, "json"), canonical_json(bad))
+    return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
+
+
+def wide_column(settings: Series, path: Path) -> int:
+    """Find which column of values a file holds, in the order of `Series.columns()`. Raises `InputError`."""
+    columns, stem = settings.columns(), stem_of_name(path.name)
+    if len(columns) == 1:
+        return 0
+    if stem not in columns:
+        raise InputError(
+            f"{path}: a wide table is named as the column that it holds, one of {', '.join(columns)}; rename it, or "
+            f"leave it out of source"
+        )
+    return columns.index(stem)
+
+
+def joined(times: I64, values: F64, holds: I64) -> tuple[I64, F64]:
+    """Join rows of one time: each row has a value in one column alone, and gives it to the row of its time.
+
+    holds: the column that each row has, int64 [N]. A time that comes twice in one column stays twice, so that nothing
+    is lost; rows come in the order of time.
+    """
+    occurrence = occurrences(times, holds)
+    order = np.lexsort((occurrence, times))
+    own, again = times[order], occurrence[order]
+    begins = np.append(True, (own[1:] != own[:-1]) | (again[1:] != again[:-1]))[: len(own)]
+    made = np.full((int(begins.sum()), values.shape[1]), np.nan)
+    made[np.cumsum(begins) - 1, holds[order]] = values[order, holds[order]]
+    return own[begins], made
+
+
+def spread_source(settings: Series, run: Path, parts: int, holds: Sequence[int] = ()) -> EntitySource:
+    """Open `parts` spread files; entities that were asked for and have no row are in it too.
+
+    holds: of wide tables, which column each part has values of; rows of one time are then one row.
+    """
+    files = (run / _name(number, "parquet") for number in range(parts))
+    runs = pl.concat([pl.read_parquet(path).with_columns(part=pl.lit(number)) for number, path in enumerate(files)])
+    runs = runs.sort("entity", maintain_order=True)  # runs of an entity stay in source order
+    names = sorted({*runs["entity"].unique(), *(settings.listed() or ())})
+    begins, ends = (
+        runs["entity"].search_sorted(pl.Series(names, dtype=pl.String), side).to_numpy() for side in ("left", "right")
+    )
+    bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
+    for number in range(parts):
+        for what, told in json.loads((run / _name(number, "json")).read_bytes()).items():
+            bad[what] = told | bad[what]  # the first file's word counts
+    width = len(settings.columns())
+
+    def rows(number: int, columns: Sequence[str]) -> Observed:
+        name = names[number]
+        if name in bad["values"]:
+            raise InputError(bad["values"][name])
+        times, values, held = [np.empty(0, np.int64)], [np.empty((0, width))], [np.empty(0, np.int64)]
+        for _, first, count, part in runs[int(begins[number]) : int(ends[number])].iter_rows():
+            times.append(np.fromfile(run / _name(part, "times"), np.int64, count, offset=first * 8))
+            flat = np.fromfile(run / _name(part, "values"), np.float64, count * width, offset=first * width * 8)
+            values.append(flat.reshape(count, width))
+            held.append(np.full(count, holds[part] if holds else 0, np.int64))
+        all_times, all_values = np.concatenate(times), np.concatenate(values)
+        if holds:
+            all_times, all_values = joined(all_times, all_values, np.concatenate(held))
+        return Observed(all_times, all_values[:, : len(columns)], bad["time"].get(name))
+
+    return EntitySource(names, rows)

@@ -1,0 +1,77 @@
+"""Find rows that are near, such as two versions of a text, and let them and their copies count as the same content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64, least_of_component
+from headrace.errors import SettingsError
+from headrace.formats.content import NOTHING
+from headrace.formats.shard import Shard
+from headrace.formats.source import read_chunks
+from headrace.near.shingles import Shingles, shingles_of_texts
+from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.events import Note
+from headrace.run.near import Part, find_near
+from headrace.split.content import Content
+from headrace.split.scan import alike_file, read_scan
+from headrace.split.shards import SplitPlan
+from headrace.stream.audit.overlap import holds_texts, texts_of
+
+_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
+
+
+def check_near(content: Content) -> None:
+    """Raise `SettingsError` if no compared column holds texts."""
+    if not holds_texts(content.table(content.schema.empty_table(), "", 0).schema):
+        raise SettingsError(
+            f"near: none of the compared columns holds texts: {', '.join(content.schema.names)}; leave near out"
+        )
+
+
+def number_alike(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
+    """Leave beside the scans one number for all rows that are the same or joined through near ones."""
+    assert plan.content is not None
+    assert plan.settings.near is not None
+    near = find_near(context, [_part(plan.content, shard) for shard in source], plan.settings.near)
+    pairs = int((near.jaccard < 1).sum())
+    context.on_event(Note("info", f"{pairs:,} pairs of rows are near"))
+    scans = [read_scan(context.run, number) for number in range(len(source))]
+    digests = np.concatenate([np.empty(0, np.uint64), *(each.content for each in scans if each.content is not None)])
+    held = np.flatnonzero(digests != NOTHING)
+    same = np.unique(digests[held], return_inverse=True)[1]
+    least = least_of_component(len(digests), [(held, same), (np.arange(len(digests)), near.group)])
+    alike = (least.astype(np.uint64) + np.uint64(1)) << np.uint64(2)  # room for the number of a split
+    ends = np.cumsum([0, *(len(each.micros) for each in scans)])
+
+    def keep(number: int, files: TaskFiles) -> dict[str, Any]:
+        files.write_arrow(alike_file(number), pa.table({"alike": alike[ends[number] : ends[number + 1]]}))
+        return {}
+
+    tasks = [Task(shard.name, 0, partial(keep, number)) for number, shard in enumerate(source)]
+    context.stage("near_rows", tasks, durable=False)
+    return replace(plan, near={"pairs": pairs, "not_compared": near.not_compared})
+
+
+def _part(content: Content, shard: Shard) -> Part:
+    """Give the rows of a shard as documents: all texts of a row in the compared columns, end to end."""
+
+    def shingles(wanted: I64 | None) -> Iterator[Shingles]:
+        for chunk in read_chunks(shard, content.columns(shard)):
+            table = content.table(chunk.table(content.columns(shard)), str(shard.path), chunk.first_row)
+            if wanted is not None:
+                first, stop = np.searchsorted(wanted, (chunk.first_row, chunk.first_row + len(table)))
+                table = table.take(pa.array(wanted[first:stop] - chunk.first_row))
+            step = max(1, min(_TEXT_ROWS, _TEXT_BYTES * len(table) // max(1, table.nbytes)))
+            for begin in range(0, len(table), step):
+                rows = table.slice(begin, step)
+                texts = texts_of(rows)
+                yield shingles_of_texts(texts.texts, texts.row, len(rows))
+
+    return Part(shard.name, shard.size, shingles, [shard.path])

@@ -1,0 +1,46 @@
+"""What is wrong with a source that cannot be read at all is told by its first entities: file, row and value."""
+
+from pathlib import Path
+
+import pytest
+from series_sources import run_of, write_source
+
+import headrace
+
+
+def test_a_wrong_time_column_shows_the_columns_that_there_are(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "in", ["a", "b", "c", "d"], days=40)
+    with pytest.raises(headrace.InputError) as raised:
+        run_of(source, tmp_path / "out", time="day")
+
+    told = str(raised.value)
+    assert "no time axis in any of 4 entities" in told
+    assert all(f"{name}: {source / name}.csv: has no column 'day'; it has date, rain" in told for name in "abc")
+    assert "d.csv" not in told
+
+
+def test_a_wrong_format_shows_row_and_value(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_text("date,q,rain,warm\n01.02.2020,1,1,1\n02.02.2020,1,1,1\n")
+    with pytest.raises(headrace.InputError, match=r"a\.csv: row 1: date is '01\.02\.2020', .*%d\.%m\.%Y"):
+        run_of(tmp_path / "in", tmp_path / "out")
+
+
+def test_too_few_times_are_told(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_text("date,q,rain,warm\n2020-02-01,1,1,1\n2020-02-02,1,1,1\n")
+    with pytest.raises(headrace.InputError, match=r"a: a\.csv: 2 times tell no step, 3 would"):
+        run_of(tmp_path / "in", tmp_path / "out")
+
+
+def test_entities_that_pass_are_no_reason_why_none_trains(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "in", ["a", "b"], days=400)
+    (source / "b.csv").write_text("date,q\n2020-01-01,1\n")
+    unified = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
+    asked = {"test_entities": ["a"], "preprocessing_configs": {"features": unified, "target": unified}}
+    with pytest.raises(headrace.InputError) as raised:
+        run_of(source, tmp_path / "out", **asked, frequency="1d")
+
+    assert "no entity of 2 trains; b: " in str(raised.value)
+    assert "has no column 'rain'" in str(raised.value)
+    assert "None" not in str(raised.value)

@@ -1,0 +1,274 @@
+"""Sources of other shapes give the runs that the same series give as plain files, and hold what others read there."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from basins import readable_rows
+from series_sources import frame_of
+
+import headrace
+from headrace.cli.init.asked import AskedSeries
+from headrace.cli.init.commented import settings_of
+from headrace.run.prepare import Prepared
+from headrace.series.init import series_sections
+
+NAMES = ["01", "b c", "é"]
+DAYS = 200
+
+
+def frames(**facts: int) -> dict[str, pl.DataFrame]:
+    return {name: frame_of(name, days=DAYS, **facts) for name in NAMES}
+
+
+def run(source: object, out: Path, **settings: object) -> Prepared:
+    asked = {"source": source, "target": "q", "features": ["rain", "warm"], "min_train_years": 0.1}
+    return headrace.prepare(headrace.Series(**{**asked, **settings}), out)
+
+
+def rows(prepared: Prepared) -> dict[str, dict[str, tuple[list, list]]]:
+    return {
+        split: {name: (own.times, own.values) for name, own in entities.items()}
+        for split, entities in readable_rows(prepared).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[list, list]]]:
+    """What comes of a plain file for each entity."""
+    place = tmp_path_factory.mktemp("plain")
+    (place / "in").mkdir()
+    for name, frame in frames().items():
+        frame.write_csv(place / "in" / f"{name}.csv")
+    return rows(run(place / "in", place / "out"))
+
+
+def wide(column: str) -> pl.DataFrame:
+    """A column of times, and a column of these values for each entity."""
+    own = frames()
+    return pl.DataFrame({"date": own["01"]["date"], **{name: frame[column] for name, frame in own.items()}})
+
+
+def test_wide_tables_are_the_files_turned(tmp_path: Path, plain: Mapping[str, object]) -> None:
+    (tmp_path / "in").mkdir()
+    for at, column in enumerate(("q", "rain", "warm")):
+        wide(column).sample(fraction=1, shuffle=True, seed=at).write_csv(tmp_path / "in" / f"{column}.csv")
+
+    assert plain == rows(run(tmp_path / "in", tmp_path / "out", reader="wide", batch_size=2))
+    assert headrace.verify(tmp_path / "out").problems == []
+
+
+def test_a_wide_frame_in_memory_holds_the_target(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = wide("q").to_pandas().set_index("date")
+    long = pandas.concat(
+        {name: own.to_pandas().set_index("date")[["q"]] for name, own in frames().items()}, names=["id"]
+    )
+    shaped = run(wide("q"), tmp_path / "wide", reader="wide", features=[])
+
+    assert rows(shaped) == rows(run(frame, tmp_path / "frame", reader="wide", features=[]))
+    assert rows(shaped) == rows(run(long, tmp_path / "long", entity="id", features=[]))
+
+
+def test_one_entity_of_a_wide_table_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    wide("q").with_columns(pl.lit("n/a").alias("note")).write_csv(tmp_path / "in/flows.csv")
+    prepared = run(tmp_path / "in", tmp_path / "out", reader="wide", features=[])
+
+    assert {"original": 4, "passed": 3, "failed": 1} == prepared.manifest.facts["entities"]
+    assert "flows.csv: row 1: note is 'n/a'" in (prepared.run / "quality_summary.json").read_text()
+    with pytest.raises(headrace.InputError, match=r"flows\.csv: has no column 'day'; it has date, 01"):
+        run(tmp_path / "in", tmp_path / "other", reader="wide", features=[], time="day")
+    with pytest.raises(headrace.InputError, match="named as the column that it holds, one of q, rain, warm"):
+        run(tmp_path / "in", tmp_path / "other", reader="wide")
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas", "pyarrow"])
+def test_frames_are_sources(tmp_path: Path, plain: Mapping[str, object], library: str) -> None:
+    long = pl.concat([frame.with_columns(gauge=pl.lit(name)) for name, frame in frames().items()])
+    if library == "pandas":
+        pytest.importorskip("pandas")
+        made: object = long.to_pandas().set_index(["gauge", "date"])
+    else:
+        made = long if library == "polars" else long.to_arrow()
+
+    assert plain == rows(run(made, tmp_path / "out", entity="gauge", static_entity=None))
+
+
+def test_comments_decimal_commas_and_encodings_are_read(tmp_path: Path, plain: Mapping[str, object]) -> None:
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "in").mkdir()
+    for name, frame in frames().items():
+        path = tmp_path / "in" / f"{name}.csv"
+        text = frame.write_csv(separator=";").replace(".", ",")
+        lines = ["# Fluß; Größe in m³/s", '#  "kept; here', *text.splitlines()]
+        lines[40:40] = ["# Zähler getauscht"]
+        path.write_bytes("\r\n".join(lines).encode("latin-1") + b"\r\n")
+        theirs = pandas.read_csv(path, sep=";", decimal=",", comment="#", encoding="latin-1")
+        np.testing.assert_array_equal(frame["rain"].to_numpy(), theirs["rain"].to_numpy())
+
+    asked = {"comment": "#", "decimal": ",", "encoding": "latin-1"}
+    assert plain == rows(run(tmp_path / "in", tmp_path / "out", **asked))
+    with pytest.raises(headrace.InputError, match=r"01\.csv.* not UTF-8"):
+        run(tmp_path / "in", tmp_path / "other", decimal=",", frequency="1d")
+
+
+def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_text("date;q\n" + "".join(f"2020-01-{day:02};1,{day}\n" for day in range(1, 30)))
+    with pytest.raises(headrace.InputError, match="row 1: q is '1,1', .* or give decimal=','"):
+        run(tmp_path / "in", tmp_path / "out", features=[])
+    with pytest.raises(headrace.SettingsError, match="encoding 'latin-99' is not known"):
+        run(tmp_path / "in", tmp_path / "out", encoding="latin-99")
+
+
+GRDC = """\
+# Title:                 GRDC STATION DATA FILE
+# Format:                DOS-ASCII
+# Field delimiter:       ;
+# missing values are indicated by -999.000
+#
+# GRDC-No.:              {number}
+# River:                 MÜHLBACH
+# Catchment area (km²):      120.0
+# Unit of measure:       m³/s
+#
+# DATA
+YYYY-MM-DD;hh:mm; {columns}
+"""
+
+
+def test_files_of_grdc_hold_what_pandas_reads(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "in").mkdir()
+    flow = frame_of("x", days=400)["q"].fill_nan(None).fill_null(-999.0).round(3)
+    days = np.datetime64("1990-01-01") + np.arange(400)
+    lines = [f"{day};--:--;{value:11.3f}" for day, value in zip(days, flow, strict=True)]
+    path = tmp_path / "in/1134100_Q_Day.Cmd.txt"
+    path.write_bytes((GRDC.format(number=1134100, columns="Value") + "\n".join(lines) + "\n").encode("latin-1"))
+    theirs = pandas.read_csv(path, sep=";", comment="#", encoding="latin-1", na_values=[-999.0], skipinitialspace=True)
+    plain = tmp_path / "plain/1134100.csv"
+    plain.parent.mkdir()
+    theirs.rename(columns={"YYYY-MM-DD": "date"})[["date", "Value"]].to_csv(plain, index=False)
+    asked = {"target": "Value", "features": []}
+    made = run(tmp_path / "in", tmp_path / "out", reader="grdc", **asked)
+
+    assert rows(run(plain.parent, tmp_path / "other", **asked)) == rows(made)
+    assert headrace.verify(tmp_path / "out").problems == []
+
+
+def test_months_of_grdc_are_months(tmp_path: Path) -> None:
+    lines = [f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;-999.000;  50" for at in range(96)]
+    (tmp_path / "in").mkdir()
+    header = GRDC.format(number=7, columns="Original; Calculated; Flag")
+    (tmp_path / "in/7_Q_Month.txt").write_bytes((header + "\n".join(lines) + "\n").encode("latin-1"))
+    prepared = run(tmp_path / "in", tmp_path / "out", reader="grdc", target="Original", features=["Flag"])
+
+    assert "1mo" == prepared.manifest.facts["frequency"]
+    assert {"7"} == rows(prepared)["train"].keys()
+
+
+def grid() -> object:
+    """The entities as a data set of xarray, with a variable of each entity and one of each time."""
+    xarray = pytest.importorskip("xarray")
+    own = frames()
+    times = own["01"]["date"].str.to_datetime(time_unit="ns").to_numpy()
+    cubes = {
+        column: (("gauge", "date"), np.stack([own[name][column].cast(pl.Float64).fill_null(np.nan) for name in NAMES]))
+        for column in ("q", "rain", "warm")
+    }
+    area, year = ("gauge", [1.5, 2.5, 3.5]), ("date", np.arange(DAYS) // 365 + 2001.0)
+    return xarray.Dataset({**cubes, "area": area, "year": year}, {"gauge": NAMES, "date": times})
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "zarr", "memory", "cut", "turned"])
+def test_data_sets_of_xarray_are_sources(tmp_path: Path, plain: Mapping[str, object], kind: str) -> None:
+    pytest.importorskip("netCDF4" if kind == "netcdf" else "zarr")
+    data = grid()
+    asked: dict[str, object] = {"entity": "gauge", "reader": "xarray"}
+    if kind == "netcdf":
+        source: object = tmp_path / "in/all.nc"
+        (tmp_path / "in").mkdir()
+        data.to_netcdf(source)  # type: ignore[attr-defined]
+    elif kind == "zarr":
+        source = tmp_path / "all.zarr"
+        data.to_zarr(source, zarr_format=2)  # type: ignore[attr-defined]
+    elif kind == "memory":
+        source, asked = data, {"entity": "gauge"}
+    elif kind == "turned":
+        source = tmp_path / "in.zarr"
+        data.transpose().to_zarr(source, zarr_format=2)  # type: ignore[attr-defined]
+    else:  # a file for each entity, without its dimension
+        source, asked = tmp_path / "in", {"reader": "xarray"}
+        for at, name in enumerate(NAMES):
+            data.isel(gauge=at).drop_vars("gauge").to_zarr(tmp_path / "in" / f"{name}.zarr", zarr_format=2)  # type: ignore[attr-defined]
+
+    assert plain == rows(run(source, tmp_path / "out", **asked))
+
+
+def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
+    """Packed integers, fill values, an entity that is no dimension, and times by the CF conventions."""
+    netcdf = pytest.importorskip("netCDF4")
+    pytest.importorskip("xarray")
+    path = tmp_path / "in.nc"
+    raw = np.random.default_rng(0).integers(-50, 500, (2, 300)).astype(np.int16)
+    raw[:, 40:43], raw[0, 17] = -999, -999
+    with netcdf.Dataset(path, "w") as file:
+        file.createDimension("station", 2)
+        file.createDimension("time", 300)
+        time = file.createVariable("time", "i4", ("time",))
+        time.units, time[:] = "hours since 1999-12-31 18:00:00", np.arange(300) * 6
+        name = file.createVariable("code", str, ("station",))
+        name[:] = np.array(["x1", "x2"], object)
+        flow = file.createVariable("flow", "i2", ("station", "time"), fill_value=-999)
+        flow.set_auto_maskandscale(False)
+        flow.scale_factor, flow.add_offset, flow[:] = 0.25, 10.0, raw
+    with netcdf.Dataset(path) as file:
+        theirs = np.ma.filled(file["flow"][:].astype(np.float64), np.nan)
+        times = [str(each) for each in netcdf.num2date(file["time"][:], file["time"].units)]
+    table = pa.concat_tables(
+        [
+            pa.table({"code": [code] * 300, "time": times, "flow": pa.array(theirs[at], from_pandas=True)})
+            for at, code in enumerate(("x1", "x2"))
+        ]
+    )
+    asked = {"entity": "code", "time": "time", "target": "flow", "features": []}
+
+    assert rows(run(table, tmp_path / "other", **asked)) == rows(run(path, tmp_path / "out", reader="xarray", **asked))
+    with pytest.raises(headrace.InputError, match="is NetCDF or Zarr; give reader 'xarray'"):
+        run(tmp_path, tmp_path / "third", **asked)
+    with pytest.raises(headrace.InputError, match="has no variable 'flo'; it has"):
+        run(path, tmp_path / "third", reader="xarray", **{**asked, "target": "flo"})
+    with pytest.raises(headrace.InputError, match="no column tells 'station'; name one as entity"):
+        run(path, tmp_path / "third", reader="xarray", **{**asked, "entity": "file_name"})
+
+
+def first_settings(*source: Path, **asked: str) -> dict[str, object]:
+    return settings_of(series_sections(AskedSeries(source=list(map(str, source)), out="out", **asked))[0])
+
+
+def test_a_first_configuration_names_the_reader(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    data = grid()
+    data.to_zarr(tmp_path / "all.zarr", zarr_format=2)  # type: ignore[attr-defined]
+    store = first_settings(tmp_path / "all.zarr", target="q")
+    (tmp_path / "flows").mkdir()
+    header = GRDC.format(number=7, columns="Original; Calculated")
+    lines = [f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;{at}.400" for at in range(96)]
+    (tmp_path / "flows/7_Q_Month.txt").write_bytes((header + "\n".join(lines) + "\n").encode("latin-1"))
+    months = first_settings(tmp_path / "flows", target="Calculated")
+
+    assert ["xarray", "gauge", "date", "1d"] == [store[each] for each in ("reader", "entity", "time", "frequency")]
+    assert ["area", "rain", "warm", "year"] == sorted(store["features"])  # type: ignore[call-overload]
+    assert ["grdc", "file_name", "1mo"] == [months[each] for each in ("reader", "entity", "frequency")]
+
+
+def test_a_first_configuration_finds_decimal_commas_and_takes_a_zone(tmp_path: Path) -> None:
+    times = [f"{2 + at // 24:02}.01.2020 {at % 24:02}:00;{at},5" for at in range(24 * 20)]
+    (tmp_path / "meter.csv").write_text("\n".join(["Zeit;Last", *times]) + "\n")
+    found = first_settings(tmp_path / "meter.csv", target="Last", time_zone="Europe/Berlin")
+
+    assert [",", "Europe/Berlin", "1h"] == [found[each] for each in ("decimal", "time_zone", "frequency")]
