@@ -91,6 +91,12 @@ def fastokens_pack() -> None:
     headrace.prepare(headrace.PackedSequences(blend="texts.jsonl", **asked), "fast")
 
 
+def images_size() -> None:
+    from headrace.packing.chats.images import Image, size_of
+
+    size_of(Image(data=b"GIF89a\x01\x00\x01\x00\x00\x00\x00"), None)
+
+
 def histories_write() -> None:
     Path("pings.csv").write_text("src_addr,event_time,rtt\n10.0.0.1,2024-01-01T00:00:00,1.5\n")
     headrace.prepare(headrace.Histories(source="pings.csv"), "out")
