@@ -155,9 +155,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
         Prints the windows of every part that the stage needs, on rank 0. Raises `InputError` if one of them has none.
         """
-        from lightning.pytorch.utilities import (
-            rank_zero_info,
-        )  # imported late: without the extra, `stream.resumed` raises the clear error
+        # Imported late: without the extra, `stream.resumed` raises the clear error.
+        from lightning.pytorch.utilities import rank_zero_info
 
         word = getattr(stage, "value", stage)  # Lightning passes an enum member
         for part in ["train", "pool"] if word in (None, "fit", "validate") else [word]:
