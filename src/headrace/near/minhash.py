@@ -10,9 +10,9 @@ rows; two documents are candidates if all rows of one of b bands agree, which ha
 threshold, the bands with the most rows are chosen, hence the fewest false candidates, whose recall at the threshold is
 `LEAST_RECALL` or more. At 0.8: 20 bands of 6 rows, recall 0.9977; at 0.3 a pair is a candidate with probability 0.015.
 
-An order sorts by shingle × odd number modulo 2^64. A band is kept as 32 bits. Among 10^7 documents, one in 400 shares a
-band with another by accident, which only costs a comparison. State is 4 bytes per band, at most 160, and an 8-byte
-digest per document. Signing takes about 0.4 nanoseconds per shingle and order.
+An order sorts by shingle × odd number modulo 2^64. A band is kept as 32 bits. In one band of 10^7 documents, one
+document in 400 shares its number with another by accident, which only costs a comparison. State is 4 bytes per band, at
+most 160, and an 8-byte digest per document. Signing takes about 0.4 nanoseconds per shingle and order.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
     from headrace.series.statics import static_table  # imported late: it imports the settings
 
     entity = settings.entity_column
-    # A directory holds the shards of a table that was passed as an object.
+    # A table given as a data frame is stored as a directory of shards.
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     table = pa.concat_tables([static_table(settings, each, each.name) for each in files])
     for name in (entity, "train_end"):

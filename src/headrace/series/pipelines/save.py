@@ -143,7 +143,7 @@ def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
 
 
 def load_part(run: Path, stem: str) -> Fitted:
-    """Load fits from `save_part`; the stage's receipts have verified the bytes."""
+    """Load fits from `save_part`; the stage's receipts vouch for the bytes."""
     path = run / f"{stem}.json"
     stored = _record(path.read_bytes(), path)["parts"]
     skops = run / f"{stem}.skops"

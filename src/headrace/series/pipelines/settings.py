@@ -309,7 +309,7 @@ def _one_or_more(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-# So that one entity is enough to fit it.
+# Unified, so that it also applies to entities that were not fitted; one entity is enough to fit it.
 _AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)
 Pipelines = Annotated[tuple[PipelineSettings, ...], BeforeValidator(_one_or_more)]
 
