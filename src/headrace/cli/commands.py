@@ -21,6 +21,7 @@ from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
 from headrace.recipe import BUILT_IN
+from headrace.report.words import many, size
 
 Settings = Annotated[
     list[str] | None,
@@ -225,7 +226,7 @@ def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:
     from rich.text import Text
 
     facts = {
-        _NAMES.get(name, name): f"{value / 1e6:,.1f} MB" if name.endswith("_bytes") else value
+        _NAMES.get(name, name): size(value) if name.endswith("_bytes") else value
         for name, value in record.items()
         if name != "settings" and value is not None
     }
@@ -369,5 +370,5 @@ def gc(
         return
     for path in swept.busy:
         say(f"left alone, in use: {path}")
-    what = "leftovers" if tables is None else "tables"
-    say(f"removed {len(swept.removed):,} {what}, {swept.bytes / 1e6:,.1f} MB")
+    what = "leftover" if tables is None else "table"
+    say(f"removed {many(len(swept.removed), what)}, {size(swept.bytes)}")

@@ -77,7 +77,9 @@ def _log_to_mlflow(record: Mapping[str, Any], schema: pa.Schema, run: Any, split
     from mlflow.entities import Dataset, DatasetInput, InputTag
     from mlflow.types import ColSpec, Schema
 
-    columns = [ColSpec(_mlflow_type(field.type), field.name, required=not field.nullable) for field in schema]
+    columns: list[Any] = [
+        ColSpec(_mlflow_type(field.type), field.name, required=not field.nullable) for field in schema
+    ]
     entity = Dataset(
         name=record["name"],
         digest=record["digest"],
