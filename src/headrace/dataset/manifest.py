@@ -85,9 +85,9 @@ class Manifest:
     def _repr_html_(self) -> str:
         """Show rows of each split and of each reason for dropping, for notebooks."""
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
-        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e6:,.1f}"] for name, each in ordered]
+        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e3:,.1f}"] for name, each in ordered]
         dropped = [[f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows]
-        return table_html(f"{self.recipe} {self.run_id}", ["split", "rows", "shards", "MB"], [*splits, *dropped])
+        return table_html(f"{self.recipe} {self.run_id}", ["split", "rows", "shards", "kB"], [*splits, *dropped])
 
 
 def in_usual_order(splits: Iterable[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import MANIFEST, Manifest
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import SettingsError
+from headrace.errors import MissingExtra, SettingsError
 from headrace.storage.places import place_of
 
 _DIGITS = 16  # of a digest; MLflow allows 36
@@ -37,15 +37,20 @@ def log_dataset(dataset: IndexedDataset, manifest: Manifest | None, run: Any, sp
     """Log a dataset, or one split of it, to a run of MLflow or W&B. Raises `SettingsError` for any other object."""
     record = record_of(dataset, manifest, split)
     library = type(run).__module__.partition(".")[0]
-    if library == "mlflow":
-        _log_to_mlflow(record, dataset.schema, run, split)
-    elif library == "wandb":
-        _log_to_wandb(record, run)
-    else:
+    if library not in ("mlflow", "wandb"):
         raise SettingsError(
             f"log_to takes an MLflow run or a wandb.Run, not {type(run).__name__}; pass what mlflow.start_run() or "
             "wandb.init() returned"
         )
+    try:
+        if library == "mlflow":
+            _log_to_mlflow(record, dataset.schema, run, split)
+        else:
+            _log_to_wandb(record, run)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise MissingExtra(library, library) from None
 
 
 def record_of(dataset: IndexedDataset, manifest: Manifest | None, split: str | None = None) -> dict[str, Any]:
