@@ -169,7 +169,7 @@ class Server:
                         self._answer(connection, self._next(place, *asked[1:]))
                 except (EOFError, OSError):
                     raise
-                except Exception as error:  # noqa: BLE001  # whatever it was, the worker raises it
+                except Exception as error:  # noqa: BLE001  # the worker raises it
                     self._answer(connection, ("error", _travelling(error)))
         except (EOFError, OSError, AuthenticationError):
             pass
@@ -397,7 +397,7 @@ def _travelling(error: BaseException) -> BaseException:
     """Return an error that a worker can unpickle: the error itself, or its text."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  # of whatever kind
+    except Exception:  # noqa: BLE001  # any error may fail to pickle
         return StreamError(f"{type(error).__name__}: {error}")
     return error
 
