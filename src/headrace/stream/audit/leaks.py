@@ -132,7 +132,7 @@ class LeakReport:
     def worst(self) -> float:
         """The largest share of any leak, 0 to 1.
 
-        Counts shares of a split that is in an earlier one or near it, whose entities have another name in an earlier
+        Considers shares of a split that is in an earlier one or near it, whose entities have another name in an earlier
         one, or whose labels look past the cutoff, and the share of a benchmark that is in the data.
         """
         of_items = [
@@ -169,10 +169,11 @@ def find_leaks(
     label_horizon: how far past the time of a row its label looks, such as 30d; None: as in the run's own settings.
     against: files of benchmark items, or directories of them: JSON lines, CSV, Parquet, or text with one item per line.
     ngram: consecutive words that an item and a row must share; items with fewer words must match whole.
-    near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates. Memory: 8 bytes per row, 24
-    more if rows have a time, the distinct entities, the benchmarks, and with a label about 524,288 rows of two splits.
-    Near duplicates take up to 190 bytes per row more, in memory and in temporary files.
+    near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates.
     Raises `SettingsError` for columns that do not exist, and what reading raises.
+
+    Memory: 8 bytes per row, 24 more if rows have a time, the distinct entities, the benchmarks, and with a label about
+    524,288 rows of two splits. Near duplicates take up to 190 bytes per row more, in memory and in temporary files.
     """
     check_integer("ngram", ngram, least=3)
     if near is not None:
