@@ -25,6 +25,7 @@ from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.config import PackedSequences
+from headrace.report.words import many, size
 from headrace.storage.places import path_of
 
 _FILES, _ROWS = 16, 2000  # at most so many are looked at, rows in all files together
@@ -140,8 +141,10 @@ def pinned(tokenizer: str | None) -> str | None:
 
 def sampled_words(listing: Listing, sampled: Sampled) -> str:
     """Say how much data there is, and how many rows were looked at."""
-    megabytes = int(listing.sizes.sum()) / 1e6
-    return f"{len(listing.names):,} files, {megabytes:,.1f} MB; looked at {len(sampled.rows):,} rows"
+    return (
+        f"{many(len(listing.names), 'file')}, {size(int(listing.sizes.sum()))};"
+        f" looked at {many(len(sampled.rows), 'row')}"
+    )
 
 
 ENTITY = Section(
@@ -190,16 +193,16 @@ def tokenizer_section(given: str | None) -> Section:
 
 def _size_section(look: _Look) -> Section:
     """Propose a power of two that holds nearly all rows."""
-    tokens, size = look.tokens, _LEAST_BIN
-    while size < np.quantile(tokens, 0.995) and size < _MOST_BIN:
-        size *= 2
+    tokens, bin_size = look.tokens, _LEAST_BIN
+    while bin_size < np.quantile(tokens, 0.995) and bin_size < _MOST_BIN:
+        bin_size *= 2
     words = (
         f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
         f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest "
-        f"{int(tokens.max()):,}. {int((tokens > size).sum()):,} of {len(tokens):,} looked at are longer than "
+        f"{int(tokens.max()):,}. {int((tokens > bin_size).sum()):,} of {len(tokens):,} looked at are longer than "
         "pack_size. Those are dropped and counted; truncate cuts them, split makes several, error ends the run."
     )
-    return Section(words, {"pack_size": size, "too_long": "drop"})
+    return Section(words, {"pack_size": bin_size, "too_long": "drop"})
 
 
 def read_some(listing: Listing) -> Sampled:
