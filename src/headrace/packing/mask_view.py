@@ -54,12 +54,18 @@ _BATCH_ROWS = 16
 
 def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
+    from headrace.dataset.open import is_prepared
     from headrace.packing.chats.settings import ChatSettings, RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
     from headrace.settings import load_yaml
+    from headrace.storage.places import path_of
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
+    if is_prepared(path_of(source)):
+        raise SettingsError(
+            f"{source}: is a prepared dataset; --mask shows chats as they would be encoded: give files of chats"
+        )
     mapping = pairs_of("--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question")
     form = RowForm(layout=asked.layout, mapping=mapping)
     encoder = ChatEncoder(
