@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
 
-_SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # of the container job
+_SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # paths of the container job
 _REQUIRED = {"time": "DATE_COLUMN", "entity": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
 
 
@@ -64,7 +64,7 @@ def split(
         files = sorted(each for each in directory.iterdir() if each.is_file()) if directory.is_dir() else []
         if files and files[0].stat().st_size:
             settings.setdefault("signature", files[0])
-    needed = [name for name in _REQUIRED if from_env or name != "entity"]  # the job always has a group
+    needed = [name for name in _REQUIRED if from_env or name != "entity"]  # the job always requires an entity
     missing = [name for name in needed if name not in settings and not (name == "split_date" and "folds" in settings)]
     places = [*(() if source else ("SOURCE",)), *(() if out else ("--out",))]
     if missing or not source or out is None:
@@ -84,14 +84,15 @@ def split(
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
-    """Return settings and workers of DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, TRAIN_RATIO, RANDOM_SEED,
-    ENABLE_TRUE_STREAMING, OUTPUT_FORMAT, TARGETS, MAIN_TASK_INDEX, LABEL_FIELD, MAX_WORKERS. "", "None" and "null" mean
-    unset.
+    """Read settings and the number of workers from the environment of the container job.
 
-    The job's files are not compressed, whatever its input: their names end in .csv, .tsv or .parquet.
-    SHARD_SIZE, STREAMING_BATCH_SIZE and BATCH_SIZE bounded the old script's memory; they must be whole numbers and
-    have no effect: memory is bounded by the chunk. Raises `SettingsError` naming the variable, also where one of
-    TARGETS and MAIN_TASK_INDEX is set without the other: the main target would not be made.
+    Variables: DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, TRAIN_RATIO, RANDOM_SEED, ENABLE_TRUE_STREAMING, OUTPUT_FORMAT,
+    TARGETS, MAIN_TASK_INDEX, LABEL_FIELD, MAX_WORKERS. "", "None" and "null" mean unset.
+
+    The output is not compressed, whatever the input is, because the job's file names end in .csv, .tsv or .parquet.
+    SHARD_SIZE, STREAMING_BATCH_SIZE and BATCH_SIZE bounded the memory of the old script. They must be whole numbers but
+    have no effect, because the chunk size bounds memory. Raises `SettingsError` naming the variable, also if only one
+    of TARGETS and MAIN_TASK_INDEX is set, because the main target would not be made.
     """
 
     def text(name: str) -> str | None:
@@ -131,7 +132,7 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
 
 
 def _targets(text: str | None) -> tuple[str, ...] | None:
-    """A comma list, quotes stripped, or a literal list."""
+    """Parse a comma list, with quotes stripped, or a literal list."""
     if text is None:
         return None
     if text.startswith("["):

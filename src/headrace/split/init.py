@@ -1,6 +1,6 @@
 """Propose the configuration of a temporal split from a look at the data: time, entity, cutoff.
 
-Guesses are said with their reasons and what else there was; what is counted is counted in the rows that were looked at.
+Each guess comes with its reason and the alternatives. Counts cover only the rows that were read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.formats.text_columns import as_text, nulled
 from headrace.report.words import many, size
 from headrace.split.settings import TemporalSplit
 
-_TEST_SHARE = 0.2  # of rows, at about which the cutoff is proposed
+_TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
 _LEAST_DAYS = 2  # of a time, for a cutoff between them
 _ENTITY_WORDS = (
@@ -31,13 +31,13 @@ _ENTITY_WORDS = (
     *("tailnum", "driver", "store", "shop", "merchant", "person", "subject", "group"),
 )
 _TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
-_LEAST_ENTITIES = 3  # two values are a flag, and one of them alone would train
-_MOST_OWN = 0.8  # entities of a row: a column with more distinct values is rather a key of rows
+_LEAST_ENTITIES = 3  # a column of two values is a flag
+_MOST_OWN = 0.8  # distinct values per row; a column with more is probably a row key
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A column that may be the entity: distinct values and rows without one, of those looked at."""
+    """A column that may be the entity: distinct values, and rows without a value, among the rows read."""
 
     name: str
     distinct: int
@@ -45,14 +45,14 @@ class Candidate:
     missing: int
 
     def words(self) -> str:
-        """The counts, for people."""
+        """The counts, as text for people."""
         each = (self.rows - self.missing) / max(1, self.distinct)
         absent = f", {100 * self.missing / self.rows:.1f} % of rows without" if self.missing else ""
         return f"{self.name} ({self.distinct:,} values, {each:,.1f} rows each{absent})"
 
 
 def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
-    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Return the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     found = look(asked.source)
     rows = sum(table.num_rows for _, table in found.tables)
     if not rows:
@@ -91,7 +91,7 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
 
 
 def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
-    """The time column, and the section that says why it."""
+    """Choose the time column, and return the section that explains the choice."""
     times = [each for each in found.columns.values() if each.kind == "time" and each.in_files == len(found.tables)]
     also = ""
     if asked.time is not None:
@@ -126,7 +126,7 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
 
 
 def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
-    """The entity column, and the section that says why it."""
+    """Choose the entity column, and return the section that explains the choice."""
     if asked.entity is not None:
         best = _candidate(found, known(asked.entity, found.columns, "--entity"))
         words = f"Whose rows must not be on both sides: {best.words()}."
@@ -154,7 +154,7 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
             words += f" Others that could be: {', '.join(each.words() for each in others)}."
     section = Section(words, {"entity": best.name})
     if best.missing:
-        section.settings["null_entity"] = "drop"  # or "own": all of them one entity; either way they are counted
+        section.settings["null_entity"] = "drop"  # or "own", which makes them one entity; both are counted
     return best.name, section
 
 
@@ -165,7 +165,7 @@ def _candidate(found: Look, name: str) -> Candidate:
 
 
 def _may_name(found: Look, name: str) -> bool:
-    """Return True if values can be names: text, or whole numbers."""
+    """Return True if values can be identifiers: text, or whole numbers."""
     for _, table in found.tables:
         numbers = number_share(table[name])
         if numbers is None and not is_text(table[name].type):
@@ -209,9 +209,9 @@ def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
 
 
 def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Section]:
-    """Types that text columns could have, texts that mean null, columns that some files lack.
+    """Propose types for text columns, texts that mean null, and columns that some files lack.
 
-    keep: columns that stay text where types are inferred from all rows; nothing where they are not.
+    keep: columns that stay text if types are inferred from all rows; empty otherwise.
     """
     sections = []
     partial = [each for each in found.columns.values() if each.in_files < len(found.tables)]
@@ -225,8 +225,8 @@ def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Sect
     numbers = {
         name: "float32"
         for name in texts
-        if found.columns[name].kind == "number" and found.columns[name].missing < 1  # a column of nothing has no type
-        if name != entity and not id_like(name)  # names are no numbers
+        if found.columns[name].kind == "number" and found.columns[name].missing < 1  # an empty column has no type
+        if name != entity and not id_like(name)  # identifiers stay text
     }
     if numbers and not keep:
         words = "Text columns that hold numbers; declared, readers deliver them as numbers."
