@@ -477,6 +477,7 @@ def no_data(directory: str) -> str:
         if at == _FEW_DIRECTORIES:
             break
     if others:
+        others.sort(key=lambda name: name.upper().startswith(("README", "LICENSE")))
         return f"{said}; it has {others[0]}: convert or unpack such files, or rename them to what they are"
     return f"{said}; give the directory of the shards"
 
