@@ -138,14 +138,15 @@ def test_a_header_longer_than_what_is_read_first(tmp_path: Path) -> None:
 def test_static_attributes_of_a_text_table_with_old_mac_line_ends_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "attributes.txt"
     path.write_bytes(b"id;area\r1;2.5\r")
+    settings = headrace.Series(source=tmp_path, target="flow", features=["rain"])
 
     with pytest.raises(InputError, match=r"attributes\.txt: line 1: a carriage return"):
-        static_table(path, path.name)
+        static_table(settings, path, path.name)
     path.write_bytes(b"id;area;slope\n1; 2.5 ;3\n2;4\n")
     with pytest.raises(InputError, match=r"attributes\.txt: row 2 has 2 fields"):
-        static_table(path, path.name)
+        static_table(settings, path, path.name)
     path.write_bytes(b"id;area\n1; 2.5 \n")
-    assert [{"id": "1", "area": "2.5"}] == static_table(path, path.name).to_pylist()
+    assert [{"id": "1", "area": "2.5"}] == static_table(settings, path, path.name).to_pylist()
 
 
 def test_streamed_rows_of_crlf_files_without_a_last_line_end(tmp_path: Path) -> None:

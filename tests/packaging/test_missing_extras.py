@@ -24,6 +24,7 @@ PACKAGES = {
     "transformers": ["transformers", "accelerate"],
     "chat": ["tokenizers", "jinja2"],
     "fastokens": ["fastokens"],
+    "images": ["PIL"],
     "histories": ["array_record", "numba"],
     "grain": ["grain", "absl", "array_record", "numba"],
     "ray": ["ray"],
@@ -40,6 +41,8 @@ PACKAGES = {
     "pyiceberg": ["pyiceberg"],
     "pylance": ["lance"],
     "xarray": ["xarray"],
+    "mlflow": ["mlflow"],
+    "wandb": ["wandb"],
 }
 ALL = tuple(sorted({name for names in PACKAGES.values() for name in names} | {"torchdata"}))
 USES = [
@@ -56,6 +59,7 @@ USES = [
     ("chat", "chat_pack", ["tokenizers"]),
     ("chat", "chat_pack", ["jinja2"]),
     ("fastokens", "fastokens_pack", ["fastokens"]),
+    ("images", "chat_image_pack", ["PIL"]),
     ("histories", "histories_write", ["array_record"]),
     ("histories", "histories_kernel", ["numba"]),
     ("grain", "grain_module", ["grain"]),
@@ -74,6 +78,8 @@ USES = [
     ("pyiceberg", "iceberg_open", ["pyiceberg"]),
     ("pylance", "lance_open", ["lance"]),
     ("xarray", "xarray_open", ["xarray"]),
+    ("mlflow", "mlflow_log", ["mlflow"]),
+    ("wandb", "wandb_log", ["wandb"]),
 ]
 
 

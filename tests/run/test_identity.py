@@ -64,4 +64,3 @@ def test_what_came_later_is_a_setting_with_a_default(recipe: type[RecipeSettings
     fields = recipe.model_fields
     for name in (name for group in recipe.later for name in group):
         assert not fields[name].is_required()
-        assert fields[name].default_factory is None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +13,11 @@ import typer
 
 from headrace.cli.config_file import about_the_run, check_names, read_config, with_settings
 from headrace.cli.flags import Json, RunOptions, WorkDir, unless_given, with_groups
-from headrace.cli.outermost import is_own_process
 from headrace.cli.output import emit, printer, record_table, say, table
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
-from headrace.recipe import BUILT_IN
+from headrace.report.words import many, size
 
 Settings = Annotated[
     list[str] | None,
@@ -91,8 +88,6 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     from headrace.storage.places import path_of, place_of
 
     check_when(about.report)
-    if is_own_process() and recipe.recipe_name in BUILT_IN:  # another package's recipe may want pandas
-        _hide_pandas()
     if about.workers is not None:  # tokenizers' own threads, of which it asks once
         os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
@@ -124,25 +119,6 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     if page is not None:
         console.print(f"report  {printable(str(page))}", highlight=False)
     return prepared.run
-
-
-def _hide_pandas() -> None:
-    """Let pyarrow find no pandas. It would import it before the first array it makes, a sixth of a second.
-
-    It asks once in a process and remembers the answer. It has no setting for that, hence the finder.
-    """
-    import pyarrow as pa
-
-    class Finder(MetaPathFinder):
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == "pandas":
-                raise ImportError(name)
-
-    sys.meta_path.insert(0, finder := Finder())
-    try:
-        pa.array([])
-    finally:
-        sys.meta_path.remove(finder)
 
 
 def print_types(types: Mapping[str, str]) -> None:
@@ -225,7 +201,7 @@ def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:
     from rich.text import Text
 
     facts = {
-        _NAMES.get(name, name): f"{value / 1e6:,.1f} MB" if name.endswith("_bytes") else value
+        _NAMES.get(name, name): size(value) if name.endswith("_bytes") else value
         for name, value in record.items()
         if name != "settings" and value is not None
     }
@@ -369,5 +345,5 @@ def gc(
         return
     for path in swept.busy:
         say(f"left alone, in use: {path}")
-    what = "leftovers" if tables is None else "tables"
-    say(f"removed {len(swept.removed):,} {what}, {swept.bytes / 1e6:,.1f} MB")
+    what = "leftover" if tables is None else "table"
+    say(f"removed {many(len(swept.removed), what)}, {size(swept.bytes)}")

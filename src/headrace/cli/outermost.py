@@ -5,7 +5,6 @@ Imports only what Python has loaded at its start or loads in a moment, so that i
 
 from __future__ import annotations
 
-import atexit
 import os
 import platform
 import re
@@ -29,7 +28,6 @@ _INTERRUPTED = "interrupted; finished shards are kept, run the same command agai
 _SWITCH = "HEADRACE_TRACEBACK"
 _WORD = re.compile(r"[a-z]{1,20}")
 _RESEND_S = 0.5  # between an interrupt and the next
-_own: set[int] = set()  # the number of this process, once it is nothing but the command
 
 
 def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
@@ -215,16 +213,6 @@ def own_process() -> Generator[None]:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a text stream of the process
-    _own.add(os.getpid())
-    ends: list[int] = []
-
-    def leave() -> None:
-        if ends and not hasattr(sys, "last_type"):  # nothing went wrong behind this
-            with suppress(OSError, ValueError):
-                sys.stdout.flush()
-            os._exit(ends[0])
-
-    atexit.register(leave)  # the first one is called last: only taking all modules apart, 30 ms, is left then
     code = 0
     try:
         yield
@@ -238,10 +226,4 @@ def own_process() -> Generator[None]:
         code = code or 1
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    ends.append(code)
     sys.exit(code)
-
-
-def is_own_process() -> bool:
-    """Return True if this process is nothing but a command, so that no other code sees what is done to it."""
-    return os.getpid() in _own

@@ -1,19 +1,19 @@
-"""Near duplicates: documents whose sets of shingles are nearly equal. Pure.
+"""Find near duplicates: documents whose sets of shingles are nearly equal. Pure.
 
-A shingle is `WORDS` words, or `TOKENS` tokens, in a row; the likeness of two documents is the Jaccard index of their
-sets of shingles, shared ÷ all. MinHash signatures propose pairs, the sets themselves decide:
+A shingle is `WORDS` consecutive words or `TOKENS` consecutive tokens. The similarity of two documents is the Jaccard
+index of their sets of shingles, shared ÷ all. MinHash signatures propose pairs, and the sets themselves decide:
 
     shingles    texts or tokens → hashed shingles of each document
-    minhash     shingles → a few 32-bit numbers a document; near documents have one in common with a known probability
-    candidates  numbers → pairs that have one in common, a bounded number a document
+    minhash     shingles → a few 32-bit numbers per document; near documents share one with a known probability
+    candidates  numbers → pairs that share one, a bounded number per document
     likeness    pairs → their exact Jaccard index; pairs at the threshold → connected components
 
 `headrace.run.near` does this out of core, as stages of a run.
 """
 
-LEAST_NEAR = 0.5  # the least threshold: below it, bands of few rows make candidates of most documents
+LEAST_NEAR = 0.5  # the least threshold: below it, bands have few rows and make most documents candidates
 
-STAGES = {  # for each, what it does and what its tasks are
+STAGES = {  # stage → its action and the unit of its tasks
     "near_sign": ("sign documents", "parts"),
     "near_copies": ("find copies", "tasks"),
     "near_propose": ("propose near pairs", "bands"),

@@ -9,7 +9,7 @@ from headrace.arrays import F64, I64
 
 
 def jaccard(shingles: pl.Series, first: I64, second: I64) -> F64:
-    """Compute the Jaccard index of pairs of documents: shared shingles ÷ all. 0 for two that have none.
+    """Compute the Jaccard index of pairs of documents: shared shingles ÷ all; 0 if neither has any.
 
     shingles: a list for each document; first, second: numbers of documents, int64 [pairs].
     """

@@ -1,18 +1,18 @@
 """Make MinHash signatures: near documents share at least one of a few numbers with a known probability.
 
-For a random order of all shingles, the first shingles of two sets are the same with probability J, the Jaccard index
-of the sets (Broder, On the resemblance and containment of documents, 1997). `HASHES` orders are cut into bands of r
+For a random order of all shingles, the first shingles of two sets are the same with probability J, the Jaccard index of
+the sets (Broder, On the resemblance and containment of documents, 1997). `HASHES` orders are divided into bands of r
 rows; two documents are candidates if all rows of one of b bands agree, which happens with probability
 
     recall(J) = 1 − (1 − J^r)^b
 
-(the S-curve of locality-sensitive hashing: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, section 3.4). The
-bands of a threshold are those of the most rows, hence the fewest false candidates, whose recall at the threshold is
+(the S-curve of locality-sensitive hashing: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, section 3.4). For a
+threshold, the bands with the most rows are chosen, hence the fewest false candidates, whose recall at the threshold is
 `LEAST_RECALL` or more. At 0.8: 20 bands of 6 rows, recall 0.9977; at 0.3 a pair is a candidate with probability 0.015.
 
-An order is the one of shingle × odd number modulo 2^64. A band is kept as 32 bits: two of 10^7 documents share one by
-accident in one of 400 documents, which costs a comparison and nothing else. State is 4 bytes a band, at most 160, and
-an 8-byte digest a document. About 0.4 nanoseconds a shingle and order.
+An order sorts by shingle × odd number modulo 2^64. A band is kept as 32 bits. In one band of 10^7 documents, one
+document in 400 shares its number with another by accident, which only costs a comparison. State is 4 bytes per band, at
+most 160, and an 8-byte digest per document. Signing takes about 0.4 nanoseconds per shingle and order.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ HASHES, MOST_BANDS = 120, 40
 LEAST_RECALL = 0.995
 
 _ORDERS = np.array([derive_key(0, "near order", number)[0] | 1 for number in range(HASHES)], np.uint64)
-_CHUNK = 1 << 15  # shingles: twice that many words stay in the processor's cache
+_CHUNK = 1 << 15  # shingles; twice as many words stay in the processor's cache
 
 
 @dataclass(frozen=True)
 class Bands:
-    """Number of bands of a signature, and of orders (`rows`) in each."""
+    """The number of bands in a signature, and of orders (`rows`) in each band."""
 
     bands: int
     rows: int
@@ -47,15 +47,16 @@ class Bands:
         return max((each for each in choices if each.recall(near) >= LEAST_RECALL), key=lambda each: each.rows)
 
     def recall(self, jaccard: float) -> float:
-        """Return the probability that a pair is a candidate, from the Jaccard index of the two."""
+        """Return the probability that a pair with this Jaccard index is a candidate."""
         return 1 - (1 - jaccard**self.rows) ** self.bands
 
 
 @dataclass(frozen=True)
 class Signatures:
-    """Signatures of documents [N].
+    """The signatures of documents [N].
 
-    digest uint64 [N]: equal for equal shingles, however ordered; 0 for documents without any. bands uint32 [bands, N].
+    digest: uint64 [N], equal for equal shingles in any order; 0 for documents without any.
+    bands: uint32 [bands, N].
     """
 
     digest: U64
@@ -63,7 +64,7 @@ class Signatures:
 
 
 def sign(shingles: Shingles, bands: Bands) -> Signatures:
-    """Make the signatures of documents."""
+    """Compute the signatures of documents."""
     counts = np.diff(shingles.offsets)
     digest, made = np.zeros(len(shingles), np.uint64), np.zeros((bands.bands, len(shingles)), np.uint32)
     held = np.flatnonzero(counts > 0)

@@ -1,8 +1,8 @@
-"""Hash the shingles of documents: words of texts, or tokens, in a row.
+"""Hash the shingles of documents, which are consecutive words of texts or consecutive tokens.
 
-Words are runs of letters and digits in lower case; each character of a script that sets no blanks is a word. So case,
+Words are runs of letters and digits in lower case; in a script without blanks, each character is a word. So case,
 punctuation and blanks do not count. A document with fewer words than a shingle is one shingle; one without words has
-none. Hashes have 64 bits and depend on the words alone, not on the machine or on versions of libraries.
+none. Hashes have 64 bits and depend only on the words, not on the machine or on versions of libraries.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _KEY = derive_key(0, "near words")
 
 @dataclass(frozen=True)
 class Shingles:
-    """Hashed shingles of documents, end to end; one document may hold a shingle twice.
+    """The hashed shingles of documents, end to end; a document may hold a shingle twice.
 
-    hashes: uint64; offsets: int64 [documents + 1], where each document begins.
+    hashes: uint64. offsets: int64 [documents + 1], where each document begins.
     """
 
     hashes: U64
@@ -38,12 +38,12 @@ class Shingles:
         return len(self.offsets) - 1
 
     def lists(self) -> pa.LargeListArray:
-        """View them as a list for each document."""
+        """Return a view of them as one list per document."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets), pa.array(self.hashes))
 
 
 def words_of(texts: pl.Series) -> tuple[pl.Series, I64]:
-    """Return the words of texts, end to end, and how many each text has."""
+    """Return the words of texts, end to end, and the number of words in each text."""
     lists = texts.str.to_lowercase().str.extract_all(_WORD)
     counts = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
     return lists.filter(pl.Series(counts > 0)).explode(), counts
@@ -58,18 +58,21 @@ def shingles_of_texts(texts: pl.Series, document: I64, documents: int) -> Shingl
         order = np.argsort(document, kind="stable")
         texts, document = texts.gather(order), document[order]
     words, counts = words_of(texts)
-    distinct = words.to_arrow().dictionary_encode()  # texts repeat their words: most are hashed once
+    distinct = words.to_arrow().dictionary_encode()  # texts repeat words, so hash distinct words only
     hashes = hash_texts(_KEY, distinct.dictionary)[0][distinct.indices.to_numpy()]
     return _in_a_row(hashes, np.bincount(document, counts, documents).astype(np.int64), WORDS)
 
 
 def shingles_of_tokens(tokens: Ints, lengths: I64) -> Shingles:
-    """Hash the shingles of sequences. tokens: ids, flat; lengths: of each sequence, int64."""
+    """Hash the shingles of sequences. tokens: ids, flat; lengths: length of each sequence, int64."""
     return _in_a_row(mix(tokens.astype(np.uint64) + np.uint64(GAMMA)), lengths, TOKENS)
 
 
 def take_sequences(tokens: Ints, lengths: I64, wanted: I64 | None) -> tuple[Ints, I64]:
-    """Copy some of the sequences that lie end to end in `tokens`, or give them all; with their lengths."""
+    """Return the wanted ones of the sequences that lie end to end in `tokens`, copied, and their lengths.
+
+    wanted: numbers of sequences; None: all, not copied.
+    """
     if wanted is None:
         return tokens, lengths
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
@@ -78,10 +81,13 @@ def take_sequences(tokens: Ints, lengths: I64, wanted: I64 | None) -> tuple[Ints
 
 
 def _in_a_row(words: U64, counts: I64, size: int) -> Shingles:
-    """Hash every `size` words in a row; of a document with fewer, all of them. counts: words of each document."""
+    """Hash every `size` consecutive words; of a document with fewer words, all of them.
+
+    counts: number of words of each document.
+    """
     ends = np.cumsum(counts)
     starts = ends - counts
-    first = np.ones(len(words), np.bool_)  # of a shingle
+    first = np.ones(len(words), np.bool_)  # marks the first word of each shingle
     for back in range(1, size):
         first[ends[counts > back] - back] = False
     hashes = np.zeros(len(words), np.uint64)

@@ -78,13 +78,21 @@ def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
         f" {each.earlier}."
         for each in shared
     ]
-    lines = lines or [f"No {unit} of a split is near to one of another."]
-    lines.append(f"Near are {units} whose shingles have a Jaccard index of {near.threshold:g} or more.")
+    if not lines:
+        lines = [f"No {unit} of a split is near one of another." if len(report.rows) > 1 else "There is one split."]
+    again = {split: rows for split, rows in near.repeated.items() if rows}
+    if again:
+        told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
+        lines.append(f"Within a split, {told} {_be(sum(again.values()))} near an earlier one.")
+    lines.append(f"{units.capitalize()} are near if their shingles have a Jaccard index of {near.threshold:g} or more.")
+    if near.not_compared:
+        lines.append(f"At most {near.not_compared:,} pairs were not compared, as they look like too many others.")
     found = {(each.split, each.earlier): (each.rows, each.share) for each in near.shared}
     found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in near.repeated.items()}
-    tone: Tone = "warning" if any(each.share > max_share for each in shared) else "plain" if shared else "good"
+    bad = any(each.share > max_share for each in shared)
+    tone: Tone = "warning" if bad else "plain" if shared or again else "good"
     chart = _matrix(report, found, units, "near or the same in")
-    return [Figure("near", "Are rows nearly the same?", "\n".join(lines), chart, tone)]
+    return [Figure("near", f"Are {units} nearly the same?", "\n".join(lines), chart, tone)]
 
 
 def _be(count: int) -> str:
@@ -241,11 +249,16 @@ def _tables(report: LeakReport) -> list[Table]:
     pairs = [[f"{each.earlier} and {each.split}", *pair] for each in report.shared for pair in each.examples]
     if pairs:
         made.append(Table(f"examples of the same {report.units}", ["splits", "first", "second"], pairs))
+    near = () if report.near is None else report.near.shared
+    alike = [[f"{each.earlier} and {each.split}", a, b, f"{j:.2f}"] for each in near for a, b, j in each.examples]
+    if alike:
+        columns = ["splits", "first", "second", "Jaccard"]
+        made.append(Table(f"examples of near or the same {report.units}", columns, alike))
     if report.overlaps:
         rows = [
             [f"{Path(each.source).name}:{each.item}", each.split, each.place, share(each.share, 1), each.text]
             for each in sorted(report.overlaps, key=lambda each: -each.share)
         ]
         columns = ["item", "split", "row", "share", "text"]
-        made.append(Table(f"{many(len(rows), 'row')} with a benchmark item", columns, rows))
+        made.append(Table(f"{many(len(rows), 'place')} in which a row holds a benchmark item", columns, rows))
     return made

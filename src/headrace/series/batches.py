@@ -1,12 +1,13 @@
-"""The two passes over batches of entities: cleaned and spooled, then scaled by what trains and written.
+"""Process batches of entities in two passes: clean and spool them, then scale and write them.
 
-An entity that cannot be read, or does not pass, fails with its reason; the others of its batch do not notice.
-`stage/clean/part-N.json` has a line per entity of batch N, failed ones too; `part-N.values` the float64 [rows, C] of
-the passed ones end to end, `part-N.filled` bool of the same shape where masks are asked for. Values are mapped when
-they are read, so the first pass takes O(an entity) of memory; a batch with copies that are left out is read as a
-whole. Pipelines per entity are fitted in the second, on the entity's train rows; unified ones were fitted before. Its
-work goes in slabs of entities, so memory is O(slab) beside the float32 rows of one batch. `finish` writes what a run
-has once.
+An entity that cannot be read, or does not pass, fails with its reason and does not affect the others of its batch.
+`stage/clean/part-N.json` has one line per entity of batch N, including failed ones. `part-N.values` holds the float64
+[rows, C] of the passed ones end to end, and `part-N.filled`, if masks are requested, bool of the same shape.
+
+Values are mapped when they are read, so the first pass takes O(an entity) of memory. A batch from which copies are left
+out is read as a whole. Pipelines per entity are fitted in the second pass, on the entity's train rows; unified ones
+were fitted before. The second pass works in slabs of entities, so it takes O(slab) of memory beside the float32 rows of
+one batch. `finish` writes the files that a run has once.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ from headrace.series.store import (
 
 UNIFIED = f"{STAGE_DIRECTORY}/fit/unified"
 
-_SLAB_CELLS = 1 << 18  # of float64: stays in the processor's cache
+_SLAB_CELLS = 1 << 18  # float64 cells that stay in the processor's cache
 _COMPARED_ROWS = 512
-_REPORT_ROWS = 1 << 12  # of a row group
+_REPORT_ROWS = 1 << 12  # per row group
 _REPORTS_SCHEMA = pa.schema(
     [
         pa.field("entity", pa.string(), nullable=False),
@@ -86,7 +87,10 @@ def clean_batch(
     lacking: Mapping[str, str],
     files: TaskFiles,
 ) -> dict[str, Any]:
-    """Clean the entities of batch `number` into its spool. lacking: entity → which static features it has not."""
+    """Clean the entities of batch `number` into its spool.
+
+    lacking: entity → a text about the static features that it lacks.
+    """
     counts, noted = Counter[str](), Counter[str]()
     unusable = np.zeros(len(settings.columns()), np.int64)
     read = passed = first_row = 0
@@ -148,9 +152,9 @@ def clean_batch(
 
 @dataclass(frozen=True)
 class Spool:
-    """The spool of one batch, to be read.
+    """The spool of one batch, for reading.
 
-    left_out: copies, which are read as if they had not passed, and their originals.
+    left_out: copy → its original. Copies are read as if they had not passed.
     """
 
     run: Path
@@ -159,7 +163,7 @@ class Spool:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Read what is known of each entity, in order: its quality report, of retained ones `Entity` and a digest."""
+        """Yield one record per entity, in order: its quality report, and for retained ones `Entity` and a digest."""
         with (self.run / _name(self.number, "json")).open("rb") as file:
             for record in map(json.loads, file):
                 report = record["report"]
@@ -168,21 +172,21 @@ class Spool:
                 yield record
 
     def reports(self) -> Iterator[dict[str, Any]]:
-        """Read the quality report of each entity, failed ones too."""
+        """Yield the quality report of each entity, including failed ones."""
         return (record["report"] for record in self.records())
 
     def entities(self) -> list[Entity]:
-        """Read the retained entities, in order, with their rows in `values`."""
+        """Return the retained entities, in order, with their rows in `values`."""
         found = [Entity(**record["entity"]) for record in self.records() if "entity" in record]
         begins = np.cumsum([0, *(each.rows for each in found)]).tolist()
         return [replace(each, first_row=begin) for each, begin in zip(found, begins, strict=False)]
 
     def values(self) -> F64:
-        """Map all rows: [rows, C]."""
+        """Map all rows: float64 [rows, C]."""
         return np.asarray(self._mapped("values", np.float64), np.float64)
 
     def filled(self) -> Bools:
-        """Map a mask of the values that were carried forward: [rows, C]."""
+        """Map the mask of the values that were carried forward: bool [rows, C]."""
         return np.asarray(self._mapped("filled", np.bool_), np.bool_)
 
     def _mapped(self, what: str, kind: type[np.generic]) -> Any:
@@ -202,7 +206,7 @@ def _part_stem(number: int) -> str:
 
 
 def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, Any]:
-    """Scale and write the retained entities of a batch, and the quality reports of all."""
+    """Scale and write the retained entities of a batch, and write the quality reports of all."""
     entities, values = spool.entities(), spool.values()
     columns, pipelines = settings.columns(), settings.resolved.time_series
     masks, calendar = len(settings.mask_columns()), len(settings.calendar_columns())
@@ -223,13 +227,13 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
             trains, edges = train_rows(trained, values) if trained else (values[:0], np.zeros(1, np.int64))
             own = fit(pipelines, columns, trains, edges, [each.entity for each in trained], strategy="per_group")
             fits.append(own)
-            # About `_COMPARED_ROWS` of each entity, evenly, are enough to see that two columns are one.
+            # About `_COMPARED_ROWS` evenly spaced rows per entity are enough to see that two columns are the same.
             some = [np.arange(a, b, max(1, (b - a) // _COMPARED_ROWS)) for a, b in pairwise(edges.tolist())]
             if some:
                 rows, offsets = stacked(some)
                 tallies.append(tally(columns[1:], correlations(trains[rows], offsets, 0)[:, 1:]))
         scalers = reused or join([unified, own])
-        # Each split by itself: an object's numbers may depend on the rows that it is given together.
+        # Transform each split separately: an object's result may depend on the rows in the same call.
         parts = [(each.entity, each.first_row - start + end) for each in slab for end in each.borders[1:]]
         offsets = np.array([0, *(end for _, end in parts)], np.int64)
         scaled = scalers.transform(columns, values[start:stop], offsets, [entity for entity, _ in parts])
@@ -241,7 +245,7 @@ def write_batch(settings: Series, spool: Spool, files: TaskFiles) -> dict[str, A
     if entities:
         write_store(files, spool.number, matrix, settings)
     schema = readable_schema(settings)
-    blocks: dict[str, list[dict[str, Any]]] = {}  # of each readable file
+    blocks: dict[str, list[dict[str, Any]]] = {}  # by readable file
     for split in settings.division.parts.splits:
         within = {each.entity: each.bounds(settings.division.parts)[split] for each in entities}
         shares = [each for each in entities if within[each.entity][0] < within[each.entity][1]]
@@ -265,9 +269,9 @@ def finish(
     copies: Mapping[str, str],
     files: TaskFiles,
 ) -> dict[str, Any]:
-    """Write the files about all entities; return what the manifest says of the pipelines.
+    """Write the files about all entities, and return the facts for the manifest, such as the digests of the pipelines.
 
-    near_target: features that look like the target in another unit. copies: entities with the series of another one.
+    near_target: features that look like the target in another unit. copies: entities with the series of an earlier one.
     """
     schema = entities_schema(settings)
     names: list[str] = []
@@ -332,7 +336,7 @@ def finish(
 
 
 def _unified_fits(settings: Series, entities: int) -> dict[str, Any]:
-    """Say on how many entities unified pipelines were fitted; fewer than asked for where fewer are retained."""
+    """Return the number of entities that unified pipelines were fitted on, which may be below the requested number."""
     fits = [each for each in settings.resolved.time_series if each.fit_on_n_basins is not None]
     found = [
         {"columns": list(each.columns or ()), "entities": min(each.fit_on_n_basins or 0, entities)} for each in fits
@@ -341,6 +345,6 @@ def _unified_fits(settings: Series, entities: int) -> dict[str, Any]:
 
 
 def _reports_table(spool: Spool) -> pa.Table:
-    """The quality reports of a batch as rows: a million entities must not mean a million files."""
+    """Return the quality reports of a batch as rows, because a million entities must not mean a million files."""
     rows = [{**each, "report": canonical_json(each).decode()} for each in spool.reports()]
     return pa.Table.from_pylist(rows, schema=_REPORTS_SCHEMA)

@@ -36,11 +36,11 @@ class SeriesBuilder:
         return self.where(**found)
 
     def entity(self, column: str) -> SeriesBuilder:
-        """Name the column of long tables that holds the entity."""
+        """Name the entity column of long tables."""
         return self.where(entity=column)
 
     def time(self, column: str, *formats: str) -> SeriesBuilder:
-        """Name the column of the time, and the formats it is written in."""
+        """Name the time column and its formats."""
         return self.where(time=column, **({"time_format": formats} if formats else {}))
 
     def frequency(self, word: str) -> SeriesBuilder:
@@ -48,7 +48,7 @@ class SeriesBuilder:
         return self.where(frequency=word)
 
     def target(self, column: str) -> SeriesBuilder:
-        """Name the column to be predicted."""
+        """Name the column to predict."""
         return self.where(target=column)
 
     def features(self, *columns: str) -> SeriesBuilder:
@@ -56,7 +56,7 @@ class SeriesBuilder:
         return self.where(features=columns)
 
     def static(self, *files: str | Path, entity: str, features: Sequence[str], missing: str = "error") -> SeriesBuilder:
-        """Join columns of static files (none: those of the regions) on the column `entity`."""
+        """Join columns of static files on the column `entity`; without files, those of the regions."""
         return self.where(
             **({"static": files} if files else {}),
             static_entity=entity,
@@ -69,7 +69,7 @@ class SeriesBuilder:
         return self.where(train_ratio=train, val_ratio=val, test_ratio=test)
 
     def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
-        """Set the years that an entity needs to train on, and the longest gap that is filled."""
+        """Set the years of data that an entity needs to train, and the longest gap that is filled."""
         return self.where(min_train_years=min_train_years, max_imputation_gap_size=max_imputation_gap_size)
 
     def scale(self, role: str, *pipeline: Any, strategy: str, **more: Any) -> SeriesBuilder:
@@ -89,7 +89,7 @@ class SeriesBuilder:
         return self
 
     def build(self) -> Series:
-        """Return the settings. Raises `SettingsError` where they cannot work."""
+        """Return the checked settings. Raises `SettingsError` if they cannot work."""
         settings = dict(self._settings)
         if self._pipelines:
             given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}

@@ -1,18 +1,18 @@
-"""Clean one entity: its axis, trimming, cut and short gaps, or the reason why it fails. Pure.
+"""Clean one entity: find its axis, trim and cut it, and fill short gaps, or give the reason why it fails. Pure.
 
-Everything behind the axis, the trimming and the cut is decided for a row by rows before the next cut alone: gaps are
-judged as they are seen there, and a value behind a cut that a pipeline cannot take is made missing there, instead of
-failing the entity and so changing what trains.
+Apart from the axis, the trimming and the cut, what happens to a row depends only on rows before the next cut. Gaps are
+judged as they look from there. A value after a cut that a pipeline cannot take is made missing; failing the entity
+would change the training set.
 
-Of n observed targets the first floor(n × train) train and the next floor(n × val) validate; the rest tests. A part ends
-with its last target's row, so rows without a target stay where time has them and every part is one run of steps. With
-train_end and val_end the parts of all entities begin at these times instead.
+Of n observed targets the first floor(n × train) train, the next floor(n × val) validate, and the rest tests. A part
+ends with the row of its last target, so rows without a target keep their place in time and every part is one run of
+steps. With train_end and val_end the parts of all entities begin at these times instead.
 
 A gap is a run of missing values between two observed values of a column; runs at the ends of a column are not gaps. A
-gap is filled whole or left whole, because filling the first steps of a long outage would invent a plateau. Before a cut
-the length of a gap through it is unknown, so such a gap is left. Values are only carried forward.
+gap is filled entirely or not at all, because filling the first steps of a long outage would invent a plateau. Before a
+cut the length of a gap that crosses it is unknown, so such a gap is left. Values are only carried forward.
 
-Where the pipelines of another run are reused nothing trains: no step is trimmed, all rows are in test, and a column may
+If the pipelines of another run are reused, nothing trains: no step is trimmed, all rows are in test, and a column may
 be missing altogether.
 """
 
@@ -45,16 +45,16 @@ class Gaps:
     length: I64
 
     def take(self, places: Bools) -> Gaps:
-        """Return some of them."""
+        """Return the selected gaps."""
         return Gaps(self.column[places], self.start[places], self.length[places])
 
     def inside(self, cuts: Sequence[int]) -> Bools:
-        """Find gaps that lie, with the value that ends them, on one side of every cut; cuts: ascending rows."""
+        """Find the gaps that, with the value that ends them, lie on one side of every cut; cuts: ascending rows."""
         sides = [np.searchsorted(cuts, rows, side="right") for rows in (self.start, self.start + self.length)]
         return np.asarray(sides[0] == sides[1], np.bool_)
 
     def per_column(self, columns: int) -> tuple[I64, I64, I64]:
-        """Return for each column how many gaps it has, how many values they miss, and the longest: int64 [C] each."""
+        """Return, for each column, the number of gaps and of values missing in them, and the longest gap: int64 [C]."""
         count = np.bincount(self.column, minlength=columns).astype(np.int64)
         values = np.zeros(columns, np.int64)
         np.add.at(values, self.column, self.length)
@@ -64,10 +64,10 @@ class Gaps:
 
 
 def trimmed(observed: Bools, *, least: int = 0) -> tuple[int, int]:
-    """Trim both ends: return the rows [start, stop) of observed [T, C] that are left.
+    """Return the rows [start, stop) of observed [T, C] that remain after trimming both ends.
 
-    They begin where every column has had a value, and end where one has had its last, but not before `least` rows.
-    start == stop if nothing is left, as where a column is never observed.
+    They begin where every column has had a value, and end where the first column has its last one, but not before
+    `least` rows. start == stop if nothing remains, for example if a column is never observed.
     """
     steps, columns = observed.shape
     if not steps or not columns or not observed.any(axis=0).all():
@@ -82,7 +82,7 @@ def find_gaps(missing: Bools) -> Gaps:
     steps, columns = missing.shape
     wide = np.zeros((columns, steps + 2), np.int8)
     wide[:, 1:-1] = missing.T
-    edges = np.flatnonzero(np.diff(wide.reshape(-1)))  # of the flattened columns: begins and ends take turns
+    edges = np.flatnonzero(np.diff(wide.reshape(-1)))  # in the flattened columns: starts and ends alternate
     starts, stops = edges[::2], edges[1::2]
     column, start = np.divmod(starts, steps + 2)
     length = stops - starts
@@ -91,7 +91,7 @@ def find_gaps(missing: Bools) -> Gaps:
 
 
 def fill_gaps(values: F64, gaps: Gaps) -> Bools:
-    """Fill these gaps of `values` in place, each with the value before it; return which were filled: bool [T, C]."""
+    """Fill these gaps of `values` in place with the value before each; return which were filled: bool [T, C]."""
     filled = np.zeros(values.shape, np.bool_)
     begins = np.cumsum(gaps.length) - gaps.length
     rows = np.arange(int(gaps.length.sum())) + np.repeat(gaps.start - begins, gaps.length)
@@ -106,10 +106,11 @@ _ROUNDING = 1e-9  # 10 × 0.7 is 7.000000000000001, 0.29 × 100 is 28.9999999999
 
 @dataclass(frozen=True)
 class Cut:
-    """Where the stretches of an entity's rows begin, and how many targets each split has, in folds of the first.
+    """The rows where an entity's stretches begin, and the targets of each split (in folds, of the first fold).
 
-    edges: the row where each stretch but the first begins; val_row, test_row: where val and test do; train_row,
-    train_stop: rows [train_row, train_stop) train.
+    edges: the row where each stretch but the first begins.
+    val_row, test_row: the rows where val and test begin.
+    train_row, train_stop: rows [train_row, train_stop) train.
     """
 
     val_row: int
@@ -123,7 +124,10 @@ class Cut:
 
 
 def cut(observed: npt.NDArray[np.bool_], train: float, val: float) -> tuple[int, int]:
-    """Return the rows of one entity where val and test begin. observed: whether its target was, bool [T]; shares."""
+    """Return the rows of one entity where val and test begin, for these shares of its targets.
+
+    observed: whether the target was observed, bool [T].
+    """
     rows = np.flatnonzero(observed)
     n = len(rows)
     train_targets = share_of(n, train)
@@ -143,7 +147,7 @@ def cut_at(observed: npt.NDArray[np.bool_], edges: Sequence[int], parts: Parts =
 
 
 def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np.bool_]) -> list[int]:
-    """Return the rows where the stretches of an entity's rows begin, but the first. Raises `LeftOut` without dates."""
+    """Return the rows where the stretches of an entity begin, except the first. Raises `LeftOut` without dates."""
     division = settings.division
     if division.rolling is not None:
         return [int(row) for row in np.searchsorted(axis.times(), division.rolling.borders)]
@@ -158,7 +162,8 @@ def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np
         val_row, test_row = 0, axis.rows if side == "val" else 0
     if division.parts is PLAIN:
         return [val_row, test_row]
-    times = Axis(axis.frequency, axis.first, axis.rows + 1, axis.anchor).times()  # and the one behind the last
+    # One step more, because a cut may be after the last row.
+    times = Axis(axis.frequency, axis.first, axis.rows + 1, axis.anchor).times()
 
     def stop(row: int) -> int:
         moment = int(times[row]) if dates is None else dates[0] if row == val_row else dates[1]
@@ -169,26 +174,29 @@ def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np
 
 
 def share_of(count: int, share: float) -> int:
-    """Return floor(count × share), where a product that is meant to be whole is whole."""
+    """Return floor(count × share), correcting products that rounding puts just below a whole number."""
     return int(np.floor(count * share + _ROUNDING))
 
 
 DROPPED = ("entity_failed", "bad_time", "off_grid", "duplicate_time", "trimmed")
-_MOST_CELLS = 1 << 29  # 4 GiB of one entity's axis
+_MOST_CELLS = 1 << 29  # 4 GiB for one entity's axis
 _HOUR_US = 3_600_000_000
 
 
 class LeftOut(InputError):
-    """The reason why an entity does not pass."""
+    """An entity does not pass; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Cleaned:
     """An entity that passes.
 
-    axis: of the rows that are kept; values: float64 [T, C], NaN where missing; filled: bool [T, C]. rows: source rows
-    by split, or by the reason why they are in none. imputation: what became of missing values, int64 [C] each, as the
-    quality report calls it. first_last: of each column, the rows of its first and last observed value: int64 [C, 2].
+    axis: axis of the kept rows.
+    values: float64 [T, C], NaN if missing.
+    filled: bool [T, C].
+    rows: number of source rows by split, or by the reason why they are in none.
+    imputation: counts about missing values by their names in the quality report, int64 [C] each.
+    first_last: for each column, the rows of its first and last observed value: int64 [C, 2].
     """
 
     rows: Counter[str]
@@ -205,7 +213,7 @@ class Cleaned:
 def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int] | None = None) -> Cleaned:
     """Clean the rows of one entity. O(steps of its axis) of memory. Raises `LeftOut`.
 
-    at: the rows where its stretches but the first begin, which are then not found by dates or shares.
+    at: the rows where its stretches but the first begin; dates and shares are then ignored.
     """
     columns, pipelines, stretches = settings.columns(), settings.resolved.time_series, settings.division.parts
     trains = settings.pipelines_from is None
@@ -250,7 +258,7 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         kept[unusable] = np.nan
         filled &= ~unusable
         parts = cut_at(seen[:, 0] & ~unusable[:, 0], edges, stretches)
-    # Source rows by where they are: positions ascend.
+    # Count source rows per stretch: positions ascend.
     borders = np.searchsorted(positions, [start, *(start + edge for edge in edges), stop])
     made_of = np.ones(len(positions), np.int64) if observed.counts is None else observed.counts[source_rows]
     below = np.append(0, np.cumsum(made_of))
@@ -286,7 +294,7 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
 
 
 def _on_steps(settings: Series, observed: F64, steps: int, source_rows: I64, positions: I64) -> F64:
-    """Put rows on the steps of the axis, a copy that is worked on column by column: float64 [steps, C]."""
+    """Copy rows onto the steps of the axis, in column order for the work that follows: float64 [steps, C]."""
     in_order = len(source_rows) == len(observed) and (source_rows == np.arange(len(source_rows))).all()
     own = observed if in_order else observed[source_rows]
     if len(positions) == steps:
@@ -299,7 +307,7 @@ def _on_steps(settings: Series, observed: F64, steps: int, source_rows: I64, pos
 
 
 def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) -> tuple[Axis, I64, I64]:
-    """The axis of an entity, its rows that have a place on it, and these places, ascending. Raises `LeftOut`."""
+    """Return an entity's axis, its rows that are on the axis, and their positions, ascending. Raises `LeftOut`."""
     if not len(observed.times):
         raise LeftOut("has no rows")
     known = np.flatnonzero(observed.times != MISSING)
@@ -339,14 +347,14 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
 
 
 def _clocks(settings: Series) -> str:
-    """Advice for hours that come twice: on clocks that are put back they do."""
+    """Return advice for repeated hours, which occur when clocks are put back."""
     if settings.time_zone is not None or settings.step.months or settings.step.micros >= DAY_US:
         return ""
     return "; if they are of clocks that change, give time_zone, e.g. Europe/Berlin"
 
 
 def _local_days(times: I64, placed: Placed) -> str:
-    """Advice for days that are off by an hour at most: in UTC, local days change their hour with the clocks."""
+    """Return advice for days that are at most an hour off: in UTC, local days shift with daylight saving time."""
     frequency = placed.axis.frequency
     if frequency.months or frequency.micros % DAY_US or not len(placed.rows):
         return ""
@@ -357,7 +365,7 @@ def _local_days(times: I64, placed: Placed) -> str:
 
 
 def required_targets(settings: Series) -> int:
-    """Observed targets that an entity needs to train on; none where nothing trains."""
+    """Return the number of observed targets that an entity needs to train; 0 if nothing trains."""
     if settings.pipelines_from is not None:
         return 0
     return int(settings.min_train_years * settings.step.steps_per_year)
@@ -370,12 +378,12 @@ def _iso(micros: np.int64) -> str:
 def quality_report(
     settings: Series, entity: str, source: str, rows: Mapping[str, int], cleaned: Cleaned | str
 ) -> dict[str, Any]:
-    """Make the `BasinQualityReport` of an entity, as JSON. cleaned: a reason if it does not pass.
+    """Make the `BasinQualityReport` of an entity, as JSON. cleaned: the reason if it does not pass.
 
-    Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that are too
-    long, that are not filled in this column, and that were left because a cut runs through them; values filled, made
-    missing because no step can take them, and still missing; and the longest gap. targets.observed counts before
-    anything is filled.
+    Counts are of the kept steps. imputation_info has for each column: gaps that were filled, that are too long, that
+    are not filled in this column, and that were left because a cut crosses them; values that were filled, that were
+    made missing because no step can take them, and that are still missing; and the longest gap. targets.observed counts
+    before anything is filled.
     """
     reason = cleaned if isinstance(cleaned, str) else None
     report: dict[str, Any] = {
@@ -423,7 +431,10 @@ def quality_report(
 
 
 def left_out_report(report: Mapping[str, Any], reason: str, rows_are: str) -> dict[str, Any]:
-    """Turn the report of an entity that passed into that of one that is left out. rows_are: what its rows count as."""
+    """Turn the report of an entity that passed into the report of one that is left out.
+
+    rows_are: the word under which its rows are counted.
+    """
     common = ("entity", "source", "frequency", "required_train_targets")
     return {name: report[name] for name in common} | {
         "passed_quality_check": False,

@@ -1,4 +1,4 @@
-"""`headrace series`: time series of many entities, from a configuration file and flags; and what is printed of them."""
+"""Run `headrace series`, which prepares the time series of many entities, and print its summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
 
-_SHOWN = 5  # entities that are left out
+_SHOWN = 5  # left-out entities in the summary
 
 
 def series(
@@ -40,12 +40,13 @@ def series(
 
     Example:  headrace series config.yaml --out out --min-train-years 3
     """
-    from headrace.settings import former_names  # with pydantic, which a list of commands need not load
+    # Imported late: it loads pydantic, which a list of commands does not need.
+    from headrace.settings import former_names
 
     record = read_config(config)
     if record.pop("recipe", "series") != "series":
         raise SettingsError(f"{config}: is of another recipe; use `headrace run {config}`")
-    # A flag overrides the file's setting under any name, former ones too, and one list of entities the other.
+    # A flag overrides the file's setting under any name, former ones too; either list of entities overrides the other.
     same = {**former_names(given.model), "entities_file": "entities"}
     flags = {same.get(name, name) for name in given.values}
     record = {name: value for name, value in record.items() if same.get(name, name) not in flags} | given.values
@@ -55,7 +56,7 @@ def series(
 
 
 def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print rows, entities and the frequency, and why the first of the entities that are left out are."""
+    """Print rows, entities and the frequency, and the reasons for the first entities that are left out."""
     from rich.table import Table
 
     from headrace.cli.tables import print_manifest

@@ -1,4 +1,4 @@
-"""Settings of series."""
+"""Define the settings of series."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headrace.storage.settings import LocalPath, Places
 if TYPE_CHECKING:
     from headrace.series.reuse import NamedRun
 
-FILLED = "__filled"  # behind a column's name: where its values were carried forward
+FILLED = "__filled"  # suffix of the mask column that marks values carried forward
 
 _ROLES = ("more_targets", "past_features", "future_features", "categories", "calendar")
 _RATIOS_SUM = 1e-9
@@ -52,7 +52,7 @@ def _numbers(value: object) -> object:
 
 def _target_or_run(schema: dict[str, Any]) -> None:
     schema["required"].remove("target")
-    schema["anyOf"] = [{"required": ["target"]}, {"required": ["pipelines_from"]}]  # that run has the target
+    schema["anyOf"] = [{"required": ["target"]}, {"required": ["pipelines_from"]}]  # the named run has the target
 
 
 class Series(SourceSettings):
@@ -215,7 +215,8 @@ class Series(SourceSettings):
         from headrace.series.reuse import completed  # settings alone open no run
 
         asked = isinstance(values, dict) and values.get("pipelines_from") is not None
-        whole = asked and values.keys() >= cls.model_fields.keys()  # of a run that was made; the named one may be gone
+        # Settings of a finished run: the named one may be gone.
+        whole = asked and values.keys() >= cls.model_fields.keys()
         try:
             return completed(values) if asked and not whole else values
         except SettingsError as error:
@@ -224,7 +225,8 @@ class Series(SourceSettings):
     @field_validator("train_end", "val_end", mode="before")
     @classmethod
     def _known_time(cls, value: Any, field: ValidationInfo) -> Any:
-        text = value.isoformat() if hasattr(value, "isoformat") else value  # YAML reads an unquoted date as a date
+        # YAML turns an unquoted date into a date object.
+        text = value.isoformat() if hasattr(value, "isoformat") else value
         try:
             if isinstance(text, str):
                 instant_us(field.field_name or "", text)
@@ -239,7 +241,7 @@ class Series(SourceSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Series:
-        """Raise `ValueError` for the first of these that holds."""
+        """Raise `ValueError` for the first inconsistency found."""
         ratios = self.train_ratio + self.val_ratio + self.test_ratio
         ratios_given = any(
             getattr(self, name) != type(self).model_fields[name].default
@@ -300,12 +302,12 @@ class Series(SourceSettings):
         return self
 
     def columns(self) -> list[str]:
-        """List the columns of values: the target, others sorted by name, then the features sorted by name."""
+        """List the value columns: the target, further targets sorted by name, then the features sorted by name."""
         return [*self.targets, *self.feature_names()]
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The columns to be predicted: the target, and others sorted by name."""
+        """The columns to predict: the target, then the others sorted by name."""
         return (self.target, *sorted(self.more_targets))
 
     def feature_names(self) -> list[str]:
@@ -313,21 +315,21 @@ class Series(SourceSettings):
         return sorted({*self.past_features, *self.future_features} | set(self.features))
 
     def future_names(self) -> list[str]:
-        """List the features that are known ahead, sorted, and the columns of the calendar, which always are."""
+        """List the features known ahead, sorted, then the calendar columns, which are always known ahead."""
         ahead = set(self.future_features) or set(self.feature_names()) - set(self.past_features)
         return [*sorted(ahead), *self.calendar_columns()]
 
     def calendar_columns(self) -> list[str]:
-        """List the columns that are made of times, which stand behind the features."""
+        """List the columns made from times, which come after the features."""
         return calendar_names(self.calendar)
 
     def empty_step(self) -> list[float]:
-        """Return the values of a step without rows: missing, or 0 where `resample` takes the total."""
+        """Return the values of a step without rows: missing, or 0 if `resample` takes the total."""
         return [0.0 if self.resample and self.rule(name) == "total" else float("nan") for name in self.columns()]
 
     @cached_property
     def resolved(self) -> Resolved:
-        """The pipelines with their columns."""
+        """The pipelines, each with its columns."""
         return self.preprocessing_configs.resolved(
             targets=self.targets,
             features=self.feature_names(),
@@ -337,9 +339,9 @@ class Series(SourceSettings):
 
     @cached_property
     def reused(self) -> NamedRun | None:
-        """The run that pipelines_from names; None if pipelines are fitted.
+        """The run named by pipelines_from; None if pipelines are fitted.
 
-        Raises `SettingsError` if it is not there, or these settings contradict its pipelines.
+        Raises `SettingsError` if it does not exist, or if these settings contradict its pipelines.
         """
         if self.pipelines_from is None:
             return None
@@ -353,7 +355,7 @@ class Series(SourceSettings):
 
     @property
     def cuts(self) -> tuple[int, int] | None:
-        """The times where val and test begin, in microseconds since 1970; None: cut by shares of targets."""
+        """The times where val and test begin, in microseconds since 1970; None if the cuts are by shares of targets."""
         if self.train_end is None:
             return None
         first = instant_us("train_end", self.train_end)
@@ -361,12 +363,12 @@ class Series(SourceSettings):
 
     @cached_property
     def division(self) -> Division:
-        """How rows are divided. Raises `SettingsError` for tables and files that do not say it."""
+        """The division of rows into stretches. Raises `SettingsError` for tables and files that do not define it."""
         return Division.of(self)
 
     @property
     def may_lack(self) -> list[str]:
-        """List the columns that a file may lack."""
+        """The columns that a file may lack."""
         return [] if self.pipelines_from is None else list(self.targets)
 
     @property
@@ -379,45 +381,46 @@ class Series(SourceSettings):
         return self.columns()[0 if self.impute_target == "forward" else len(self.targets) :]
 
     def mask_columns(self) -> list[str]:
-        """List the mask columns, which stand behind the others, of the last of these; none unless asked for."""
+        """List the mask columns, which come last; empty unless masks are requested."""
         return [f"{each}{FILLED}" for each in self.filled_columns()] if self.filled_mask == "columns" else []
 
     def identity_settings(self) -> dict[str, Any]:
-        """Return the settings that can change a byte of output: of files their names and contents, not their places."""
+        """Return the settings that can change a byte of output; of files the names and contents, not the paths."""
         regions = {"region_time_series_base_dirs", "region_static_attributes_base_dirs"}
         settings = self.identity_without("source", "static", "entities", "entities_file", *regions)
         listed = self.listed()
         settings["entities"] = None if listed is None else sha256_hex("\n".join(listed).encode())
         settings |= {"more_targets": sorted(self.more_targets)} if self.more_targets else {}
-        settings |= {"features": self.feature_names(), "static_features": sorted(self.static_features)}  # as stored
+        # In the order of the store.
+        settings |= {"features": self.feature_names(), "static_features": sorted(self.static_features)}
         if self.past_features or self.future_features:
             settings = {name: own for name, own in settings.items() if name not in ("past_features", "future_features")}
             ahead = self.future_names()
             settings |= {"future_features": ahead} if set(ahead) < {*self.feature_names(), *ahead} else {}
         for name, side in (("val_entities", "val"), ("test_entities", "test")):
-            if name in settings:  # names count, not the path of their file
+            if name in settings:  # the names count, not the path of their file
                 settings[name] = sorted(each for each, own in self.division.held_out.items() if own == side)
         if self.cut_dates is not None:
             settings["cut_dates"] = sha256_hex(canonical_json(dict(self.division.dates)))
         settings["regions"] = sorted(self.region_time_series_base_dirs)
         settings |= {name: instant_us(name, settings[name]) for name in ("train_end", "val_end") if name in settings}
-        if self.reused is not None:  # what lies there counts, not the place
+        if self.reused is not None:  # the content counts, not the path
             settings["pipelines_from"] = self.reused.record()
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:
         """Find the files of series and static attributes, with names below `series/` and `static/`, sorted by name."""
-        from headrace.series.sources import source_files  # files are found by what settings say
+        from headrace.series.sources import source_files  # imported late: it imports the settings
 
         return source_files(self)
 
     def source_places(self) -> Sequence[str | Path]:
-        """List files, directories and patterns of series and of static attributes, as given."""
+        """List the files, directories and patterns of series and static attributes, as given."""
         regions = (self.region_time_series_base_dirs, self.region_static_attributes_base_dirs)
         return [*self.source, *self.static, *(place for each in regions for place in each.values())]
 
 
 def output_roles(config: Mapping[str, Any]) -> dict[str, str]:
-    """Name the column of the entity in the output of a run with these settings."""
+    """Return the name of the entity column, and the time format, in the output of a run with these settings."""
     own = config["entity"]
     return {"entity": (config["static_entity"] or "entity") if own == FILE_NAME else own, "time_format": "auto"}

@@ -1,7 +1,7 @@
 """Find entities that are one series under two names: the same cleaned values, times and cuts.
 
-Each entity is digested when it is cleaned; digests of all are compared in memory, O(entities). The first of each series
-is the original, in the order of entities.
+Each entity is digested when it is cleaned. The digests of all are compared in memory, O(entities). The first entity of
+each series, in the order of entities, is the original.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SHOWN = 3  # copies in a message
 
 
 def values_digest(values: F32 | F64, *where: int | str) -> str:
-    """Digest values, and where they stand; all missing values are the same, and so are zeros of either sign."""
-    same = np.add(values, values.dtype.type(0), order="C")  # -0.0 becomes 0.0
-    same[np.isnan(same)] = np.nan  # of all the bit patterns that are NaN
+    """Digest values and their positions; all missing values count as equal, and so do zeros of either sign."""
+    same = np.add(values, values.dtype.type(0), order="C")  # turns -0.0 into 0.0
+    same[np.isnan(same)] = np.nan  # one bit pattern for every NaN
     digest = blake2b(canonical_json([*values.shape, *where]), digest_size=16)
     digest.update(same.data)
     return digest.hexdigest()
@@ -35,19 +35,22 @@ def series_digest(cleaned: Cleaned) -> str:
 
 
 def find_copies(series: Iterable[tuple[str, object]]) -> dict[str, str]:
-    """Map each entity whose series an earlier one has to the first that has it. series: entities, what to compare."""
+    """Map each entity whose series an earlier one has to the first that has it.
+
+    series: pairs of an entity and the value to compare.
+    """
     first: dict[object, str] = {}
     found = ((entity, first.setdefault(own, entity)) for entity, own in series)
     return {entity: original for entity, original in found if entity != original}
 
 
 def why_left_out(original: str) -> str:
-    """Say why a copy is left out."""
+    """Return the reason for leaving out a copy."""
     return f"has the values and times of {original!r}"
 
 
 def copies_told(copies: Mapping[str, str], entities: int) -> Iterator[str]:
-    """Warn of copies that stay."""
+    """Return warnings about copies that stay."""
     if copies:
         shown = ", ".join(f"{each!r} those of {copies[each]!r}" for each in list(copies)[:_SHOWN])
         more = f" and {len(copies) - _SHOWN:,} more" if len(copies) > _SHOWN else ""

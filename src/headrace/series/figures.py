@@ -1,4 +1,4 @@
-"""Figures of series: when each entity has data and where it is cut, how complete it is, what was filled, who failed."""
+"""Make figures about series: data and cuts of each entity, completeness, filled values, and failed entities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headrace.series.store import (
     stored_settings,
 )
 
-_MOST_LINES = 40  # more entities are counted over time instead of drawn one by one
+_MOST_LINES = 40  # with more entities, counts over time replace a line each
 _MOST_REPORTS = 4_000
 _MOST_COLUMNS, _MOST_REASONS = 16, 10
 _MONTH_US = 30.4375 * 86_400e6
@@ -38,7 +38,7 @@ _CELLS = {"trained": "observed", "context": "filled", "empty": "still missing"}
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """Make the figures, in the order of the page."""
+    """Make the figures, in page order."""
     parts = _parts(facts)
     return [
         _availability_figure(facts, parts),
@@ -53,10 +53,10 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
-    """Return for each split a row per entity: its steps, observed targets, and microseconds from `begin` to `end`."""
+    """Return, for each split, a row per entity: its steps, observed targets, and microseconds from `begin` to `end`."""
     entities, settings = read_entities(facts.run.root), stored_settings(facts.run)
     frequency = settings.step
-    # months and business days are drawn as if they were equally long
+    # draws months and business days as if they were equally long
     step = frequency.micros or frequency.months * _MONTH_US or YEAR_US / frequency.steps_per_year
     first = pl.col("first_time").cast(pl.Float64)
     return {
@@ -107,7 +107,7 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
         return Figure("availability", question, answer, chart, "plain", "full")
     edges = time_edges(low, high)
     width = float(edges[1] - edges[0])
-    # as many entities as are there on average
+    # the average number of entities with data
     columns = {split: spread(begin, end, (end - begin) / width, edges) for split, (begin, end) in ends.items()}
     chart = charts.over_time(edges, columns, of="entities on average", texts=[moment(edge) for edge in edges])
     return Figure("availability", question, answer, chart, "plain", "full")
@@ -119,7 +119,7 @@ def _quality_figure(facts: RunFacts) -> Figure:
     failed, there = dict(summary["excluded_basins"]), int(summary["original_basins"])
     if not failed:
         return Figure("quality", question, f"All {many(there, 'entity', 'entities')} passed.", None, "good")
-    # without its numbers, so that entities that failed alike are counted together
+    # mask numbers, so that entities that failed alike are counted together
     reasons = Counter(re.sub(r"\d[\d,.]*", "…", reason) for reason in failed.values()).most_common(_MOST_REASONS)
     answer = (
         f"{many(len(failed), 'entity', 'entities')} of {there:,} ({share(len(failed), there)}) "

@@ -1,6 +1,6 @@
 """Write a first configuration of series, from the names, types and first rows of some files.
 
-Nothing is computed that the run computes: what the first rows cannot tell stands in the comments.
+It computes nothing that the run computes. Comments mention what the first rows cannot show.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from headrace.arrays import F64
 from headrace.cli.derived import described
@@ -29,7 +30,7 @@ from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
 from headrace.series.config import Series
-from headrace.series.readers.camels import FLOW, FORCING
+from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
 from headrace.series.readers.text import GRDC_NAME, grdc_table
 from headrace.series.source_settings import FILE_NAME
 from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
@@ -41,16 +42,16 @@ _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
     *("site", "site_id", "series_id", "item", "item_id", "sku", "shop", "sensor", "sensor_id", "id"),
 )
-_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
+_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # a pandas index written as a column
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
 _DAYS_A_YEAR, _WEEK = 366, 7
-_FEW = 0.05  # of rows: times that come twice by mistake
-_MANY = 10_000  # files per split; more entities are packed
+_FEW = 0.05  # share of rows whose time may repeat by mistake
+_MANY = 10_000  # files per split; with more entities they are packed
 
 
 @dataclass
 class _Draft:
-    """Settings that were found, in the order of the file, and what was seen of each beside its description."""
+    """The settings found so far, in file order, and observations to print beside their descriptions."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, str] = field(default_factory=dict)
@@ -90,7 +91,7 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
 
 
 def _pipelines(settings: dict[str, Any], encoded: list[str]) -> dict[str, Any]:
-    """A scaler for each role, and an encoder for static features that are texts."""
+    """Return a scaler for each role, and an encoder for static features that are texts."""
     pipelines: dict[str, Any] = {
         role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for role in ("target", "features")
     }
@@ -114,8 +115,14 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
         "target": known(asked.target or "qobs", (*FLOW, *FORCING), "target"),
         "features": features,
     }
-    draft = _Draft(settings, {"min_train_years": "How many the basins have was not looked at."})
+    draft = _Draft(settings)
     draft.entities = sorted({path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")})
+    shaped, counts = Series(**settings, min_train_years=0), []
+    files = basin_files(root, shaped.forcing, may_lack_flow=True)
+    for basin in (draft.entities[at] for at in evenly(len(draft.entities), FILES)):
+        _, values = read_basin(shaped, [path for path, _ in files if path.name[:8] == basin], [shaped.target])
+        counts.append(np.isfinite(values).sum())
+    _require_train_years(draft, np.array(counts), Frequency.parse("1d"))
     draft.about = f"{len(draft.entities):,} basins of CAMELS-US"
     return draft
 
@@ -138,6 +145,12 @@ def _tables(asked: AskedSeries) -> _Draft:
             )
         time = likely[0]
     time = known(time, found.columns, "time")
+    for name, table in found.tables:
+        if time not in table.column_names:
+            raise SettingsError(
+                f"{name}: has no column {time!r}, which is the time in other files; give the files of the series "
+                "alone, and files of static attributes with --static"
+            )
     commas = [name for name in found.everywhere("text") if name != time and _decimal_commas(parts(name))]
     numbers = [name for name in found.columns if name in (*found.everywhere("number"), *commas) and name != time]
     if asked.target is None:
@@ -179,7 +192,7 @@ def _tables(asked: AskedSeries) -> _Draft:
 
 
 def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
-    """Look at the source; also return the setting of its reader, where it is not that of tables."""
+    """Look at the source; also return the setting of its reader, unless it is the table reader."""
     places = [expanded(Path(each)) for each in asked.source]
     inside = [file for each in places for file in ([each] if each.is_file() else [*each.glob("*")])]
     if any(map(grids.is_grid, [*places, *inside])):
@@ -202,18 +215,18 @@ def _look(asked: AskedSeries) -> tuple[dict[str, str], Look]:
 
 
 def _decimal_commas(columns: list[pa.ChunkedArray]) -> bool:
-    """Tell whether a column of texts holds numbers once commas are their decimal marks."""
+    """Return whether a column of texts holds numbers once commas are read as decimal marks."""
     return all(number_share(with_points(each, ",")) is not None for each in columns)
 
 
 def _holds_times(columns: list[pa.ChunkedArray]) -> bool:
-    """Tell whether a column called as times are holds some, and no numbers such as days of a month."""
+    """Return whether a column with the name of a time column holds times, and not numbers such as days of a month."""
     form = time_format(columns)
     return form is not None and (not form.startswith("epoch") or time_forms(columns) is not None)
 
 
 def _look_at_rows(draft: _Draft, found: Look) -> None:
-    """Complete the draft by what the first rows of some files say, read as the run reads them."""
+    """Complete the draft from the first rows of some files, read as the run reads them."""
     settings, seen = draft.settings, draft.seen
     asked = Series(**settings, min_train_years=0)
     rows = _rows(asked, found)
@@ -265,10 +278,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     if to_their_end:
         observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
         targets = rows.group_by("entity").agg(pl.col("time").filter(observed).n_unique())["time"].to_numpy()
-        train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
-        years = train_ratio * targets / Frequency.parse(settings["frequency"]).steps_per_year
-        settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
-        seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
+        _require_train_years(draft, targets, Frequency.parse(settings["frequency"]))
     else:
         seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
     whole = files or (to_their_end and len(found.tables) == len(found.names))
@@ -278,8 +288,16 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
 
 
+def _require_train_years(draft: _Draft, targets: NDArray[Any], frequency: Frequency) -> None:
+    """Require as many years to train as nine of ten entities have. targets: observed ones of those looked at."""
+    train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
+    years = train_ratio * targets / frequency.steps_per_year
+    draft.settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
+    draft.seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
+
+
 def _are_events(rows: pl.DataFrame, step: Frequency) -> bool:
-    """Tell whether most rows of most entities share their time with another, or lie between steps."""
+    """Return whether, in most entities, most rows share their time with another or lie between steps."""
     irregular = []
     for _, part in rows.group_by("entity", maintain_order=True):
         own = part["time"].to_numpy()
@@ -288,7 +306,7 @@ def _are_events(rows: pl.DataFrame, step: Frequency) -> bool:
 
 
 def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
-    """Complete the draft by the features that have values behind the last target, where others have none."""
+    """Add to the draft the features that have values after the last target, if others have none."""
     features = Series(**draft.settings, min_train_years=0).feature_names()
     last = pl.col("time").filter(pl.col("0").is_not_nan()).max().over("entity")
     later = rows.filter(pl.col("time") > last)
@@ -301,7 +319,7 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
 
 
 def _rows(settings: Series, found: Look) -> pl.DataFrame:
-    """The rows looked at that have an entity and a time, sorted by entity; values are called by their number."""
+    """Return the rows looked at that have an entity and a time, sorted by entity; value columns are named by number."""
     names, parts = settings.columns(), []
     for name, table in found.tables:
         if len(table) and {settings.time, *names} <= set(table.column_names):
@@ -326,7 +344,7 @@ def _file_entity(name: str) -> str:
 
 
 def sentinels_of(values: F64) -> list[float]:
-    """Find values that stand for missing: usual numbers, far below the others. values: distinct, ascending."""
+    """Find values that mean missing: common sentinels, far below the others. values: distinct, ascending."""
     found: list[float] = []
     while len(values) > 1 and values[0] in _SENTINELS and values[1] - values[0] > values[-1] - values[1]:
         found.append(float(values[0]))
@@ -335,7 +353,7 @@ def sentinels_of(values: F64) -> list[float]:
 
 
 def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
-    """Complete the draft by the static features; the names of those that are texts."""
+    """Add the static features to the draft; return the names of those that are texts."""
     shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
     shaped = Series(**shape)
     files = files_of(STATIC, shaped.source_files())

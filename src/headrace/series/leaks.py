@@ -1,12 +1,12 @@
-"""Prove that nothing behind a cut reached what lies before it, and name features that are the target in disguise.
+"""Prove that no row after a cut influenced rows before it, and name features that are the target in disguise.
 
-Three checks. Memory is O(shard), O(an entity's rows) and O(what unified pipelines are fitted on).
-- *refit*: the train rows of the store are brought back to their units, pipelines are fitted on them anew, and must
-  scale them to what is stored. Numbers that were measured on other rows too do not.
-- *later rows*: some entities are read from the source and prepared again. Behind each cut, every value is changed,
-  deleted or added, and rows are removed and added: rows before the cut, the masks of filled values and the scalers
-  must come out the same bytes. The cuts themselves may depend on later rows (how many targets there are, when a column
-  ends), so they are held where they are, except where values alone change: then they are computed anew.
+Three checks. Memory is O(shard), O(an entity's rows) and O(rows that unified pipelines are fitted on).
+- *refit*: the train rows of the store are converted back to their units, pipelines are fitted on them again, and must
+  scale them to the stored values. Statistics that were measured on other rows too do not.
+- *later rows*: some entities are read from the source and prepared again. After each cut, every value is changed,
+  deleted or added, and rows are removed and added. Rows before the cut, the masks of filled values and the scalers
+  must come out byte for byte the same. The cuts themselves may depend on later rows (the number of targets, the end of
+  a column), so they are held fixed, except if only values change: then they are computed again.
 - *target among the features*: correlation of every feature with the target, entity by entity, on train rows.
 """
 
@@ -51,12 +51,12 @@ from headrace.series.store import STATICS, Entity, map_store, stacked, stored_en
 _LATER = "later rows change nothing"
 SAMPLE = 32  # entities whose later rows are changed in every way
 _WAYS = ("changed", "deleted", "thinned", "removed", "added")
-_ADDED_STEPS = 50  # behind the last row
-_TOLERANCE = 1e-3  # what float32 in the store leaves of a refit, in scaled units
+_ADDED_STEPS = 50  # after the last row
+_TOLERANCE = 1e-3  # float32 error of a refit from the store, in scaled units
 
 
 def leak_checks(run: FinishedRun) -> list[Check]:
-    """Run the three checks. A feature that looks like the target is a warning in its check's detail."""
+    """Run the three checks. A feature that looks like the target gives a warning in its check's detail."""
     settings, shards = stored_settings(run), stored_entities(run.root)
     names = [each.entity for entities in shards.values() for each in entities]
     trained = [name for name in names if settings.division.trains(name)]
@@ -67,7 +67,7 @@ def leak_checks(run: FinishedRun) -> list[Check]:
 
 
 def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | str:
-    """Find the files that a run was made from, or say why they cannot be read again."""
+    """Find the files that a run was made from, or return the reason why they cannot be read again."""
     try:
         files = settings.source_files()
         known = (fingerprint(files, "stat"), fingerprint(files, "content"))
@@ -77,14 +77,14 @@ def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | 
 
 
 def digests_again(settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]) -> dict[str, str]:
-    """Clean some entities of the source again and digest their series; those that do not pass are left out."""
+    """Clean some entities of the source again and digest their series; those that do not pass are omitted."""
     return {entity: series_digest(cleaned) for entity, cleaned in cleaned_again(settings, files, entities)}
 
 
 def cleaned_again(
     settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]
 ) -> Iterator[tuple[str, Cleaned]]:
-    """Clean some entities of the source again, in order; those that do not pass are left out."""
+    """Clean some entities of the source again, in order; those that do not pass are omitted."""
     with tempfile.TemporaryDirectory() as directory:
         source, _, _ = open_source(settings, RunContext(Path(directory), 1, silent), files)
         for number, entity in enumerate(source.names):
@@ -95,7 +95,7 @@ def cleaned_again(
 
 @dataclass(frozen=True)
 class _Proof:
-    """The checks of a run. shards: entities of each; once: entities that unified pipelines were fitted on."""
+    """The checks of one run. shards: entities of each shard; once: entities that unified pipelines were fitted on."""
 
     run: FinishedRun
     settings: Series
@@ -104,7 +104,7 @@ class _Proof:
     once: Sequence[str]
 
     def of_train_rows(self) -> tuple[Check, Check]:
-        """Do what needs the train rows in their own units: the refit, and the target among the features."""
+        """Run the checks on train rows in their own units: the refit, and the target among the features."""
         columns, asked, fitted = self.settings.columns(), self.settings.resolved, self.pipelines.time_series
         kept: dict[str, Any] = dict.fromkeys(self.once)
         refit, tallies = _Refit(), []
@@ -148,7 +148,7 @@ class _Proof:
             refit.compare(asked.static_scaling, fitted, names, scaled, offsets, entities, "unified")
 
     def of_later_rows(self, sample: Sequence[str]) -> Check:
-        """Prepare entities again with other later rows; passed with a remark where the source is gone or another."""
+        """Prepare entities again with other later rows; "unchecked" if the source is gone or has changed."""
         settings, files = self.settings, same_source(self.run, self.settings)
         if isinstance(files, str):
             return Check(_LATER, f"not checked, {files}", kind="unchecked")
@@ -195,14 +195,12 @@ class _Proof:
         return fit(pipelines, columns, matrix, offsets, entities, strategy=strategy)
 
     def _compare(self, stored: F32, own: Sequence[Entity], found: Mapping[str, Cleaned], unified: Fitted) -> None:
-        """Raise `_Differs` where a shard's scalers or rows are not those of entities that were prepared again."""
+        """Raise `_Differs` if a shard's scalers or rows differ from those of entities that were prepared again."""
         columns, names = self.settings.columns(), [each.entity for each in own]
         fitted = self._fitted(found, [each for each in names if self.settings.division.trains(each)], "per_group")
         for part in fitted.parts:
             kept = self.pipelines.time_series.part(part.columns[0])
-            if isinstance(part, Scalers) and isinstance(
-                kept, Scalers
-            ):  # objects are compared by what they make of rows
+            if isinstance(part, Scalers) and isinstance(kept, Scalers):  # objects are compared by their results below
                 one, other = (canonical_json(each.select(names).to_json()) for each in (part, kept))
                 if one != other:
                     raise _Differs(
@@ -231,9 +229,11 @@ class _Proof:
 
 @dataclass
 class _Refit:
-    """Stored rows against pipelines that are fitted on them anew.
+    """The comparison of stored rows with pipelines fitted on them again.
 
-    worst: the largest distance; problem: the first that is too far; skipped: columns that rounding does not let back.
+    worst: the largest distance.
+    problem: the first distance that is too large.
+    skipped: columns that cannot be converted back because of rounding.
     """
 
     worst: float = 0.0
@@ -250,9 +250,9 @@ class _Refit:
         entities: Sequence[str],
         strategy: Strategy,
     ) -> F64:
-        """Compare the columns of the pipelines of this strategy; return all rows in their own units, NaN: no way back.
+        """Compare the columns of the pipelines of this strategy; return all rows in units, NaN without an inverse.
 
-        scaled: stored rows that train, as floats [R, C].
+        scaled: stored train rows, as floats [R, C].
         """
         place_of = {name: at for at, name in enumerate(columns)}
         rows, gone = np.full(scaled.shape, np.nan), set[str]()
@@ -262,7 +262,7 @@ class _Refit:
                 rows[:, at] = part.invert(scaled[:, at], offsets, entities)
             except SettingsError:
                 gone |= set(part.columns)
-            # a step of ranks leaps where float32 rounds a tie apart, and a root may get something below 0
+            # rank steps jump if float32 rounding breaks a tie, and a root may get a negative number
             if not isinstance(part, Scalers) or np.any(np.isnan(rows[:, at]) & ~np.isnan(scaled[:, at])):
                 gone |= set(part.columns)
         self.skipped |= gone
@@ -272,7 +272,7 @@ class _Refit:
                 continue
             try:
                 (part,) = fit([each], columns, rows, offsets, entities, strategy=strategy).parts
-            except InputError:  # rounding has made it unfit for a step
+            except InputError:  # rounding made a value invalid for a step
                 self.skipped |= set(names)
                 continue
             at = [place_of[name] for name in names]
@@ -293,9 +293,9 @@ class _Refit:
 
 
 def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
-    """Compare the fitted categories with those of the stored entities alone; None if they are the same."""
+    """Compare the fitted categories with those of the stored entities only; return None if they are the same."""
     if encoder.step["categories"] != "auto" or not encoder.names:
-        return None  # nothing was learned, or nothing is stored
+        return None  # no learned categories, or nothing stored
     block = np.column_stack([stored[name] for name in encoder.names])
     texts = encoder.inverse_transform(block)
     again = fit_encoder(encoder.step, encoder.columns, texts)
@@ -309,16 +309,19 @@ def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
 
 
 class _Differs(Exception):
-    """An entity or a scaler differs when later rows are others."""
+    """An entity or a scaler changes with later rows."""
 
 
 def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str]) -> Cleaned:
-    """The entity with other rows behind its cuts, in all these ways; returned with other values behind the last cut."""
+    """Clean the entity with other rows after its cuts, in all these ways, and compare the rows before the cuts.
+
+    Returns the entity with other values after the last cut. Raises `_Differs`.
+    """
     try:
         honest = clean(settings, observed, entity)
     except LeftOut as error:
         raise _Differs(f"does not pass again: {error}") from error
-    # The axis is that of most rows, later ones included, so rows beside it are left out before others are changed.
+    # Most rows decide the axis, later ones included, so rows off the axis are removed before later rows change.
     known = observed.times != MISSING
     on_axis = place(observed.times[known], settings.step).rows
     observed = Observed(observed.times[known][on_axis], observed.values[known][on_axis])
@@ -329,13 +332,13 @@ def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str
         for word, changed in zip(ways, _others(observed, observed.times >= beyond[cut], beyond[cut:]), strict=False):
             behind = f"with the rows from its step {cut + 1} on {word}"
             try:
-                # values alone move no cut, so it is computed anew
+                # changed values move no cut, so it is computed again
                 again = clean(settings, changed, entity, at=None if word == "changed" else at)
             except LeftOut as error:
                 raise _Differs(f"does not pass ({error}) {behind}") from error
             if again.axis.first != honest.axis.first or [min(each, cut) for each in again.cut.edges] != at:
                 raise _Differs(f"begins or is cut elsewhere {behind}")
-            left = min(cut, len(again.values))  # the last rows before the cut may be steps that no row had
+            left = min(cut, len(again.values))  # the last steps before the cut may have had no row
             rest = honest.values[left:cut]
             if not np.array_equal(rest, np.broadcast_to(settings.empty_step(), rest.shape), equal_nan=True):
                 raise _Differs(f"has other rows before a cut {behind}")
@@ -348,12 +351,15 @@ def _again(settings: Series, observed: Observed, entity: str, ways: Sequence[str
 
 
 def same_bytes(one: Any, other: Any) -> bool:
-    """Tell whether two arrays hold the same bytes."""
+    """Return whether two arrays hold the same bytes."""
     return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
 
 
 def _others(observed: Observed, later: Bools, times: I64) -> Iterator[Observed]:
-    """The rows with others behind a cut, in all `_WAYS`. later: rows behind it; times: of all steps behind it."""
+    """Yield the rows with other rows after a cut, in all `_WAYS`.
+
+    later: which rows are after the cut; times: of all steps after it.
+    """
     before, values = observed.times[~later], observed.values
 
     def with_later(others: Any) -> Observed:
@@ -361,10 +367,10 @@ def _others(observed: Observed, later: Bools, times: I64) -> Iterator[Observed]:
 
     yield with_later(17.0 - 3.0 * values)
     yield with_later(np.nan)
-    # In each column other values are there, in runs of one to a few steps.
+    # Each column keeps other values, in runs of one to a few steps.
     step, column = np.searchsorted(times, observed.times)[:, None], np.arange(values.shape[1])
     yield with_later(np.where((step + column) % (column + 3) == column % 2 + 1, 1.0 + column, np.nan))
     yield Observed(before, values[~later])
-    # Every step has a row with all values, and there are more steps.
+    # Every step gets a row with all values, and steps are added.
     dense = np.full((len(times), values.shape[1]), 2.0) + np.arange(len(times))[:, None]
     yield Observed(np.concatenate([before, times]), np.concatenate([values[~later], dense]))

@@ -1,4 +1,4 @@
-"""The rows of one entity, as its source has them."""
+"""Hold the rows of one entity as its source has them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from headrace.arrays import F64, I64, Bools
 class Observed:
     """The rows of one entity in source order.
 
-    times: microseconds, `MISSING` where there is none or it cannot be read: int64 [N]; values: NaN where missing:
-    float64 [N, C], columns as `Series.columns()`. bad_time: the first row without a time, told. counts: source rows
-    that each row was made of, int64 [N]; None for one each. dropped: source rows that were left out, by reason. notes:
-    what was done to times, counted.
+    times: microseconds, `MISSING` if there is none or it cannot be read: int64 [N].
+    values: NaN if missing: float64 [N, C], columns as `Series.columns()`.
+    bad_time: a message about the first row without a time.
+    counts: number of source rows that each row was made from, int64 [N]; None for one each.
+    dropped: number of source rows that were left out, by reason.
+    notes: number of changes to times, by kind.
     """
 
     times: I64
@@ -32,10 +34,10 @@ class Observed:
         return (len(self.times) if self.counts is None else int(self.counts.sum())) + sum(self.dropped.values())
 
     def with_times(self, times: I64) -> Observed:
-        """Return the rows at other times."""
+        """Return the same rows with other times."""
         return replace(self, times=times)
 
     def only(self, keep: Bools, dropped: Mapping[str, int], notes: Mapping[str, int]) -> Observed:
-        """Return some of the rows, and count why the others are left out and what was done to times."""
+        """Return the selected rows, and count the reasons for leaving out others and the changes to times."""
         rows = self if keep.all() else replace(self, times=self.times[keep], values=self.values[keep])
         return replace(rows, dropped=dict(Counter(self.dropped) + Counter(dropped)), notes={**self.notes, **notes})

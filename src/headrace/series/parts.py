@@ -1,9 +1,9 @@
-"""Divide the rows of an entity into stretches that train, validate, test, or do none of it.
+"""Divide the rows of an entity into stretches that train, validate, test, or are in no split.
 
-Stretches follow one another in time, and all entities have the same ones; of some an entity has no rows. Usually there
-are three, the splits. Rows that are too close before a cut, and those that held-out entities have before and behind
-their part, are stretches in no split. In folds that roll, the stretches between any two borders are cells, and the
-splits of a fold are consecutive cells.
+Stretches follow one another in time, and all entities have the same ones; some may be empty in an entity. Usually there
+are three, the splits. Rows too close before a cut are stretches in no split, and so are the rows of held-out entities
+before and after their part. In rolling folds the stretches between any two borders are cells, and the splits of a fold
+are consecutive cells.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
     from headrace.series.config import Series
 
 SPLITS = ("train", "val", "test")
-NO_SPLIT = "in_no_split"  # what rows of other stretches are counted as
+NO_SPLIT = "in_no_split"  # the word under which rows of other stretches are counted
 
 Side = Literal["train", "val", "test"]
-# How rows are divided beyond shares and dates of all entities.
+# Settings that divide rows in other ways than by shares, or by dates for all entities.
 DIVIDE = ("cut_dates", "val_entities", "test_entities", "gap", "label_horizon", "folds")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The stretches of every entity. names: the split or cell that each is; None: it is in none.
+    """The stretches of every entity.
 
-    ranges: of each fold, or of the one split, the stretches [first, last + 1) of each split.
+    names: the split or cell of each stretch; None: it is in none.
+    ranges: for each fold, or for the single split, the stretches [first, last + 1) of each split.
     """
 
     names: tuple[str | None, ...]
@@ -48,11 +49,11 @@ class Parts:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the splits that are written: splits or cells."""
+        """The names of the splits or cells that are written."""
         return tuple(name for name in self.names if name is not None)
 
     def rows(self, borders: Sequence[int], split: str, fold: int = 0) -> tuple[int, int]:
-        """Return the rows [start, stop) of a split, nothing of one that is not there. borders: 0, the edges, rows."""
+        """Return the rows [start, stop) of a split, empty if it does not exist. borders: 0, edges, number of rows."""
         first, last = self.ranges[fold].get(split, (0, 0))
         return borders[first], borders[last]
 
@@ -61,7 +62,7 @@ class Parts:
         return zip(self.names, pairwise(borders), strict=True)
 
     def record(self) -> dict[str, Any]:
-        """Return what readers of windows need, as JSON."""
+        """Return the names and ranges as JSON, for readers of windows."""
         return {"names": list(self.names), "ranges": [dict(each) for each in self.ranges]}
 
 
@@ -71,7 +72,7 @@ APART = Parts(("train", None, "val", None, "test"), ({"train": (0, 1), "val": (2
 
 @dataclass(frozen=True)
 class RollingParts:
-    """The cells of folds that roll, the times where they begin, and the cut of each fold; in microseconds."""
+    """The cells of rolling folds, the times where they begin, and the cut of each fold; in microseconds."""
 
     parts: Parts
     borders: I64
@@ -79,7 +80,7 @@ class RollingParts:
 
     @classmethod
     def of(cls, cuts: tuple[int, int], folds: Rolling, reach_us: int) -> RollingParts:
-        """Move both cuts on by a step for each fold. reach_us: how long before a cut rows are in no split."""
+        """Shift both cuts by a step for each fold. reach_us: how long before a cut rows are in no split."""
         first, second = ([cut + number * folds.step_us for number in range(folds.n)] for cut in cuts)
         trains, tests = FoldTimes.of(first, folds, reach_us), FoldTimes.of(second, folds, 0)
         times = {"train": (trains.start, trains.end), "test": (tests.cut, tests.stop)}
@@ -102,7 +103,7 @@ class RollingParts:
         return cls(parts, begins[1:], first)
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the cells of each split of each fold, with its cut, as manifests have them."""
+        """Return, for the manifest, each fold's cut and the cells of its splits."""
         return [
             {
                 "split_date": moment(cut),
@@ -118,11 +119,14 @@ class RollingParts:
 
 @dataclass(frozen=True)
 class Division:
-    """How the rows of all entities are divided, as settings say it.
+    """The division of the rows of all entities, from the settings.
 
-    cuts: where val and test begin, in microseconds since 1970, and dates: of entities that have their own; by_dates:
-    whether these cut, and not shares of targets. reach_us: how long before a cut rows are in no split. held_out: the
-    only split that held-out entities have rows in. rolling: the cells of folds.
+    by_dates: whether the cuts are at dates, and not at shares of targets.
+    cuts: where val and test begin, in microseconds since 1970.
+    dates: the same for entities that have their own dates.
+    reach_us: how long before a cut rows are in no split.
+    held_out: entity → the only split that this held-out entity has rows in.
+    rolling: the cells of folds.
     """
 
     by_dates: bool
@@ -134,7 +138,10 @@ class Division:
 
     @classmethod
     def of(cls, asked: Series, known: Mapping[str, Any] | None = None) -> Division:
-        """Read what files say, unless it is known: what `record` gave. Raises `SettingsError`."""
+        """Read the files that settings name, or reuse their content. Raises `SettingsError`.
+
+        known: the content, as `record` returned it; None: read the files.
+        """
         if known is None:
             dates = {} if asked.cut_dates is None else read_cut_dates(asked, asked.cut_dates)
             held_out = _held_out(asked)
@@ -160,16 +167,16 @@ class Division:
         return APART if self.reach_us or self.held_out else PLAIN
 
     def record(self) -> dict[str, Any]:
-        """Return what files said, which may be gone when the run is read; nothing where there were none."""
+        """Return the content of the files, which may be gone when the run is read; empty without files."""
         files = {"dates": dict(self.dates), "held_out": dict(self.held_out)}
         return {"divided_by": files} if any(files.values()) else {}
 
     def side_of(self, entity: str) -> Side:
-        """Return the only split that a held-out entity has rows in; train for one that trains."""
+        """Return the only split of a held-out entity; "train" for one that trains."""
         return self.held_out.get(entity, "train")
 
     def trains(self, entity: str) -> bool:
-        """Tell whether an entity trains, and is not held out."""
+        """Return whether an entity trains, that is, is not held out."""
         return entity not in self.held_out
 
 
@@ -187,10 +194,11 @@ def _held_out(asked: Series) -> dict[str, Side]:
 def held_apart(
     val_row: int, test_row: int, rows: int, side: Side, held: Sequence[Side], stop: Callable[[int], int]
 ) -> list[int]:
-    """Return the edges of the stretches of `APART` of an entity, whose val and test would begin at these rows.
+    """Return the edges of the `APART` stretches of an entity whose val and test would begin at these rows.
 
-    side: the only split that a held-out entity has rows in; train: it trains. held: splits that only held-out entities
-    have rows in. stop: function from the row of a cut to the first row that is too close before it.
+    side: the only split that a held-out entity has rows in; train: it trains.
+    held: splits that only held-out entities have rows in.
+    stop: function from the row of a cut to the first row that is too close before it.
     """
     train_stop, val_stop = stop(val_row), max(stop(test_row), val_row)
     if side != "train":
@@ -203,7 +211,7 @@ def held_apart(
 
 
 def read_names(path: Path) -> list[str]:
-    """Read names from a file, a line each; sorted, each once. Raises `SettingsError`."""
+    """Read names from a file, one per line; sorted and distinct. Raises `SettingsError`."""
     try:
         lines = path.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
@@ -215,15 +223,16 @@ def read_names(path: Path) -> list[str]:
 
 
 def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
-    """Read a table of entity, train_end and, if it has one, val_end: microseconds where val and test begin.
+    """Read a table of entity, train_end and optionally val_end; return entity → microseconds where val and test begin.
 
-    The column of entities is named as in the output. A val_end that is missing is train_end: nothing validates.
+    The entity column has its name in the output. A missing val_end equals train_end, so nothing validates.
     Raises `SettingsError`.
     """
-    from headrace.series.statics import static_table  # which imports settings
+    from headrace.series.statics import static_table  # imported late: it imports the settings
 
     entity = settings.entity_column
-    files = sorted(path.iterdir()) if path.is_dir() else [path]  # a table that was given is a directory of shards
+    # A table given as a data frame is stored as a directory of shards.
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
     table = pa.concat_tables([static_table(settings, each, each.name) for each in files])
     for name in (entity, "train_end"):
         if name not in table.column_names:
@@ -252,7 +261,7 @@ def _micros(column: pl.Series, path: Path) -> list[int | None]:
 
 
 def undividable(asked: Series) -> list[tuple[object, str]]:
-    """List what cannot be when rows are divided, each with what to say of it."""
+    """List the contradictions among settings that divide rows: whether each applies, and its message."""
     given = [name for name in DIVIDE if getattr(asked, name) not in (None, ())]
     shown = ", ".join(given)
     pipelines = asked.preprocessing_configs

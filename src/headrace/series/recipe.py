@@ -1,4 +1,4 @@
-"""Prepare a run of series: find the frequency, clean batches, fit what is fitted once, write batches, finish."""
+"""Prepare a run of series: find the frequency, clean batches, fit unified pipelines, write batches, finish."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from headrace.series.times import NONEXISTENT
 from headrace.storage import local
 
 _SHOWN = 3  # names in a message
-_FREQUENCY_ENTITIES = 16  # enough to tell the usual step
+_FREQUENCY_ENTITIES = 16  # enough to find the most common step
 
 
 def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-    """Do the work in the run directory."""
+    """Do the work of a run in its directory."""
     over = passed_over(settings)
     if over:
         shown = ", ".join(over[:_SHOWN]) + (", …" if len(over) > _SHOWN else "")
@@ -142,7 +142,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
 
 
 def _divided(settings: Series) -> dict[str, Any]:
-    """What the manifest says of stretches and folds, where rows are not in the usual three."""
+    """Return the manifest's facts about stretches and folds, if rows are not in the usual three splits."""
     if settings.division.parts is PLAIN:
         return settings.division.record()
     folds = {} if settings.division.rolling is None else {"folds": settings.division.rolling.facts()}
@@ -150,7 +150,7 @@ def _divided(settings: Series) -> dict[str, Any]:
 
 
 def _held_out(settings: Series, context: RunContext, names: Sequence[str]) -> None:
-    """Refuse a held-out split of which the source has no entity, and warn of names that it has not."""
+    """Raise `InputError` if none of a held-out split's entities is in the source, and warn about unknown names."""
     strange = sorted(settings.division.held_out.keys() - set(names))
     if not strange:
         return
@@ -161,7 +161,7 @@ def _held_out(settings: Series, context: RunContext, names: Sequence[str]) -> No
 
 
 def _clean(settings: Series, context: RunContext, source: EntitySource, lacking: Mapping[str, str]) -> list[Receipt]:
-    """Read, clean and cut the entities, a batch at a time. lacking: entities without their static features."""
+    """Read, clean and cut the entities, one batch per task. lacking: entities without their static features."""
     tasks = []
     for number in range(-(-len(source.names) // settings.batch_size)):
         paths = source.paths(source.batch(number, settings.batch_size))
@@ -174,8 +174,8 @@ def _clean(settings: Series, context: RunContext, source: EntitySource, lacking:
 class _Kept:
     """Entities that passed the checks and stay, in order, and the batches that hold them.
 
-    copies: entities that repeat an earlier one. left_out: the reports of those that are dropped for it, as if they
-    stayed.
+    copies: entities that repeat an earlier one.
+    left_out: the reports of those dropped as copies, as if they stayed.
     """
 
     names: list[str]
@@ -185,7 +185,7 @@ class _Kept:
 
 
 def _apart(settings: Series, context: RunContext, batches: int) -> _Kept:
-    """Find the entities that repeat others among those that passed, and leave them out if that is asked for."""
+    """Find the passed entities that repeat others, and leave them out if requested."""
     spools = [Spool(context.run, number, len(settings.columns())) for number in range(batches)]
     passing = [
         [(record["entity"]["entity"], record.get("series")) for record in spool.records() if "entity" in record]
@@ -202,9 +202,9 @@ def _apart(settings: Series, context: RunContext, batches: int) -> _Kept:
 
 
 def _count(counts: Counter[str], cleaned: Sequence[Receipt], left_out: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Add the rows of all batches to `counts`, those of copies that are left out under their reason.
+    """Add the rows of all batches to `counts`; those of copies that are left out count under that reason.
 
-    Returns how many values of each column could not be scaled.
+    Returns the number of values of each column that could not be scaled.
     """
     unusable = Counter[str]()
     for receipt in cleaned:
@@ -226,7 +226,7 @@ def _tell(
     unusable: Mapping[str, int],
     disguised: Mapping[str, Sequence[int]],
 ) -> None:
-    """Warn of entities that are left out, and of values that were filled, are unusable, or look like the target."""
+    """Warn about entities that are left out, and values that were filled, are unusable, or look like the target."""
     passed = len(kept.names)
     if settings.duplicates != "drop" or not kept.copies:
         context.warn(copies_told(kept.copies, passed))
@@ -246,7 +246,7 @@ def _tell(
 def open_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[EntitySource, Counter[str], list[str]]:
-    """Open the source; also count rows of long tables that belong to no entity, and list tables without rows."""
+    """Open the source; also count rows of long tables without an entity in use, and list tables without rows."""
     if settings.entity == FILE_NAME and settings.reader != "wide":
         return entity_source(settings, files), Counter(), []
     tables = shards_of(settings, files)
@@ -266,7 +266,7 @@ def open_source(
 
 
 def _with_frequency(settings: Series, context: RunContext, source: EntitySource) -> Series:
-    """The settings with the frequency that was given, that most of a few entities have, or the coarsest of all."""
+    """Return the settings with the given frequency, the most common one of a few entities, or the coarsest of all."""
     of_all = settings.frequency == "coarsest"
     if settings.frequency != "infer" and not of_all:
         return settings
@@ -278,7 +278,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             try:
                 observed = source.read(number, [])
             except InputError as error:
-                why[number] = str(error)  # the entity fails when it is cleaned
+                why[number] = str(error)  # reported again, as a failure, when the entity is cleaned
                 continue
             times = observed.times[observed.times != MISSING]
             found = infer(times)
@@ -315,7 +315,7 @@ def _refuse(
     names: Sequence[str],
     lacking: Mapping[str, str],
 ) -> None:
-    """Raise `InputError` if no entity passes, or a static feature is lacking where that is an error."""
+    """Raise `InputError` if no entity passes or trains, or if a static feature is missing and that is an error."""
     if all(not settings.division.trains(name) for name in names):
         failed = (each for spool in spools for each in spool.reports() if each["failure_reason"] is not None)
         reasons = [f"{each['entity']}: {each['failure_reason']}" for each in islice(failed, _SHOWN)]
@@ -334,7 +334,7 @@ def _refuse(
 
 
 def _fit_unified(settings: Series, context: RunContext, spools: Sequence[Spool], names: Sequence[str]) -> None:
-    """Fit the unified pipelines on train rows of a seeded choice of retained entities. O(their rows) of memory."""
+    """Fit the unified pipelines on train rows of a seeded choice of retained entities. O(these rows) of memory."""
     if settings.pipelines_from is not None:
         return
     names = [name for name in names if settings.division.trains(name)]

@@ -1,4 +1,4 @@
-"""Register series."""
+"""Register the recipe of series."""
 
 from headrace.formats.time_formats import DATE_WORDS
 from headrace.recipe import Init, Registration

@@ -1,8 +1,8 @@
 """Find the finished run whose fitted pipelines another run reuses, and load them. Nothing is fitted here.
 
-The reusing run has byte-identical copies of the pipelines' files, so it can be read when the named run is gone. Its
-identity holds the id of the run that fitted them and the digests of these files, not the place where they lie. A run
-that reuses pipelines may be named as well: the run that fitted them counts.
+The reusing run has byte-identical copies of the pipelines' files, so it can be read after the named run is gone. Its
+identity holds the id of the run that fitted them and the digests of these files, but not their path. The named run may
+itself reuse pipelines; the run that fitted them counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
 
 REUSED = "pipelines_from"  # the setting, and the manifest's fact
 
-_OWN = {"source", "region_time_series_base_dirs", "entities", "entities_file", REUSED}  # never taken from another run
+# Never inherited from another run.
+_OWN = {"source", "region_time_series_base_dirs", "entities", "entities_file", REUSED}
 _STATIC = {"static", "region_static_attributes_base_dirs"}
 _SCALED = ("target", "static_features", "frequency")
 _FEATURES = ("features", "past_features", "future_features")
@@ -39,16 +40,16 @@ class NamedRun:
     frequency: str
 
     def record(self) -> dict[str, Any]:
-        """Return what the identity and the manifest of a reusing run say."""
+        """Return the entry for the identity and the manifest of a reusing run."""
         return {"run": self.run_id, "pipelines": dict(self.digests)}
 
     def settings(self) -> dict[str, Any]:
-        """Read the settings that the run was made with, with the frequency that was found."""
+        """Read the settings of the run, with the frequency that it found."""
         config: dict[str, Any] = json.loads((self.root / "config.json").read_bytes())
         return config | {"frequency": self.frequency}
 
     def pipelines(self) -> Pipelines:
-        """Load the pipelines, once in a process. Raises `CorruptShard` if they are not those of the manifest."""
+        """Load the pipelines, once per process. Raises `CorruptShard` if they differ from those in the manifest."""
         return _loaded(self.root, tuple(self.digests.items()))
 
     def copy(self, files: TaskFiles) -> dict[str, str]:
@@ -62,7 +63,7 @@ def _loaded(root: Path, digests: tuple[tuple[str, str], ...]) -> Pipelines:
 
 
 def fitted_by(manifest: Manifest) -> dict[str, Any]:
-    """Return which run fitted the pipelines of a run, and their digests. Raises `InputError` for another recipe's."""
+    """Return the run that fitted a run's pipelines, and their digests. Raises `InputError` for another recipe."""
     facts = manifest.facts
     if not isinstance(facts.get(FACT), dict):
         raise InputError(f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines; name a run of series")
@@ -70,9 +71,9 @@ def fitted_by(manifest: Manifest) -> dict[str, Any]:
 
 
 def named_run(path: Path) -> NamedRun:
-    """Find the run behind a path: a run's directory, or the dataset directory whose newest run is meant.
+    """Find the run at a path, either a run's directory or a dataset directory, whose newest run is taken.
 
-    Raises `SettingsError` where there is none with fitted pipelines.
+    Raises `SettingsError` if there is none with fitted pipelines.
     """
     try:
         root, manifest = find_run(path)
@@ -83,21 +84,24 @@ def named_run(path: Path) -> NamedRun:
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete settings that name a run by those of that run: what is not given is as it was there.
+    """Complete settings that name a run with those of that run; given settings take precedence.
 
-    Files of the source and which entities are prepared are never taken over.
+    The source's files and the choice of entities are never taken over.
     """
     given = {name for name, value in values.items() if (name, value) != ("frequency", "infer")}
     own = {*_OWN, *DIVIDE, *(_STATIC if given & _STATIC else ())}
     named = named_run(Path(values[REUSED]))
     settings = {name: value for name, value in named.settings().items() if name not in own and name != "recipe"}
-    if settings["missing_static"] in ("mean", "median"):  # of the entities that trained, which nobody kept
+    if settings["missing_static"] in ("mean", "median"):  # no run stores the mean or median of its training entities
         settings["missing_static"] = "error"
     return settings | {name: values[name] for name in given} | {REUSED: named.root}
 
 
 def differing(asked: Mapping[str, Any], named: NamedRun) -> str | None:
-    """Say which setting contradicts the pipelines of the named run; None if they fit. asked: settings as JSON."""
+    """Return a message about the setting that contradicts the named run's pipelines; None if they fit.
+
+    asked: settings as JSON.
+    """
     there = named.settings()
     for name in _SCALED:
         one, other = (sorted(each[name]) if isinstance(each[name], list) else each[name] for each in (asked, there))

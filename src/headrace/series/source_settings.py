@@ -1,4 +1,4 @@
-"""Settings of where series come from and how their times are read, and the rules that tie these together."""
+"""Define the settings of the source of series and of its times, with the rules that connect them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ column = partial(Field, json_schema_extra={"panel": "Columns and times"})
 
 
 def repeated(*default: str, panel: str, description: str) -> Any:
-    """Declare a setting whose flag may be given several times."""
+    """Declare a setting whose flag may be repeated."""
     return Field(default, json_schema_extra={"panel": panel, "flag": "repeated"}, description=description)
 
 
 def rules(value: object) -> object:
-    """Read one rule as that of all columns."""
+    """Read a single rule as the rule of all columns."""
     return {"*": value} if isinstance(value, str) else value
 
 
 def listed_days(value: object) -> object:
-    """Read @FILE as the days in it, and return days of a calendar sorted. Raises `ValueError` for what is no day."""
+    """Read @FILE as the days in it, and return a calendar's days sorted. Raises `ValueError` if a text is not a day."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple):
         return value
@@ -63,13 +63,13 @@ def listed_days(value: object) -> object:
 
 
 def days_of(days: Sequence[str]) -> list[int]:
-    """Return days as their numbers since 1970-01-01."""
+    """Return days as numbers since 1970-01-01."""
     return [date.fromisoformat(each).toordinal() - _EPOCH for each in days]
 
 
 def known_zone(value: str | None) -> str | None:
-    """Return the name of a time zone as it is. Raises `ValueError` for one that is not known."""
-    import polars as pl  # settings alone load no data libraries
+    """Return the name of a time zone unchanged. Raises `ValueError` if it is unknown."""
+    import polars as pl  # imported late: settings alone must not load data libraries
 
     try:
         pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
@@ -177,32 +177,32 @@ class SourceSettings(RecipeSettings):
 
     @property
     def snap_us(self) -> int | None:
-        """How far times are moved to a step, in microseconds; None: not at all."""
+        """The largest distance over which times are moved to a step, in microseconds; None: they are not moved."""
         return None if self.snap is None else duration_us("snap", self.snap)
 
     def rule(self, column: str) -> str:
-        """Return the rule by which `resample` joins the values of a column."""
+        """Return the `resample` rule of a column."""
         return self.resample.get(column) or self.resample["*"]
 
     @cached_property
     def step(self) -> Frequency:
-        """The frequency. Raises `ValueError` while it is to be inferred."""
+        """The frequency. Raises `ValueError` if it is still to be inferred."""
         return Frequency.parse(self.frequency).on(days_of(self.business_days))
 
     @property
     def rewritten_text(self) -> bool:
-        """Whether CSV files are decoded, or freed of comments, before they are read."""
+        """Whether CSV files are decoded, or stripped of comments, before they are read."""
         return self.comment is not None or self.encoding != "utf-8"
 
     def listed(self) -> list[str] | None:
-        """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
+        """List the requested entities, sorted and distinct; None for all. Raises `SettingsError`."""
         if self.entities_file is None:
             return None if self.entities is None else sorted(set(self.entities))
         return read_names(self.entities_file)
 
 
 def time_faults(settings: Series) -> Iterator[tuple[bool, str]]:
-    """List what would be wrong with the settings of times, and whether it is."""
+    """Yield the possible contradictions in settings of times: whether each applies, and its message."""
     named = settings.frequency not in ("infer", "coarsest")
     columns, given = settings.columns(), settings.resample.keys()
     strangers = sorted(given - {"*", *columns})
@@ -234,7 +234,7 @@ def time_faults(settings: Series) -> Iterator[tuple[bool, str]]:
 
 
 def source_faults(settings: Series) -> list[tuple[object, str]]:
-    """List what cannot be of the source and its static files, each with what to say of it."""
+    """List the contradictions in settings of the source and static files: whether each applies, and its message."""
     file_is_entity, regions = settings.entity == FILE_NAME, settings.region_time_series_base_dirs
     static = bool(settings.static) + bool(settings.region_static_attributes_base_dirs)
     return [

@@ -1,4 +1,4 @@
-"""Find the files that a run of series reads, and read the rows of one entity as they are: nothing is cleaned yet.
+"""Find the files that a run of series reads, and read the raw rows of one entity, before any cleaning.
 
 O(files) of memory to find them, O(an entity) to read one.
 """
@@ -41,15 +41,15 @@ from headrace.series.times import timed
 from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
-_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)  # the run stops and can go on
+_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)  # these stop the run, which can resume
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
 
 
 @dataclass(frozen=True)
 class EntitySource:
-    """Entities in the order of their names, and how their rows are read.
+    """Entities in name order, and how to read their rows.
 
-    rows: function from the number of an entity and columns of values, in the order of `Series.columns()`, to its rows.
+    rows: function from the number of an entity and value columns, in the order of `Series.columns()`, to its rows.
     files: paths and names of each entity that has files of its own; long tables were spread before.
     """
 
@@ -58,23 +58,23 @@ class EntitySource:
     files: Mapping[str, Sequence[tuple[Path, str]]] = field(default_factory=dict)
 
     def batch(self, number: int, size: int) -> range:
-        """Number the entities of a batch."""
+        """Return the numbers of the entities of a batch."""
         return range(number * size, min((number + 1) * size, len(self.names)))
 
     def name(self, number: int) -> str:
-        """Name an entity's first file; "" for long tables and an entity without a file."""
+        """Return the name of an entity's first file; "" for long tables and an entity without a file."""
         return next((name for _, name in self.files.get(self.names[number], ())), "")
 
     def paths(self, numbers: range) -> list[Path]:
-        """List the files of some entities."""
+        """List the files of these entities."""
         return [path for number in numbers for path, _ in self.files.get(self.names[number], ())]
 
     def read_timed(self, number: int, settings: Series) -> Observed:
-        """Read the rows of an entity at instants in UTC, snapped or resampled as asked. Raises as `read`."""
+        """Read the rows of an entity at UTC instants, snapped or resampled as the settings say. Raises as `read`."""
         return timed(settings, self.read(number, settings.columns()))
 
     def read(self, number: int, columns: Sequence[str]) -> Observed:
-        """Read the rows of an entity. Raises `InputError` for what is in them, `OSError` for trouble of the machine."""
+        """Read the rows of an entity. Raises `InputError` for bad content, `OSError` for trouble of the machine."""
         try:
             return self.rows(number, columns)
         except OSError as error:
@@ -86,9 +86,9 @@ class EntitySource:
 
 
 def source_files(settings: Series) -> list[tuple[Path, str]]:
-    """Find the files of series and of static attributes, with names below `series/` and `static/`, sorted by name.
+    """Find the files of series and static attributes, with names below `series/` and `static/`, sorted by name.
 
-    With `entities`, only their files. Raises `InputError` where nothing is found.
+    With `entities`, only their files. Raises `InputError` if nothing is found.
     """
     found: list[tuple[Path, str]] = []
     if settings.reader == "camels_us":
@@ -122,12 +122,12 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
 
 
 def _regions(directories: Mapping[str, Path], otherwise: Sequence[Path]) -> list[tuple[str, Sequence[Path]]]:
-    """Return each region's prefix of names and its places; without regions, these places."""
+    """Return each region's name prefix and its places; without regions, the places given as `otherwise`."""
     return [(f"{region}/", [directory]) for region, directory in sorted(directories.items())] or [("", otherwise)]
 
 
 def _tables(source: Iterable[Path]) -> list[Path]:
-    """Files, directories' data files and matches of patterns, each once, sorted; text tables too."""
+    """Return files, data files of directories and matches of patterns, distinct and sorted; including text tables."""
     found: set[Path] = set()
     for entry in source:
         path = _absolute(entry)
@@ -154,7 +154,7 @@ def _tables(source: Iterable[Path]) -> list[Path]:
 
 
 def _grid_files(source: Iterable[Path]) -> list[tuple[Path, str]]:
-    """NetCDF files and every file of Zarr stores, each once, with names that begin with that of the file or store."""
+    """Return NetCDF files and all files in Zarr stores, distinct, named relative to the file's or store's folder."""
     found: dict[Path, str] = {}
     for entry in map(_absolute, source):
         if place_of(entry).reads == "requests":
@@ -175,7 +175,7 @@ def _grid_files(source: Iterable[Path]) -> list[tuple[Path, str]]:
 
 
 def passed_over(settings: Series) -> list[str]:
-    """List what is not read in source directories, sorted; nothing where looking costs requests."""
+    """List the entries of source directories that are not read, sorted; empty if listing them costs requests."""
     found: list[str] = []
     if settings.reader != "table":
         return found
@@ -196,7 +196,7 @@ def _absolute(path: Path) -> Path:
 
 
 def entity_of(settings: Series, name: str) -> str:
-    """Name the entity of a file, or of the store that holds it."""
+    """Return the entity of a file, or of the store that contains it."""
     own = PurePosixPath(name).name
     if settings.reader == "xarray":
         return PurePosixPath(_grid_name(name)).stem
@@ -210,14 +210,14 @@ def entity_of(settings: Series, name: str) -> str:
 
 
 def _grid_name(name: str) -> str:
-    """The name of a NetCDF file, or of the Zarr store that a file is in."""
+    """Return the name of a NetCDF file, or of the Zarr store that a file is in."""
     parts = name.split("/")
     depth = next((at for at, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
     return "/".join(parts[: depth + 1])
 
 
 def shards_of(settings: Series, files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
-    """Select the files of series, with their names; of a Zarr store its directory, once."""
+    """Select the files of series, with their names; a Zarr store appears once, as its directory."""
     own = files_of(SERIES, files)
     if settings.reader != "xarray":
         return own
@@ -229,14 +229,14 @@ def shards_of(settings: Series, files: Sequence[tuple[Path, str]]) -> list[tuple
 
 
 def files_of(kind: str, files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
-    """Select the files of `SERIES` or `STATIC`, with names without this word."""
+    """Select the files of kind `SERIES` or `STATIC`, and remove this prefix from their names."""
     return [(path, name.removeprefix(f"{kind}/")) for path, name in files if name.startswith(f"{kind}/")]
 
 
 def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> EntitySource:
-    """Open a source with files per entity; entities that were asked for and have no file are in it too.
+    """Open a source with files per entity; it includes requested entities that have no file.
 
-    Raises `InputError` where two files are one entity.
+    Raises `InputError` if two files are one entity.
     """
     own: dict[str, list[tuple[Path, str]]] = {}
     for path, name in shards_of(settings, files):
@@ -274,7 +274,7 @@ def read_file(
     columns: Sequence[str],
     partitions: Mapping[str, pa.DataType] | None = None,
 ) -> Observed:
-    """Read a file that is one entity, with these columns of values. partitions: types of those that names hold.
+    """Read a file that is one entity, with these value columns. partitions: types of columns in file names.
 
     Raises `InputError` if it cannot be read, or a value is not a number.
     """
@@ -288,7 +288,7 @@ def read_file(
         times.append(own_times)
         values.append(own_values)
         first_row += len(own_times)
-    if len(times) == 2:  # not copied
+    if len(times) == 2:  # a single table needs no copy
         return Observed(times[1], values[1], bad_time)
     return Observed(np.concatenate(times), np.concatenate(values), bad_time)
 
@@ -300,10 +300,11 @@ def tables(
     columns: Sequence[str] | None,
     partitions: Mapping[str, pa.DataType] | None = None,
 ) -> Iterator[pa.Table]:
-    """Read some columns of a data file, in pieces; none of an empty file. Raises `InputError` if a column is absent.
+    """Yield some columns of a data file, in pieces; nothing for an empty file.
 
-    columns: None for all that the file itself has; those in `Series.may_lack` are all null where it has none.
-    partitions: types of columns that names of files hold.
+    columns: None for all columns of the file itself. Columns in `Series.may_lack` are all null if the file lacks them.
+    partitions: types of columns in file names.
+    Raises `InputError` if a column is absent.
     """
     if settings.reader == "xarray" and columns is not None:
         for table in grids.grid_tables(path, columns, settings.may_lack):
@@ -322,9 +323,8 @@ def tables(
         if table.num_columns:
             yield _selected(settings, path, table, columns)
         return
-    if (
-        kind.format == "parquet" and not partitions and columns is not None
-    ):  # opened once: of small files that is most of the work
+    if kind.format == "parquet" and not partitions and columns is not None:
+        # Opened once: for small files, opening is most of the work.
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}
             _all_there(settings, path, columns, raw)
@@ -344,7 +344,7 @@ def tables(
 
 
 def _selected(settings: Series, path: Path, table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
-    """The columns of a table that was read as a whole; None for all."""
+    """Return columns of a table that was read as a whole; None for all."""
     if columns is None:
         return table
     _all_there(settings, path, columns, table.column_names)
@@ -352,7 +352,7 @@ def _selected(settings: Series, path: Path, table: pa.Table, columns: Sequence[s
 
 
 def _with_all(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """The table with those of the columns that it lacks, all null."""
+    """Return the table with the columns that it lacks added, all null."""
     for each in columns:
         if each not in table.column_names:
             table = table.append_column(each, pa.nulls(table.num_rows, pa.float64()))
@@ -370,9 +370,9 @@ def _all_there(settings: Series, path: Path, columns: Sequence[str], present: Se
 def parse(
     settings: Series, columns: Sequence[str], table: pa.Table, first_row: int, where: str
 ) -> tuple[I64, F64, dict[int, str]]:
-    """Parse times and values of some rows, as in `Observed`; also say what is wrong where a value is not a number.
+    """Parse the times and values of some rows, as in `Observed`; also return messages for values that are not numbers.
 
-    where: names the file in what is raised.
+    where: names the file in errors.
     """
     try:
         values, bad = parse_values(settings, columns, table, first_row)
@@ -384,9 +384,9 @@ def parse(
 def parse_values(
     settings: Series, columns: Sequence[str], table: pa.Table, first_row: int
 ) -> tuple[F64, dict[int, str]]:
-    """Parse the values of some rows as in `Observed`; also say what is wrong where one is not a number, by row.
+    """Parse the values of some rows as in `Observed`; also return, by row, messages for values that are not numbers.
 
-    Messages name the row, counted from 1 behind `first_row`.
+    Messages number the rows from `first_row` + 1.
     """
     values = np.empty((table.num_rows, len(columns)))
     unread: list[tuple[int, str]] = []
@@ -422,7 +422,7 @@ def _decimal_hint(settings: Series, value: object) -> str:
 
 
 def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
-    """Say what is wrong with the time of a row that has none."""
+    """Return a message about the time of a row that has none."""
     value = table[settings.time][row].as_py()
     why = "which is missing; correct it"
     if value is not None and value != "":
@@ -432,9 +432,9 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
 
 
 def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
-    """Parse the times of some rows as in `Observed`. Raises `InputError` for instants where they are local times."""
+    """Parse the times of some rows as in `Observed`. Raises `InputError` for instants if local times are expected."""
     column = nulled(table[settings.time], ("",))
-    forms = ["auto"] if pa.types.is_timestamp(column.type) else settings.time_format  # says itself what it counts
+    forms = ["auto"] if pa.types.is_timestamp(column.type) else settings.time_format  # its type defines the unit
     if settings.time_zone is not None:
         for form in forms:
             found = parse_dates(column, form)
@@ -449,14 +449,14 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
 
 
 def _categories(known: Sequence[str], column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
-    """Write the place of each text among the known ones, NaN for missing; also return the rows of other texts."""
+    """Write the index of each text among the known ones, NaN for missing; return the rows of unknown texts."""
     texts = as_text(column, settings.null_values, "a column of categories")
     into[:] = pc.index_in(texts, value_set=pa.array(known, texts.type)).to_numpy()
     return list(np.flatnonzero(np.isnan(into) & np.asarray(texts.is_valid())).tolist())
 
 
 def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
-    """Write a column as float64 with NaN for missing; also return the rows whose text is not a number."""
+    """Write a column as float64 with NaN for missing; return the rows whose text is not a number."""
     if not is_text(column.type):
         if pa.types.is_temporal(column.type):
             raise TypeError(f"{column.type} is not a number")

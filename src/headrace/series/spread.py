@@ -1,12 +1,13 @@
-"""Spread tables whose rows belong to many entities, so that any batch of entities can be read by itself.
+"""Spread tables whose rows belong to many entities, so that any batch of entities can be read on its own.
 
-Rows of a source file are gathered into pieces of up to `_PIECE_ROWS`, sorted by entity, and written end to end:
-`stage/spread/part-N.times` int64 and `part-N.values` float64 [rows, C]; `part-N.parquet` lists the runs: entity, first
-row, rows. An entity's rows in source order are its runs by file and place. Memory is O(piece) and O(runs).
+Rows of a source file are gathered into pieces of about `_PIECE_ROWS`, sorted by entity, and written end to end:
+`stage/spread/part-N.times` int64 and `part-N.values` float64 [rows, C]. `part-N.parquet` lists the runs: entity, first
+row, rows. An entity's rows in source order are its runs in the order of files and positions. Memory is O(piece) and
+O(runs).
 
-A wide table has a column of times and a column for each entity, whose cells are values of one and the same kind. Its
-file is named as the column that it holds: `flow.csv` and `rain.csv` have the flow and the rain of each entity. With a
-target and no features, every file holds the target, whatever its name.
+A wide table has a time column and a column for each entity, and all its cells are values of one column of the series.
+Its file is named after that column: `flow.csv` and `rain.csv` have the flow and the rain of each entity. With a target
+and no features, every file holds the target, whatever its name.
 """
 
 from __future__ import annotations
@@ -47,9 +48,12 @@ def _name(number: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of several entities. entities: text [N]; unread, untimed: what is wrong with values and times, by entity.
+    """Rows of several entities.
 
-    read: rows of the table they come from; dropped: those that belong to no entity that is wanted.
+    entities: text [N].
+    unread, untimed: messages about values and times that cannot be read, by entity.
+    read: number of rows of the table that they come from.
+    dropped: number of rows without an entity in use, by reason.
     """
 
     entities: pa.Array
@@ -64,13 +68,13 @@ class _Rows:
 def _read_rows(
     settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType] | None
 ) -> Iterator[_Rows]:
-    """Read the rows of a long or a wide table, in pieces. wanted: entities; None for all."""
+    """Yield the rows of a long or a wide table, in pieces. wanted: entities; None for all."""
     if settings.reader == "wide":
         yield from _read_wide(settings, path, name, wanted, partitions)
         return
     read = 0
     for table in tables(settings, path, name, [settings.entity, settings.time, *settings.columns()], partitions):
-        # an entity may be called NA: null_values are of values
+        # null_values apply to values only: an entity may be called NA
         entities = as_text(table[settings.entity], (), f"{path}: column {settings.entity!r}")
         entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
         keep = np.asarray(entities.is_valid())
@@ -92,7 +96,7 @@ def _read_rows(
         for row in np.flatnonzero(keep & (times == MISSING)).tolist():
             if entities[row].as_py() not in untimed:
                 untimed[entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
-        if not keep.all():  # else nothing is copied
+        if not keep.all():  # avoid copying if all rows are kept
             entities, times, values = entities.filter(pa.array(keep)), times[keep], values[keep]
         yield _Rows(entities, times, values, unread, untimed, table.num_rows, dropped)
         read += table.num_rows
@@ -101,7 +105,7 @@ def _read_rows(
 def _read_wide(
     settings: Series, path: Path, name: str, wanted: pa.Array | None, partitions: Mapping[str, pa.DataType] | None
 ) -> Iterator[_Rows]:
-    """Read a table with a column for each entity, whose cells are values of the one column that it holds."""
+    """Yield the rows of a table with a column for each entity, whose cells are values of one column."""
     columns, column, read = settings.columns(), wide_column(settings, path), 0
     for table in tables(settings, path, name, None, partitions):
         known = [each for each in table.column_names if each != settings.time]
@@ -112,7 +116,7 @@ def _read_wide(
         times, untimed = times_of(settings, table, read), ""
         if (times == MISSING).any():
             untimed = f"{path}: {tell_time(settings, table, int(np.argmax(times == MISSING)), read)}"
-        size = max(1, _PIECE_ROWS // max(1, len(times)))  # entities that make a piece
+        size = max(1, _PIECE_ROWS // max(1, len(times)))  # entities per piece
         for begin in range(0, len(names), size):
             own = names[begin : begin + size]
             values, unread = np.full((len(own), len(times), len(columns)), np.nan), dict[str, str]()
@@ -139,11 +143,11 @@ def spread(
     files: TaskFiles,
     partitions: Mapping[str, pa.DataType] | None = None,
 ) -> dict[str, Any]:
-    """Spread one source file. Rows whose time or values cannot be read blame their entity, not the file.
+    """Spread one source file. A row whose time or values cannot be read fails its entity, not the file.
 
-    partitions: types of columns that names of files hold.
+    partitions: types of columns in file names.
 
-    Raises `InputError` if the file cannot be read as a whole, or a row has no entity and that is an error.
+    Raises `InputError` if the file cannot be read at all, or a row has no entity and that is an error.
     """
     listed = settings.listed()
     wanted = None if listed is None else pa.array(listed, pa.large_string())
@@ -158,7 +162,7 @@ def spread(
     ):
 
         def flush() -> None:
-            """Write the rows of a piece sorted by entity, rows of one in source order."""
+            """Write the rows of a piece sorted by entity, with each entity's rows in source order."""
             nonlocal held, written
             entities, times, values = zip(*piece, strict=True)
             encoded = pa.concat_arrays(entities).dictionary_encode()
@@ -175,7 +179,7 @@ def spread(
         for rows in _read_rows(settings, path, name, wanted, partitions):
             dropped.update(rows.dropped)
             for what, told in (("values", rows.unread), ("time", rows.untimed)):
-                bad[what] = told | bad[what]  # the first word counts
+                bad[what] = told | bad[what]  # the first message counts
             piece.append((rows.entities, rows.times, rows.values))
             read += rows.read
             held += len(rows.times)
@@ -190,7 +194,7 @@ def spread(
 
 
 def wide_column(settings: Series, path: Path) -> int:
-    """Find which column of values a file holds, in the order of `Series.columns()`. Raises `InputError`."""
+    """Return the index, in `Series.columns()`, of the column that a wide file holds. Raises `InputError`."""
     columns, stem = settings.columns(), stem_of_name(path.name)
     if len(columns) == 1:
         return 0
@@ -203,10 +207,10 @@ def wide_column(settings: Series, path: Path) -> int:
 
 
 def joined(times: I64, values: F64, holds: I64) -> tuple[I64, F64]:
-    """Join rows of one time: each row has a value in one column alone, and gives it to the row of its time.
+    """Join rows of equal time; each row has a value in only one column, and contributes it to the row of its time.
 
-    holds: the column that each row has, int64 [N]. A time that comes twice in one column stays twice, so that nothing
-    is lost; rows come in the order of time.
+    holds: the column of each row, int64 [N]. A time that repeats within a column stays repeated, so that nothing is
+    lost. Rows come in time order.
     """
     occurrence = occurrences(times, holds)
     order = np.lexsort((occurrence, times))
@@ -218,13 +222,13 @@ def joined(times: I64, values: F64, holds: I64) -> tuple[I64, F64]:
 
 
 def spread_source(settings: Series, run: Path, parts: int, holds: Sequence[int] = ()) -> EntitySource:
-    """Open `parts` spread files; entities that were asked for and have no row are in it too.
+    """Open `parts` spread files; the source includes requested entities that have no rows.
 
-    holds: of wide tables, which column each part has values of; rows of one time are then one row.
+    holds: for wide tables, the column that each part holds; rows of one time are then joined into one.
     """
     files = (run / _name(number, "parquet") for number in range(parts))
     runs = pl.concat([pl.read_parquet(path).with_columns(part=pl.lit(number)) for number, path in enumerate(files)])
-    runs = runs.sort("entity", maintain_order=True)  # runs of an entity stay in source order
+    runs = runs.sort("entity", maintain_order=True)  # keeps an entity's runs in source order
     names = sorted({*runs["entity"].unique(), *(settings.listed() or ())})
     begins, ends = (
         runs["entity"].search_sorted(pl.Series(names, dtype=pl.String), side).to_numpy() for side in ("left", "right")
@@ -232,7 +236,7 @@ def spread_source(settings: Series, run: Path, parts: int, holds: Sequence[int] 
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
     for number in range(parts):
         for what, told in json.loads((run / _name(number, "json")).read_bytes()).items():
-            bad[what] = told | bad[what]  # the first file's word counts
+            bad[what] = told | bad[what]  # the first file's message counts
     width = len(settings.columns())
 
     def rows(number: int, columns: Sequence[str]) -> Observed:

@@ -1,6 +1,6 @@
-"""Static attributes: tables joined on the entity, and what models get of them. O(entities) of memory.
+"""Read static attributes from tables joined on the entity, and turn them into model inputs. O(entities) of memory.
 
-Numbers are scaled and texts encoded, both fitted on the retained entities alone.
+Numbers are scaled and texts encoded, both fitted only on retained entities that train.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from headrace.series.readers.text import text_table
 
 @dataclass(frozen=True)
 class Statics:
-    """Static features of entities, sorted by name: a row each, null where missing. strangers: in no series."""
+    """The static features of entities, sorted by name: one row each, null if missing.
+
+    strangers: number of entities in static files that have no series.
+    """
 
     entities: list[str]
     table: pl.DataFrame
     strangers: int
 
     def lacking(self) -> dict[str, str]:
-        """Find entities that lack some features: entity → what to say of it."""
+        """Return the entities that lack some features: entity → message."""
         missing = self.table.select(pl.all().is_null()).to_numpy()
         found = {}
         for row in np.flatnonzero(missing.any(axis=1)).tolist():
@@ -45,10 +48,10 @@ class Statics:
 
 
 def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: Sequence[str]) -> Statics:
-    """Read the static features of these entities from all files. An entity that no file has lacks all of them.
+    """Read the static features of these entities from all files. An entity in no file lacks all of them.
 
-    Raises `InputError` if a feature is in no file, is not a number and has no encoder, or if two files say different
-    things of one entity.
+    Raises `InputError` if a feature is in no file, is not a number and has no encoder, or if two files disagree about
+    an entity.
     """
     encoded, names = settings.resolved.encoded, pl.DataFrame({"entity": sorted(entities)}, {"entity": pl.String})
     key = settings.static_entity or settings.entity
@@ -58,7 +61,7 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
         if not path.stat().st_size:
             continue
         table = static_table(settings, path, name, key, said)
-        # a key may be called NA: null_values are of values
+        # null_values apply to values only: a key may be called NA
         keys = pl.Series("entity", as_text(table[key], ("",), f"{path}: column {key!r}"), dtype=pl.String)
         strangers |= set(keys.drop_nulls()).difference(entities)
         for feature in (each for each in said if each in table.column_names):
@@ -98,7 +101,7 @@ def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -
 
 
 def _texts(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:
-    """Texts; numbers are texts as well."""
+    """Return a column as texts; numbers are converted to texts."""
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column)
     read = pl.Series(as_text(column, settings.null_values, f"{path}: column {name!r}"), dtype=pl.String)
@@ -111,9 +114,10 @@ def _texts(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> 
 def static_table(
     settings: Series, path: Path, name: str, key: str | None = None, columns: Container[str] = ()
 ) -> pa.Table:
-    """Read all columns of a static file, or the column `key` and those of `columns` that it has. Raises `InputError`.
+    """Read all columns of a static file, or the column `key` and its columns among `columns`. Raises `InputError`.
 
-    A .txt file is delimited text, its separator found as in CSV files; all columns are text, padding removed.
+    A .txt file is delimited text, and its separator is detected as in CSV files. All its columns are text without
+    padding.
     """
     is_plain_text = ".txt" in path.name.lower()
     kind = kind_of_name(path.name)
@@ -142,11 +146,11 @@ def static_table(
 def processed_statics(
     settings: Series, statics: Statics, entities: Sequence[str]
 ) -> tuple[pa.Table, Fitted, tuple[Encoder, ...], dict[str, int]]:
-    """Fit and transform the static features of these entities. Raises `InputError` where that cannot be done.
+    """Fit and transform the static features of these entities. Raises `InputError` if that cannot be done.
 
-    Held-out entities have no part in a fit. Reused pipelines transform, and nothing is fitted. Returns a table of
-    entities and float32 features by name, in the place of a text the columns it becomes; what was fitted; and feature
-    → entities that lacked it and got the mean or median, for those with any.
+    Held-out entities are not part of a fit. Reused pipelines transform, and nothing is fitted. Returns a table of
+    entities and float32 features by name, with the encoded columns in place of each text; the fitted pipelines and
+    encoders; and, by feature, the number of entities that lacked it and got the mean or median (only if there are any).
     """
     resolved, reused = settings.resolved, None if settings.reused is None else settings.reused.pipelines()
     trains = np.array([settings.division.trains(each) for each in entities], np.bool_)

@@ -1,8 +1,8 @@
 """Lay out a run of series on disk: names and schemas of its files, writing them, and reading them for checks.
 
-`store/part-N.arrow` is what training maps: one record batch with one column `values`, fixed-size lists of C float32
-without nulls, so that its buffer is a row-major matrix [rows, C], NaN where a value is missing. `entities.parquet` says
-which rows are whose. The Parquet files of the splits hold the same rows for people.
+Training maps `store/part-N.arrow`: one record batch with one column `values`, fixed-size lists of C float32 without
+nulls. Its buffer is a row-major matrix [rows, C], NaN for missing values. `entities.parquet` lists each entity's rows.
+The Parquet files of the splits hold the same rows for people.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ SERIES_DIRECTORY = "processed_time_series"
 
 _NO_FILES: Mapping[str, Any] = {"dates": {}, "held_out": {}}
 _MEND = "restore it or prepare the run again"
-_LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix and a temporary prefix
+_LONGEST_NAME = 150  # characters; file systems allow 255 bytes, including a suffix and a temporary prefix
 
 
 @dataclass(frozen=True)
 class Entity:
-    """A retained entity: its place in its batch and on its axis, where its splits begin, its observed targets.
+    """A retained entity: its rows in its batch, its time axis, the start of its splits, its observed targets.
 
-    edges: the row where each stretch of `Series.parts` but the first begins, none for the usual three; train_row and
-    train_stop: the rows that pipelines were fitted on are [train_row, train_stop), -1 for val_row.
+    edges: the row where each stretch of `Series.parts` but the first begins, empty for the usual three.
+    train_row, train_stop: pipelines were fitted on rows [train_row, train_stop); train_stop -1 means val_row.
     """
 
     entity: str
@@ -76,7 +76,7 @@ class Entity:
 
     @property
     def borders(self) -> list[int]:
-        """Where its stretches begin, and the end of the last."""
+        """The rows where its stretches begin, and the end of the last one."""
         return [0, *(self.edges or (self.val_row, self.test_row)), self.rows]
 
     def axis(self, frequency: Frequency) -> Axis:
@@ -84,7 +84,7 @@ class Entity:
         return Axis(frequency, self.first_time, self.rows, self.anchor)
 
     def bounds(self, parts: Parts) -> dict[str, tuple[int, int]]:
-        """Return the rows [start, stop) of the entity in each split that is written."""
+        """Return the entity's rows [start, stop) in each split that is written."""
         return {name: rows for name, rows in parts.named(self.borders) if name is not None}
 
 
@@ -97,21 +97,21 @@ _NAMES = [each.name for each in fields(Entity) if each.name not in DIVIDED]
 
 
 def entities_schema(settings: Series) -> pa.Schema:
-    """Make the schema of entities.parquet; of rows in the usual three stretches it does not repeat where they begin."""
+    """Return the schema of entities.parquet, which has `edges` only if rows are not in the usual three stretches."""
     names = ("entity", "shard", *_NAMES[1:], "static_row", *(() if settings.division.parts is PLAIN else DIVIDED))
     schema = pa.schema([pa.field(name, _TYPES.get(name, pa.int64()), nullable=False) for name in names])
     return with_metadata(schema, settings)
 
 
 def split_directory(split: str) -> str:
-    """Name the directory of a split's readable files, relative to the run."""
+    """Return the directory of a split's readable files, relative to the run."""
     return f"{SERIES_DIRECTORY}/{split}"
 
 
 def file_name(entity: str) -> str:
-    """A file name for an entity, without extension: any text gives one, and different texts different ones.
+    """Return a file name for an entity, without extension; any text gives one, and different texts give different ones.
 
-    Letters, digits and "-_.~" stand as they are, other characters as %XX; a name never begins with "." or "_".
+    Letters, digits and "-_.~" stay unchanged, other characters become %XX; a name never begins with "." or "_".
     """
     name = quote(entity, safe="")
     if name[:1] in ("", ".", "_"):
@@ -122,12 +122,12 @@ def file_name(entity: str) -> str:
 
 
 def shard_name(number: int) -> str:
-    """Name the store's shard of batch `number`, relative to the run."""
+    """Return the name of the store's shard of batch `number`, relative to the run."""
     return f"{STORE}/part-{number:05d}.arrow"
 
 
 def stacked(parts: Sequence[Any]) -> tuple[Any, I64]:
-    """Lay matrices end to end, and say where each begins: int64 [parts + 1]."""
+    """Stack matrices end to end, and return the row where each begins, and the end: int64 [parts + 1]."""
     return np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
 
 
@@ -142,7 +142,7 @@ def stored_columns(settings: Series) -> list[str]:
 
 
 def calendar_rows(settings: Series, axis: Axis) -> F32:
-    """Return the columns of the calendar for every row of an entity, by the clocks of `time_zone` where it is given."""
+    """Return the calendar columns for every row of an entity, in the clock time of `time_zone` if it is given."""
     if not settings.calendar:
         return np.empty((axis.rows, 0), np.float32)
     times = axis.times()
@@ -150,7 +150,7 @@ def calendar_rows(settings: Series, axis: Axis) -> F32:
 
 
 def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
-    """Add to a schema what readers need to know of the columns."""
+    """Add the metadata about columns that readers need to a schema."""
     metadata = {
         "columns": stored_columns(settings),
         "target": settings.target,
@@ -169,7 +169,7 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
 
 
 def readable_schema(settings: Series) -> pa.Schema:
-    """Make the schema of the Parquet files: entity, time, scaled columns without nulls; a missing value is NaN."""
+    """Return the schema of the Parquet files: entity, time, scaled columns without nulls; a missing value is NaN."""
     fields_ = [
         pa.field(settings.entity_column, pa.string(), nullable=False),
         pa.field(settings.time, pa.timestamp("us"), nullable=False),
@@ -180,7 +180,7 @@ def readable_schema(settings: Series) -> pa.Schema:
 
 @contextmanager
 def publishing(files: TaskFiles, target: str) -> Iterator[HashingFile]:
-    """Open a file to write to, which is the task's when the block ends without an error."""
+    """Open a file for writing; it becomes one of the task's files if the block ends without an error."""
     path = files.temporary(target)
     with HashingFile(path) as file:
         yield file
@@ -209,10 +209,10 @@ def rows_table(settings: Series, schema: pa.Schema, entity: Entity, bounds: tupl
 
 
 def write_readable(files: TaskFiles, target: str, schema: pa.Schema, table: pa.Table) -> list[dict[str, Any]]:
-    """Write rows of a split as Parquet and give its blocks as index rows know them. O(file) of memory."""
+    """Write rows of a split as Parquet and return its blocks as index rows. O(file) of memory."""
     entity, time = schema.names[:2]
     block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (4 * len(schema))))
-    sink = pa.BufferOutputStream()  # files are small and many: digested and written at once
+    sink = pa.BufferOutputStream()  # small and numerous files are digested and written in one go
     blocks = []
     with pq.ParquetWriter(
         sink,
@@ -252,14 +252,14 @@ def write_tables(
 
 
 def published_digest(files: Iterable[tuple[str, str]]) -> str:
-    """Digest the paths and SHA-256 of all files that stay in a run: not those of the stage directory."""
+    """Digest the paths and SHA-256 of all files that stay in a run, which excludes those of the stage directory."""
     return sha256_hex(
         canonical_json(sorted([path, own] for path, own in files if not path.startswith(f"{STAGE_DIRECTORY}/")))
     )
 
 
 def stored_entities(run: Path) -> dict[str, list[Entity]]:
-    """Read the entities of each shard of the store, by its path in the run; both in order. O(entities) of memory."""
+    """Read the entities of each shard, by the shard's path in the run; both in order. O(entities) of memory."""
     there = pq.read_schema(run / ENTITIES).names
     names = [*_NAMES, *(name for name in DIVIDED if name in there)]
     table = pl.read_parquet(run / ENTITIES, columns=[*names, "shard"])
@@ -270,7 +270,7 @@ def stored_entities(run: Path) -> dict[str, list[Entity]]:
 
 
 def split_rows(table: pl.DataFrame, parts: Parts, fold: int = 0) -> dict[str, tuple[I64, I64]]:
-    """Return the rows [start, stop) of each split of each entity, int64 [E]. table: of entities.parquet."""
+    """Return the rows [start, stop) of each split of each entity, int64 [E]. table: from entities.parquet."""
     rows = table["rows"].to_numpy()
     if "edges" in table.columns:
         inner = table["edges"].list.to_array(len(parts.names) - 1).to_numpy()
@@ -287,9 +287,10 @@ def read_entities(run: Path) -> pl.DataFrame:
 
 
 def shared_times(run: Path, settings: Series) -> list[str]:
-    """Say of which splits entities overlap in calendar time: a row of one at or behind the first of a later split.
+    """Describe the splits in which entities overlap in calendar time: a row at or after the first row of a later split.
 
-    Empty where all rows of a split lie before all rows of the next, whatever the entity. Of folds the first is told.
+    Empty if all rows of a split lie before all rows of the next, over all entities. Of folds, only the first is
+    described.
     """
     table = read_entities(run)
     first, from_end = table["first_time"].to_numpy(), (table["anchor"] == "end").to_numpy()
@@ -312,10 +313,10 @@ def shared_times(run: Path, settings: Series) -> list[str]:
 
 
 def stored_settings(run: FinishedRun) -> Series:
-    """Read the settings that the run was made with, and the frequency that was found."""
+    """Read the settings that the run was made with, with the frequency that it found."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
-    # An older run lacks the newest settings. Their defaults are given, so that no other run is asked for them.
+    # An older run lacks the newest settings. Passing defaults keeps `Series` from taking them from a named run.
     fields = Series.model_fields.items()
     usual = {name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()}
     settings = Series(**usual | config | {"frequency": run.manifest.facts["frequency"]})
@@ -324,7 +325,7 @@ def stored_settings(run: FinishedRun) -> Series:
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
-    """Map the rows of a shard of the store, float32 [rows, C], and read what it says of its columns."""
+    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns."""
     with pa.memory_map(str(path)) as source:
         batch = pa.ipc.open_file(source).get_batch(0)
     values = batch.column("values")
@@ -344,7 +345,7 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a Parquet file, with its page checksums. Raises `CorruptShard`."""
+    """Read a Parquet file, checking its page checksums. Raises `CorruptShard`."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns, use_threads=False)

@@ -1,16 +1,16 @@
-"""Put the times of an entity as they come onto instants in UTC and, where asked, onto steps.
+"""Convert the raw times of an entity to UTC instants and, if requested, put them on steps. Pure.
 
-First, with `time_zone`, wall-clock times become instants. The clocks repeat an hour in autumn. By "in_order" its rows
-are the earlier instants until the times in the order of the source step back once, and the later ones from there on;
-where they do not, as with hourly rows, the first of equal times is the earlier instant and the next the later. Where
-most rows descend in time they are read from their end. A time that comes once, without a step back, is the earlier
-instant. Times that the clocks skip in spring do not exist: they fail the entity, are dropped, or are read by the
-offset before the change ("forward"), so 02:30 becomes 03:30.
+First, with `time_zone`, wall-clock times become instants. The clocks repeat an hour in autumn. With "in_order", if the
+repeated times step back exactly once in source order, the rows before that step are the earlier instants and the rows
+after it the later ones. Otherwise, as with hourly rows, the first of equal times is the earlier instant and the next
+one the later. If most rows descend in time they are read from the end. A time that comes once, without a step back, is
+the earlier instant. Times that the clocks skip in spring do not exist: they fail the entity, are dropped, or are read
+with the offset before the change ("forward"), so 02:30 becomes 03:30.
 
-Then `snap` moves times that are at most that far from a step to it; the others stay for `off_grid` to judge. Or
-`resample` joins the rows of a step [t, t + step) into one at t, each column by its rule. Missing values do not count;
-a step without any value is missing, but for a "total", which is 0. Steps are counted from 1970-01-01 in UTC, months
-from their first day. Pure.
+Then `snap` moves times within that distance of a step to the step; `off_grid` judges the others. Alternatively
+`resample` joins the rows of a step [t, t + step) into one at t, each column by its rule. Missing values do not count. A
+step without any value is missing, except for a "total", which is 0. Steps are counted from 1970-01-01 in UTC, months
+from their first day.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headrace.series.arrays.axis import Frequency, business_days, business_place
 from headrace.series.config import Series
 from headrace.series.observed import Observed
 
-_NEXT_CHANGE_US = DAY_US  # clocks change less often
-NONEXISTENT = "nonexistent_time"  # why rows are in no split
+_NEXT_CHANGE_US = DAY_US  # clocks change less often than daily
+NONEXISTENT = "nonexistent_time"  # reason for rows in no split
 
 
 def timed(settings: Series, observed: Observed) -> Observed:
-    """Return the rows of one entity at instants in UTC, snapped or resampled as asked. Raises `InputError`."""
+    """Return the rows of one entity at UTC instants, snapped or resampled as the settings say. Raises `InputError`."""
     if settings.time_zone is not None:
         observed = _localized(settings, settings.time_zone, observed)
     if settings.snap_us is not None:
@@ -54,7 +54,8 @@ def _localized(settings: Series, zone: str, observed: Observed) -> Observed:
     if rule == "later":
         instants = later
     elif rule == "in_order" and twice.any():
-        ascends = np.sign(np.diff(wall)).sum() >= 0  # most neighbours: days may descend while their hours ascend
+        # Majority of neighbours, since days may descend while their hours ascend.
+        ascends = np.sign(np.diff(wall)).sum() >= 0
         own = wall[twice] if ascends else wall[twice][::-1]
         again = _second_time(own)
         instants[twice] = np.where(again if ascends else again[::-1], later[twice], instants[twice])
@@ -79,7 +80,7 @@ def _localized(settings: Series, zone: str, observed: Observed) -> Observed:
 
 
 def _second_time(wall: I64) -> Bools:
-    """Tell which rows of repeated hours, in the order of time, are of the second time that the clocks show them."""
+    """Return which rows of repeated hours, in time order, belong to the second time that the clocks show them."""
     order = np.argsort(wall, kind="stable")
     changes = np.split(order, np.flatnonzero(np.diff(wall[order]) > _NEXT_CHANGE_US) + 1)
     found = np.zeros(len(wall), np.bool_)
@@ -93,14 +94,14 @@ def _second_time(wall: I64) -> Bools:
 
 
 def instants_of(wall: I64, zone: str, ambiguous: str) -> I64:
-    """Return the instants of wall-clock times in microseconds; `MISSING` where the clocks skip them."""
+    """Return the instants of wall-clock times, in microseconds; `MISSING` if the clocks skip them."""
     local = pl.Series(wall).cast(pl.Datetime("us"))
     zoned = local.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")  # type: ignore[arg-type]
     return np.array(zoned.dt.epoch("us").fill_null(MISSING).to_numpy(), np.int64)
 
 
 def wall_of(instants: I64, zone: str) -> I64:
-    """Return what the clocks of a zone show at these instants, in microseconds."""
+    """Return the wall-clock times of a zone at these instants, in microseconds."""
     zoned = pl.Series(instants).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
     return np.array(zoned.dt.replace_time_zone(None).dt.epoch("us").to_numpy(), np.int64)
 
@@ -114,7 +115,8 @@ def _snapped(settings: Series, tolerance: int, observed: Observed) -> Observed:
     observed = observed.with_times(np.where(moved, slots, times))
     keep, dropped = np.ones(len(times), np.bool_), {}
     if settings.duplicate_times == "nearest":
-        order = np.lexsort((np.where(known, far, 0), observed.times))  # stable: of two as near the first stays
+        # Stable: of two equally near rows the first stays.
+        order = np.lexsort((np.where(known, far, 0), observed.times))
         own = observed.times[order]
         keep[order[1:]] = (own[1:] != own[:-1]) | (own[1:] == MISSING)
         dropped = {"duplicate_time": int((~keep).sum())} if not keep.all() else {}
@@ -131,7 +133,7 @@ def _resampled(settings: Series, observed: Observed) -> Observed:
     counts = np.diff(np.append(begins, len(slots)))
     columns = settings.columns()[: observed.values.shape[1]]
     values = resampled(observed.values[known], begins, [settings.rule(each) for each in columns])
-    bad = np.flatnonzero(observed.times == MISSING)  # stay, to be judged
+    bad = np.flatnonzero(observed.times == MISSING)  # kept for `bad_rows` to judge
     return Observed(
         np.append(slots[begins], observed.times[bad]),
         np.concatenate([values, observed.values[bad]]),
@@ -143,7 +145,7 @@ def _resampled(settings: Series, observed: Observed) -> Observed:
 
 
 def slots_of(times: I64, frequency: Frequency) -> I64:
-    """Return the step that each time is in: the last step's time that is not after it."""
+    """Return the step that contains each time: the time of the last step that is not after it."""
     if frequency.days is not None:
         return business_days(frequency.days, business_places(frequency.days, times)[0]) * DAY_US
     if not frequency.months:

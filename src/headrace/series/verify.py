@@ -1,4 +1,4 @@
-"""Prove a run of series from its output: every file as published, every row where it belongs, no leak."""
+"""Prove a run of series from its output: files as published, rows in the right splits, and no leak."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ from headrace.storage.places import place_of
 
 
 def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Check files, entities, rows and scalers. O(store shard) of memory a worker.
+    """Check files, entities, rows and scalers. O(store shard) of memory per worker.
 
-    A run in an object store is fetched first: its many small files are mapped and compared with each other.
+    A run in an object store is fetched first, because its many small files are mapped and compared with each other.
     """
     with place_of(run.root).local_tree() as here:
         local = FinishedRun(here, run.manifest)
@@ -74,7 +74,7 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
 
 def _files(run: FinishedRun) -> Check:
-    """The receipts, by which all files were checked before, are those of the manifest, and no other files lie there."""
+    """Check that the receipts, which vouched for all files before, match the manifest, and no other files exist."""
     records = [
         each
         for stage in ("write", "finish")
@@ -94,7 +94,7 @@ def _files(run: FinishedRun) -> Check:
 
 
 def _entities(run: FinishedRun, settings: Series) -> Check:
-    """Retained entities are those of the summary; each has its static row; each trains on what was asked."""
+    """Check that retained entities match the summary, and each has its static row and enough targets to train."""
     path, table = run.root / ENTITIES, read_table(run.root / ENTITIES)
     summary = read_summary(run.root)
     original, excluded, names = summary["original_basins"], summary["excluded_basins"], table["entity"].to_pylist()
@@ -129,7 +129,7 @@ def _entities(run: FinishedRun, settings: Series) -> Check:
 
 
 def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
-    """The readable rows of every split are those of the store, on equal steps, in the order of train, val, test."""
+    """Check that the readable rows of every split equal those of the store, on equal steps, in the order of splits."""
 
     tasks = [partial(_shard_rows, run, settings, *each) for each in stored_entities(run.root).items()]
     found = run_tasks(tasks, workers)
@@ -144,16 +144,16 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
 
 
 def _calendar(run: FinishedRun, settings: Series) -> Check:
-    """Tell which splits have rows of different entities at the same time, such as a flood in all of them."""
+    """Report which splits have rows of different entities at the same time, such as one flood in all of them."""
     found = "; ".join(shared_times(run.root, settings)) or "no two splits share any, whatever the entity"
     return Check("calendar time", found, kind="count")
 
 
 def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check]:
-    """Count entities whose scaled values, all of them, are those of an earlier entity, and check what was made of it.
+    """Count entities whose scaled values all equal those of an earlier entity, and check how the run treated them.
 
-    Entities with the same series have the same rows in the store, but not the other way round: scaling, and rounding
-    to float32, make others equal too. Such ones are cleaned again, if the source is still there.
+    Entities with the same series have the same rows in the store, but the reverse does not hold: scaling, and rounding
+    to float32, make others equal too. Such entities are cleaned again if the source still exists.
     """
 
     def digests(name: str, entities: list[Entity]) -> list[str]:
@@ -169,7 +169,7 @@ def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check
     told = f"{len(pairs):,} of {len(entities):,} entities have the values of an earlier one{such}"
     checks = [Check("same values", told, kind="count")]
     asked = json.loads((run.root / "config.json").read_bytes()).get("duplicates")
-    if asked in ("count", "drop"):  # older runs did not look
+    if asked in ("count", "drop"):  # older runs did not look for copies
         equal = find_copies(
             (each.entity, (digest, each.first_time, each.anchor, each.val_row, each.test_row)) for each, digest in known
         )
@@ -178,7 +178,7 @@ def _same_series(run: FinishedRun, settings: Series, workers: int) -> list[Check
 
 
 def _copies(run: FinishedRun, settings: Series, equal: Mapping[str, str], asked: str, retained: Set[str]) -> Check:
-    """Check which copies a run names, or leaves out. equal: entities with the rows of an earlier one, times too."""
+    """Check which copies a run names or leaves out. equal: entities whose rows and times an earlier one has."""
     named: dict[str, str] = read_summary(run.root).get("duplicates", {})
     drop, path = asked == "drop", run.root / SUMMARY
     told = "have the values and times of an earlier one"
@@ -208,17 +208,17 @@ def _copies(run: FinishedRun, settings: Series, equal: Mapping[str, str], asked:
 
 
 def _reused(run: FinishedRun, settings: Series) -> list[Check]:
-    """Check that the pipelines are those of the run that is named, and that they scaled the rows."""
+    """Check that the pipelines are those of the named run, and that they scaled the rows."""
     return [_named_pipelines(run, settings), _scaled_again(run, settings)]
 
 
 def _named_pipelines(run: FinishedRun, settings: Series) -> Check:
-    """The pipelines are byte for byte those that the named run fitted, as far as that run is still there."""
+    """Check that the pipelines are byte for byte those that the named run fitted, if that run still exists."""
     named, own = run.manifest.facts[REUSED], run.manifest.facts[FACT]
     name, where = "pipelines are of the named run", run.root
     if own != named["pipelines"]:
         return Check(name, "", f"{where}: its pipelines are not those that it says run {named['run']} fitted")
-    load(where, own)  # raises where a file has another digest
+    load(where, own)  # raises if a file has another digest
     assert settings.pipelines_from is not None
     try:
         _, manifest = find_run(settings.pipelines_from, named["run"])
@@ -234,7 +234,7 @@ def _named_pipelines(run: FinishedRun, settings: Series) -> Check:
 
 
 def _scaled_again(run: FinishedRun, settings: Series) -> Check:
-    """Some entities of the source, cleaned again and scaled by the pipelines, are the rows of the store."""
+    """Check that some entities of the source, cleaned and scaled again, equal the rows of the store."""
     name, files = "pipelines scaled the rows", same_source(run, settings)
     if isinstance(files, str):
         return Check(name, f"not checked, {files}", kind="unchecked")
@@ -260,14 +260,14 @@ def _scaled_again(run: FinishedRun, settings: Series) -> Check:
 
 
 def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, int, str | None]:
-    """Count the rows of a shard, and those in no split; compare the others with the readable ones, None if alike."""
+    """Return (rows of a shard, rows in no split, first difference from the readable rows; None if equal)."""
     shard, packed = run.root / name, settings.layout == "packed"
     schema = readable_schema(settings)
     matrix, metadata = map_store(shard)
     if metadata.get("columns") != stored_columns(settings):
         return 0, 0, f"{shard}: does not name the columns {', '.join(stored_columns(settings))}"
     values = len(settings.columns())
-    left: dict[str, pa.Table] = {}  # of the packed file of each split, in the order of entities
+    left: dict[str, pa.Table] = {}  # the unread rest of each split's packed file, in the order of entities
     expected = apart = 0
     for each in entities:
         if each.first_row != expected:
@@ -297,7 +297,7 @@ def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[En
 
 
 def _difference(table: pa.Table, stored: pa.Table) -> str | None:
-    """Compare readable rows with those of the store; None if they are the same."""
+    """Return the first difference between readable rows and those of the store; None if they are equal."""
     entity, time, *names = stored.column_names
     if table.num_rows != stored.num_rows:
         return f"has {table.num_rows:,} rows, the store {stored.num_rows:,}"

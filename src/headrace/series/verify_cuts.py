@@ -1,4 +1,4 @@
-"""Prove from a run of series that every row is on its side of the cuts, and that held-out entities are alone."""
+"""Prove from a run of series that every row is on its side of the cuts, and that held-out splits are exclusive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def cut_checks(run: FinishedRun, settings: Series) -> list[Check]:
-    """Check dates, distances from cuts, and held-out entities, each where it was asked for. O(entities) of memory."""
+    """Check dates, distances from cuts and held-out entities, each if requested. O(entities) of memory."""
     checks = []
     if settings.pipelines_from is None and settings.division.by_dates:
         checks.append(_dates(run, settings))
@@ -30,7 +30,7 @@ def cut_checks(run: FinishedRun, settings: Series) -> list[Check]:
 
 
 def _dates(run: FinishedRun, settings: Series) -> Check:
-    """In every fold rows train before the first cut, validate before the second and test behind it, as far as asked."""
+    """Check, in every fold, that each split's rows lie between its cuts, at the requested distance from the next."""
     table = read_entities(run.root)
     names, first, from_end = table["entity"].to_list(), table["first_time"].to_numpy(), table["anchor"] == "end"
     division = settings.division
@@ -53,7 +53,7 @@ def _dates(run: FinishedRun, settings: Series) -> Check:
 
 
 def _distances(run: FinishedRun, settings: Series) -> Check:
-    """The splits of an entity, which is cut by shares, are further apart than was asked."""
+    """Check that an entity's splits, cut by shares, are further apart than the requested distance."""
     table = read_entities(run.root)
     first, from_end = table["first_time"].to_numpy(), (table["anchor"] == "end").to_numpy()
 
@@ -72,7 +72,7 @@ def _distances(run: FinishedRun, settings: Series) -> Check:
 
 
 def _held_out(run: FinishedRun, settings: Series) -> Check:
-    """Held-out entities have rows in their split alone, and no others have rows there."""
+    """Check that held-out entities have rows only in their split, and that no others have rows there."""
     table = read_entities(run.root)
     sides = [settings.division.side_of(name) for name in table["entity"]]
     held, problem = set(settings.division.held_out.values()), None

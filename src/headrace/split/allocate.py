@@ -1,9 +1,9 @@
 """Choose which entities train: exactly floor(entities × ratio), by a keyed hash of the entity's text. Pure.
 
-An entity is known by 128 bits of SipHash-2-4 under a key of the seed, so memory is 16 bytes an entity whatever its
-text, and the chance that any two of 10^9 entities share a hash is below 10^-20. Entities seen before the cutoff are
-ordered by hash; the first floor(n × ratio) train. Shards, file order, workers and hash seeds have no part in it.
-Entities that share content can be drawn as one unit.
+An entity is identified by 128 bits of SipHash-2-4, keyed by the seed. So each entity takes 16 bytes of memory whatever
+its text, and the chance that any two of 10^9 entities share a hash is below 10^-20. Entities seen before the cutoff are
+ordered by hash, and the first floor(n × ratio) train. The result does not depend on shards, file order, workers or hash
+seeds. Entities that share content can be drawn as one unit.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class Hashes:
 
     @cached_property
     def _buckets(self) -> tuple[I64, np.uint64]:
-        """Where the hashes of each bucket begin, of which there are about as many as hashes; and the shift to it."""
+        """Return the first index of each bucket, and the shift from a hash to its bucket; about one bucket per hash."""
         bits = max(1, len(self).bit_length() - 1)
         shift = np.uint64(64 - bits)
         counts = np.bincount((self.high >> shift).view(np.int64), minlength=1 << bits)
         return np.cumsum(counts) - counts, shift
 
     def places(self, hashes: Hashes) -> I64:
-        """Find the place of each of other hashes among these, which are ascending; -1 for those that are not here."""
+        """Return the index of each of `hashes` among these, which must be ascending; -1 for absent ones."""
         found = np.full(len(hashes), -1, np.int64)
         if not len(self):
             return found
         begins, shift = self._buckets
         high, low, last = hashes.high, hashes.low, len(self) - 1
         left, at = np.arange(len(hashes)), begins.take((high >> shift).view(np.int64))
-        while len(left):  # as often as the fullest bucket has hashes, each time with those that are not settled
+        while len(left):  # once per hash of the fullest bucket, with the unresolved rest
             here = self.high.take(at, mode="clip")
             same = np.flatnonzero((here == high) & (at <= last))
             same = same[self.low[at[same]] == low[same]]
@@ -70,7 +70,7 @@ def hash_entities(texts: pa.Array, seed: int) -> Hashes:
 
 
 def hash_nobody(seed: int) -> Hashes:
-    """Return the hash of the one entity that rows without entity share; no text has it, as its key is another."""
+    """Return the hash that all rows without entity share; its own key keeps it apart from the hash of any text."""
     return Hashes(*hash_texts(derive_key(seed, "temporal_split.nobody"), pa.array([""])))
 
 
@@ -90,7 +90,7 @@ class EntitySet:
             self._merge()
 
     def ordered(self) -> Hashes:
-        """The distinct entities, ascending by hash."""
+        """Return the distinct entities, ascending by hash."""
         self._merge()
         return self._distinct
 
@@ -113,7 +113,8 @@ class EntitySet:
 class Allocation:
     """The sides of entities. known: ascending by hash; sides: TRAIN or VAL of each, uint8 [N].
 
-    units: entities that are drawn together, if any are; largest_unit: entities of the largest.
+    units: number of units that are drawn, one per entity unless entities are drawn together. largest_unit: entities in
+    the largest.
     """
 
     known: Hashes
@@ -123,25 +124,26 @@ class Allocation:
 
     @property
     def train(self) -> int:
-        """Entities that train."""
+        """The number of entities that train."""
         return int(np.count_nonzero(self.sides == TRAIN))
 
     @property
     def val(self) -> int:
-        """Entities that validate."""
+        """The number of entities that validate."""
         return len(self.known) - self.train
 
     def side_of(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
         """Return TRAIN, VAL or UNSEEN for each entity: uint8 [N]."""
-        return np.append(self.sides, np.uint8(UNSEEN))[self.known.places(hashes)]  # -1 is the last place
+        return np.append(self.sides, np.uint8(UNSEEN))[self.known.places(hashes)]  # -1 indexes the last element
 
 
 def allocate(known: Hashes, train_ratio: float, unit: I64 | None = None) -> Allocation:
-    """Let the first floor(n × ratio) of the ordered entities train; the ratio is the decimal it is written as.
+    """Assign the first floor(n × ratio) of the ordered entities to train; the ratio is the decimal that it prints as.
 
-    unit: the least place of each entity's unit [N], where entities that share content are drawn together, by the least
-    of their hashes. Whole units then train in this order, up to the border that is nearest to floor(n × ratio): the
-    count is off by at most half of the unit that stands there. Neither side is left without a unit if there are two.
+    unit: the least index of each entity's unit [N], if entities that share content are drawn together. Units are
+    ordered by the least hash in each. Whole units then train in this order, up to the unit border nearest to floor(n ×
+    ratio), so the count is off by at most half of the unit at that point. Each side gets a unit if there are at least
+    two.
     """
     wanted = floor(Fraction(repr(train_ratio)) * len(known))
     if unit is None:

@@ -1,4 +1,4 @@
-"""Derive columns: class labels, the main target, where a row came from. Pure."""
+"""Derive columns: class labels, the main target, the source of a row. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan
 
 
 def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """Return the row-wise maximum of the other targets; nulls are passed over, a row of nulls is null.
+    """Return the row-wise maximum of the other targets; nulls are skipped, and a row of nulls is null.
 
-    Of typed columns it has their common number type; of text it is text: whole numbers without a point.
+    The result of typed columns has their common number type. The result of text columns is text, with whole numbers
+    written without a point.
     """
     others = [name for name in targets if name != main]
     kinds = [table.schema.field(name).type for name in others]
@@ -48,10 +49,10 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def label_map(distinct: Sequence[str]) -> dict[str, int]:
-    """Number all label texts of the source: one map for all shards.
+    """Number all label texts of the source, in one map for all shards.
 
-    Labels that are all whole numbers ("0", "1.0") keep their number; any other set of texts becomes 0..k-1 in sorted
-    order. Raises `InputError` where whole numbers stand beside other ones, which is no classification.
+    If all labels are whole numbers ("0", "1.0"), they keep their number. Any other set of texts becomes 0..k-1 in
+    sorted order. Raises `InputError` if whole numbers are mixed with other numbers, which is not a classification.
     """
     whole = [_WHOLE.fullmatch(text) for text in distinct]
     values = [int(match[1]) for match in whole if match is not None]
@@ -68,7 +69,7 @@ def label_map(distinct: Sequence[str]) -> dict[str, int]:
 
 
 def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """Labels as text, as `label_map` knows them."""
+    """Return labels as text, in the form that `label_map` uses."""
     if pa.types.is_floating(column.type):
         return number_texts(pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column).cast(pa.float64()))
     if pa.types.is_boolean(column.type):

@@ -1,4 +1,4 @@
-"""What rows of a split are compared by, and which rows that would be kept go because of it."""
+"""Choose what rows of a split are compared by, and drop kept rows because of their content."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import fit
 from headrace.formats.text_columns import typed
 
-_ROW_BITS = 40  # of the number of a row in the source; above them stands that of its shard
+_ROW_BITS = 40  # the shard's number is above these bits of a row's number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What rows are compared by. schema: the compared columns, of the types that all shards share; types: declared.
+    """The columns that rows are compared by. schema: these columns, of the types common to all shards; types: declared.
 
-    by: "values"; or "fields", the bytes of delimited text, which are not parsed: for what is counted only.
+    by: "values"; or "fields", the bytes of delimited text without parsing, which is enough for counting.
     """
 
     schema: pa.Schema
@@ -32,7 +32,7 @@ class Content:
     by: Literal["values", "fields"]
 
     def columns(self, shard: Shard) -> list[str]:
-        """The columns of a shard that `of_chunk` reads."""
+        """Return the columns of a shard that `of_chunk` reads."""
         return [] if self.by == "fields" else [name for name in self.schema.names if name in shard.schema.names]
 
     def of_chunk(self, chunk: Chunk, table: pa.Table, where: str) -> U64:
@@ -44,7 +44,7 @@ class Content:
         return self.of_table(self.table(table, where, chunk.first_row))
 
     def table(self, table: pa.Table, where: str, first_row: int) -> pa.Table:
-        """Give the compared columns of rows their common and declared types. where: for errors."""
+        """Convert the compared columns of rows to their common and declared types. where: for errors."""
         own = fit(table.select([name for name in self.schema.names if name in table.column_names]), self.schema)
         return typed(own, self.types, self.null_values, where, first_row)
 
@@ -55,16 +55,17 @@ class Content:
 
 @dataclass(frozen=True)
 class Leave:
-    """Content of which rows go. digests [N], ascending; first: the one row of each that stays, None: no row that tests.
+    """The content whose rows are dropped. digests [N], ascending.
 
-    Rows are numbered through the source by `row_numbers`.
+    first: the one row of each content that stays, numbered through the source by `row_numbers`. None: every test row
+    with such content is dropped.
     """
 
     digests: U64
     first: I64 | None = None
 
     def doomed(self, digests: U64, number: int, kept: Bools) -> Bools:
-        """Mask the rows of shard `number` that go, of those that would be kept."""
+        """Mask the rows of shard `number` that are dropped, among those otherwise kept."""
         found: Bools = kept & (digests != NOTHING) & among(digests, self.digests)
         if self.first is not None and len(self.first):
             at = np.minimum(np.searchsorted(self.digests, digests), len(self.first) - 1)

@@ -1,8 +1,8 @@
-"""The split date on the two clocks that tell a row's time, and the stretches of time around it. Pure.
+"""Compute the split date on the two clocks that rows may use, and the time bins around it. Pure.
 
-Rows are counted by stretch while a run is prepared, in O(rows). The stretches follow from the source's first and last
-time and from the cutoff, which is the border of two of them. Counts of shards add up, so they are the same for any
-number of workers.
+Rows are counted by bin while a run is prepared, in O(rows). The bins follow from the first and last time of the source
+and from the cutoff, which is a border between two of them. Counts of shards add up, so they are the same for any number
+of workers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import numpy as np
 from headrace.arrays import I64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STRETCHES = 72  # columns over the width of a page
+_STRETCHES = 72  # bars across the width of a page
 
 
 @dataclass(frozen=True)
 class Cutoff:
-    """instant_us: microseconds since 1970 UTC. wall_us: the same moment as the zone's wall clock shows it.
+    """A cutoff on both clocks.
 
-    Wall-clock times from `fold_start_us` to before `fold_end_us` happen twice around the cutoff (clocks set back),
-    so a date without offset in there has no side; the two are equal where there is no such hour.
+    instant_us: microseconds since 1970 UTC. wall_us: the same moment on the zone's wall clock. If clocks are set back
+    around the cutoff, wall-clock times from `fold_start_us` up to `fold_end_us` happen twice, so a date without offset
+    in that range has no side. Otherwise the two are equal.
     """
 
     instant_us: int
@@ -58,7 +59,8 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
 def to_utc(wall_us: I64, zone: str, *, twice: Literal["earliest", "latest"] = "earliest") -> I64:
     """Convert wall-clock times of a zone to microseconds since 1970 UTC.
 
-    twice: which of both a time is that happens twice. One that clocks skip is told by the clock of the day before.
+    twice: which instant to choose for a time that happens twice. A time that clocks skip uses the offset of the day
+    before.
     """
     import polars as pl
 
@@ -77,7 +79,7 @@ def _micros(moment: datetime) -> int:
 
 
 def _repeated_hour(wall: datetime, zone: ZoneInfo) -> tuple[int | None, int | None]:
-    """The wall-clock span that happens twice and contains `wall`, if any; clock changes fall on whole minutes."""
+    """Return the wall-clock span that happens twice and contains `wall`, if any; clocks change on whole minutes."""
     naive = wall.replace(tzinfo=None)
 
     def twice(moment: datetime) -> bool:
@@ -98,7 +100,7 @@ def _repeated_hour(wall: datetime, zone: ZoneInfo) -> tuple[int | None, int | No
 
 @dataclass(frozen=True, slots=True)
 class DateBins:
-    """Stretches [first_us + n * width_us, first_us + (n + 1) * width_us), n from 0 to count - 1."""
+    """Time bins [first_us + n * width_us, first_us + (n + 1) * width_us), n from 0 to count - 1."""
 
     first_us: int
     width_us: int
@@ -106,20 +108,20 @@ class DateBins:
 
     @classmethod
     def over(cls, first_us: int, last_us: int, cutoff_us: int) -> DateBins:
-        """Return at most 73 of them that hold both dates."""
+        """Return at most 73 bins that hold both dates, with the cutoff on a border if it lies between them."""
         width = max(1, -(-(last_us - first_us + 1) // _STRETCHES))
         shift = (cutoff_us - first_us) % width if first_us < cutoff_us <= last_us else 0
         begin = first_us + shift - width if shift else first_us
         return cls(begin, width, (last_us - begin) // width + 1)
 
     def counts(self, micros: I64) -> I64:
-        """Rows in each stretch, int64 [count]. Dates outside, which only a damaged run has, are counted nowhere."""
+        """Count the rows in each bin; int64 [count]. Dates outside, which only a damaged run has, are not counted."""
         places = (micros - self.first_us) // self.width_us
         return np.bincount(places[(places >= 0) & (places < self.count)], minlength=self.count)
 
 
 def total(counts: Iterable[Mapping[str, list[int]]], bins: DateBins, splits: Iterable[str]) -> dict[str, Any]:
-    """Return what the manifest says: the stretches, and the rows in them by split."""
+    """Return the bins and the rows in them by split, as the manifest records them."""
     found = {split: np.zeros(bins.count, np.int64) for split in splits}
     for each in counts:
         for split, own in each.items():

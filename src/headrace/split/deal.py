@@ -1,8 +1,8 @@
 """Deal entities to folds, so that folds are of equal size, or of equal size and mixture. Pure.
 
-Both rules are greedy: the entities that weigh most come first, and each goes to the fold that needs it most. Entities
-of equal weight come in the order in which they are given, which is that of a keyed hash. The work is that of numpy per
-distinct weight, not per entity, of which most data have few.
+Both rules are greedy: the heaviest entities come first, and each goes to the fold that needs it most. Entities of equal
+weight keep the order in which they are given, which is that of a keyed hash. The numpy work is per distinct weight, not
+per entity, and most data have few distinct weights.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from headrace.arrays import F64, I64
 def deal(rows: I64, folds: int) -> I64:
     """Return the fold of each entity [E], by its rows, which are positive.
 
-    Entities in descending order of rows go to the fold with the fewest rows so far, of equal ones to the first.
-    Cost is O(E log E + distinct sizes × folds).
+    Entities go in descending order of rows to the fold with the fewest rows so far; ties go to the first fold. Cost is
+    O(E log E + distinct sizes × folds).
     """
     order = np.argsort(-rows, kind="stable")
     sizes, begin = np.unique(-rows[order], return_index=True)
@@ -24,11 +24,11 @@ def deal(rows: I64, folds: int) -> I64:
     load = np.zeros(folds, np.int64)
     for size, first, stop in zip((-sizes).tolist(), begin.tolist(), [*begin[1:].tolist(), len(rows)], strict=True):
         count = stop - first
-        # Fold j would take its next entities at loads load[j], load[j] + size, …: merging these takes all at once.
+        # Fold j takes its next entities at loads load[j], load[j] + size, …, so a merge deals all at once.
         spread = int(load.max() - load.min())
         depth = min(count, -(-count // folds) + -(-spread // size) + 1)
         offers = load[:, None] + size * np.arange(depth)
-        # A stable sort of offers laid fold by fold keeps the first fold first among equal loads.
+        # Offers are listed fold by fold, so a stable sort keeps the first fold first among equal loads.
         chosen = np.argsort(offers.ravel(), kind="stable")[:count] // depth
         dealt[order[first:stop]] = chosen
         load += size * np.bincount(chosen, minlength=folds)
@@ -38,9 +38,9 @@ def deal(rows: I64, folds: int) -> I64:
 def deal_stratified(rows: I64, folds: int) -> I64:
     """Return the fold of each entity [E], by its rows of each class [E, C].
 
-    Entities in descending order of how unevenly their rows lie over classes go to the fold after which folds differ
-    least in their shares of classes, of equal ones to that with the fewest rows. Of entities with the same rows of
-    every class each fold gets an equal number first, and those that are left go so.
+    Entities are dealt in descending order of how unevenly their rows are spread over classes. Each goes to the fold
+    that leaves the shares of classes most alike across folds; ties go to the fold with the fewest rows. Among entities
+    with the same rows of every class, each fold first gets an equal number, and only the remainder is dealt this way.
     Cost is O(E log E + distinct rows of C × folds²).
     """
     kinds, kind, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
@@ -64,9 +64,9 @@ def deal_stratified(rows: I64, folds: int) -> I64:
 
 
 def _neediest(load: F64, more: I64, total: F64) -> int:
-    """Find the fold after which folds differ least in their shares of classes. load: rows by fold and class [F, C]."""
+    """Find the fold that leaves shares of classes most alike across folds. load: rows by fold and class [F, C]."""
     folds = len(load)
-    after = np.repeat(load[None], folds, axis=0)  # [the fold that takes them, F, C]
+    after = np.repeat(load[None], folds, axis=0)  # [receiving fold, F, C]
     after[np.arange(folds), np.arange(folds)] += more
     uneven = (after / total).std(axis=1).mean(axis=1)
     held = load.sum(axis=1)

@@ -1,10 +1,10 @@
-"""Compare the rows of all shards: join entities that share content, find what goes, and say what was found.
+"""Compare the rows of all shards: join entities that share content, choose the rows to drop, and report both.
 
-Pass 1 leaves a digest of each row's content beside the scan, where rows go or entities are joined because of it. All
-digests are then compared in memory, 16 bytes a row at most, and more only for rows whose content stands more than once.
-To count repeats pass 2 leaves them in order, and a range of them is compared at a time.
-Where near rows count, all that are joined through them get one number, which then stands for their content. They are
-found among all rows of the source, those that go for another reason too; about 200 bytes a row.
+If rows are dropped or entities joined because of content, pass 1 writes a digest of each row's content beside the scan.
+All digests are then compared in memory, which takes at most 16 bytes a row, and more only for rows with repeated
+content. To count repeats, pass 2 writes the digests in order, and one range of them is compared at a time. If near rows
+count, all rows that are joined through them get one number, which then replaces their content digest. They are searched
+among all rows of the source, including those dropped for another reason; this takes about 200 bytes a row.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from headrace.split.scan import Scanned, read_scan
 from headrace.split.shards import SPLITS, Classes, SplitPlan, classify, content_file, key_micros
 
 _TEST = SPLITS.index("test")
-_LARGE_UNIT, _LARGE_SHARE = 10, 0.01  # entities of a unit that is worth one
+_LARGE_UNIT, _LARGE_SHARE = 10, 0.01  # a larger unit is worth a warning
 
-# Values of the kept rows of a shard that have content, from the scan, the class of each row and which rows these are.
+# Computes values from a shard's scan, the class of each row, and the indices of the kept rows with content.
 _Work = Callable[[Scanned, Classes, I64], U64]
 
 
@@ -39,13 +39,13 @@ def with_near(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> 
     """Find near rows, if the settings ask for them."""
     if plan.settings.near is None:
         return plan
-    from headrace.split.near import number_alike  # loads the libraries that find them
+    from headrace.split.near import number_alike  # loads more libraries
 
     return number_alike(context, plan, source)
 
 
 def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
-    """Decide what becomes of rows with the same content, or near ones, where more is asked than to count them."""
+    """Decide what becomes of rows with the same content, or near ones, unless they are only counted."""
     asked = plan.settings.duplicates
     if asked == "group":
         known = plan.allocation.known
@@ -58,9 +58,9 @@ def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
 
 
 def units(context: RunContext, plan: SplitPlan, known: Hashes, shards: int) -> I64:
-    """Join the entities whose rows before the cutoff, in folds all rows, share content.
+    """Join the entities whose rows share content: rows before the cutoff, or all rows with folds.
 
-    Returns the least place of each one's unit [entities]. known: the entities, ascending by hash.
+    Returns the least index of each entity's unit [entities]. known: the entities, ascending by hash.
     """
     never_joins = _TEST if plan.folding is None else len(plan.parts)
     again = _again(
@@ -72,7 +72,7 @@ def units(context: RunContext, plan: SplitPlan, known: Hashes, shards: int) -> I
     def pairs(scanned: Scanned, classes: Classes, rows: I64) -> U64:
         digests = _content(scanned, rows)
         own = (classes[rows] != never_joins) & among(digests, again)
-        places = np.append(known.places(scanned.hashes), known.places(plan.nobody))  # NOBODY is -1, the last place
+        places = np.append(known.places(scanned.hashes), known.places(plan.nobody))  # NOBODY, -1, is the last index
         found = np.column_stack([places[scanned.entity[rows[own]]], np.searchsorted(again, digests[own])])
         return np.unique(found, axis=0).ravel().view(np.uint64)
 
@@ -81,7 +81,7 @@ def units(context: RunContext, plan: SplitPlan, known: Hashes, shards: int) -> I
 
 
 def _seen_before(context: RunContext, plan: SplitPlan, shards: int) -> Leave:
-    """Find the content that train or val has, and rows from the cutoff on, too."""
+    """Find the content that occurs both in train or val and in rows from the cutoff on."""
     before = np.unique(_gathered(context, plan, shards, _content_before))
 
     def both(scanned: Scanned, classes: Classes, rows: I64) -> U64:
@@ -92,7 +92,7 @@ def _seen_before(context: RunContext, plan: SplitPlan, shards: int) -> Leave:
 
 
 def _later_copies(context: RunContext, plan: SplitPlan, shards: int) -> Leave:
-    """Find the content that stands more than once, and of each the row that stays: the earliest, then the first."""
+    """Find repeated content, and for each the row that stays: the earliest, then the first in the source."""
     again = _again(_gathered(context, plan, shards, lambda scanned, classes, rows: _content(scanned, rows)))
 
     def copies(scanned: Scanned, classes: Classes, rows: I64) -> U64:
@@ -108,7 +108,7 @@ def _later_copies(context: RunContext, plan: SplitPlan, shards: int) -> Leave:
 
 
 def _gathered(context: RunContext, plan: SplitPlan, shards: int, work: _Work) -> U64:
-    """Lay end to end what `work` makes of every shard."""
+    """Concatenate the results of `work` for all shards."""
     parts = context.map([partial(_of_shard, context.run, plan, number, work) for number in range(shards)])
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
@@ -130,13 +130,13 @@ def _content_before(scanned: Scanned, classes: Classes, rows: I64) -> U64:
 
 
 def _again(digests: U64) -> U64:
-    """Find the digests that stand more than once, ascending; sorts in place."""
+    """Find the digests that occur more than once, ascending; sorts `digests` in place."""
     digests.sort()
     return np.unique(digests[1:][digests[1:] == digests[:-1]])
 
 
 def facts(context: RunContext, plan: SplitPlan, shards: int) -> dict[str, Any]:
-    """Say what the manifest says of rows with the same content, and of near rows if they were looked for."""
+    """Return the manifest's facts about rows with the same content, and about near rows if they were searched."""
     found, near = count_kept(context.run, map(content_file, range(shards)), SPLITS), {}
     if plan.near is not None:
         words = _gathered(context, plan, shards, _alike_words)
@@ -160,7 +160,7 @@ def _alike_words(scanned: Scanned, classes: Classes, rows: I64) -> U64:
 
 
 def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> Iterator[str]:
-    """Warn of splits that repeat what earlier ones have, and of entities that share too much to be split."""
+    """Warn of splits that repeat rows of earlier ones, and of entities that share too much to be split."""
     names, near = found["content"], found.get("near")
     compared = names_told(names)
     cases = [("repeat the content of", found)]

@@ -1,4 +1,4 @@
-"""Draw when rows of each split lie, how its classes are shared and how large its entities are.
+"""Draw when rows of each split occur, how its classes are shared and how large its entities are.
 
 Reads the columns of the label and of the entity.
 """
@@ -16,13 +16,13 @@ from headrace.report.words import listed, many, moment, share
 from headrace.split.guidance import changed_words, told
 
 _TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
-_MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are not counted for a picture
+_MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # above either, entities are not counted for a figure
 _MOST_LABELS = 100_000_000  # rows; labels are counted block by block, so time is the limit and not memory
 _MOST_CLASSES = 6
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """Make the figures in the order of the page."""
+    """Return the figures in the order of the page."""
     if facts.manifest.folds:
         return [folds_figure(facts), *common.blocks_figures(facts)]
     found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), shared_figure(facts)]
@@ -32,7 +32,7 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def timeline_figure(facts: RunFacts) -> Figure | None:
-    """Draw rows by time, as they were counted while the run was prepared."""
+    """Draw rows by time, from the counts made while the run was prepared."""
     blocks = facts.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
     cutoff = facts.manifest.facts.get("cutoff_us")
     if blocks.is_empty() or cutoff is None:
@@ -69,7 +69,7 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
 
 
 def folds_figure(facts: RunFacts) -> Figure:
-    """Draw the rows of each split of each fold, and of those that have no part in it."""
+    """Draw the rows of each split of each fold, and of the rows in no split of it."""
     manifest = facts.manifest
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
     every = sum(facts.rows_in_splits.values())
@@ -94,7 +94,7 @@ def folds_figure(facts: RunFacts) -> Figure:
 
 
 def guidance_figure(facts: RunFacts) -> Figure | None:
-    """Draw what other settings would keep, where the run counted it."""
+    """Draw what other settings would keep, if the run counted it."""
     found = facts.manifest.facts.get("guidance")
     if not found:
         return None
@@ -109,7 +109,7 @@ def guidance_figure(facts: RunFacts) -> Figure | None:
 
 
 def shared_figure(facts: RunFacts) -> Figure | None:
-    """Draw how many rows have the content of an earlier split, where the run counted them."""
+    """Draw how many rows have the content of an earlier split, if the run counted them."""
     found = facts.manifest.facts.get("duplicates")
     if not found or "in_earlier_split" not in found:
         return None
@@ -187,7 +187,7 @@ def _much_to_read(facts: RunFacts, most_rows: int) -> bool:
 
 
 def entity_figures(facts: RunFacts) -> list[Figure]:
-    """Draw how many entities there are and how many rows each has, and say whether one is on both sides."""
+    """Draw how many entities there are and how many rows each has, and state whether one is on both sides."""
     known = facts.manifest.facts
     if "entity" in known and known["entity"] is None:
         return []
@@ -225,12 +225,12 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
 
 
 def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
-    """entity, rows for every split, from the entity column of the shards; None where that is much to read."""
+    """Read entity and rows of every split from the entity column of the shards; None if that is too much to read."""
     column = facts.manifest.facts.get("entity")
     if column is None or _much_to_read(facts, _MOST_ROWS) or column not in facts.run.schema.names:
         return None
     found = {}
-    none = pl.from_arrow(facts.run.schema.empty_table().select([column]))  # of the right type, for a split without rows
+    none = pl.from_arrow(facts.run.schema.empty_table().select([column]))  # the right type even if a split has no rows
     assert isinstance(none, pl.DataFrame)
     for split in facts.splits:
         index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")

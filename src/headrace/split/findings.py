@@ -1,4 +1,4 @@
-"""Judge a split by what its scans found: refuse mixed times, warn of odd values and small splits. Pure."""
+"""Judge a split by the results of its scans: refuse mixed times, warn of odd values and small splits. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace.run.receipts import Receipt
 from headrace.split.scan import MIXED, one_form_advice
 from headrace.split.settings import TemporalSplit
 
-# A split of fewer rows measures nothing; one below the share is worth a word unless it is large all the same.
+# A split of fewer rows measures nothing. One below the share gets a warning unless it is large anyway.
 _FEW_ROWS, _MANY_ROWS, _FEW_SHARE = 10, 10_000, 0.01
 _SHOWN = 80
 
 
 def one_form(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequence[Receipt]) -> set[str]:
-    """Return the form of all times; two where those go together. Raises `InputError` naming two shards."""
+    """Return the form of all times, or two forms if they are compatible. Raises `InputError` naming two shards."""
     first: dict[str, str] = {}
     for scan, shard in zip(scans, shards, strict=True):
         for form in scan.result["forms"]:
@@ -33,10 +33,10 @@ def one_form(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequence[R
 
 
 def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequence[Receipt]) -> None:
-    """Refuse numbers that would all be times, and hardly the ones that were meant: a wrong unit splits in silence.
+    """Refuse numbers that are valid times but probably in another unit, because a wrong unit splits silently.
 
-    Numbers of two usual sizes and of none between them are epochs of two units. Numbers of one size that is not the
-    declared unit's, and that the cutoff does not divide, are of that other unit.
+    Numbers of two usual sizes, with none in between, are epochs of two units. Numbers of one size that is not the
+    declared unit's, all on one side of the cutoff, are of that other unit.
     """
     name = settings.time
     dated = [(scan.result, shard) for scan, shard in zip(scans, shards, strict=True) if scan.result["forms"]]
@@ -71,7 +71,7 @@ def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequenc
 def few_rows(
     settings: TemporalSplit, rows: Mapping[str, int], dropped: Mapping[str, int], scans: Sequence[Receipt]
 ) -> Iterator[str]:
-    """Warn of splits that are too small to measure anything: how small, why, and what to change."""
+    """Warn of splits that are too small to measure anything; state how small, why, and what to change."""
     total, date = sum(rows.values()), settings.split_date
     tests = rows["test"]
     if tests < _FEW_ROWS or (tests < _MANY_ROWS and tests < total * _FEW_SHARE):
@@ -101,7 +101,7 @@ def few_rows(
 
 
 def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[str]:
-    """Warn of texts that others read as missing, entities that look alike, and times that are left out."""
+    """Warn of texts that other tools read as missing, entities that look alike, and times that are left out."""
     for role, counts in missing_like(scans).items():
         name, what = (settings.label, "a class") if role == "label" else (settings.entity, "one entity")
         for text, count in counts.items():
@@ -121,7 +121,7 @@ def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[st
 
 
 def missing_like(scans: Sequence[Receipt]) -> dict[str, dict[str, int]]:
-    """Count rows whose text means "missing" elsewhere, by role of the column and text; only roles that have some."""
+    """Count rows whose text means "missing" in other tools, by role of the column and text; only nonzero counts."""
     found: dict[str, dict[str, int]] = {}
     for role in ("entity", "label"):
         counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Find what decides the cells of a run in folds, and say what its manifest says of them."""
+"""Decide the cells of a run with folds, and describe them for its manifest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.split.shards import Clock, Folding, SplitPlan
 
 
 def folded(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
-    """Find what decides the cell of a row, and which rows go or are dealt together because of their content.
+    """Return what decides the cell of a row, and which rows are dropped or dealt together because of their content.
 
     The plan's allocation has the sides of entities that are seen before the last cut.
     """
@@ -45,7 +45,7 @@ def folded(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
 def _folding(
     context: RunContext, settings: TemporalSplit, allocation: Allocation, shards: int, unit: I64 | None = None
 ) -> Folding:
-    """Return what decides the cell of a row. unit: of each entity that takes a turn, if several go together."""
+    """Return what decides the cell of a row. unit: of each entity [E], if several are dealt to folds together."""
     cells = fold_cells(settings)
     if isinstance(settings.folds, GroupKFold):
         known, rows = _rows_of_entities(context.run, shards)
@@ -81,7 +81,7 @@ def _first_seen(run: Path, number: int) -> tuple[Hashes, I64]:
 
 
 def _rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
-    """Return the entities whose rows stay, ascending by hash, and their rows by class [E, C]."""
+    """Return the entities with kept rows, ascending by hash, and their rows by class [E, C]."""
     seen, classes = EntitySet(), pa.array([""], pa.string())
     for number in range(shards):
         hashes, strata = read_entities(run, number)[0], read_strata(run, number)
@@ -113,7 +113,7 @@ def check_rows(settings: TemporalSplit, folding: Folding, rows: Mapping[str, int
 
 
 def content_facts(plan: SplitPlan) -> dict[str, Any]:
-    """Return what rows of folds are compared by, and how many units of entities this makes."""
+    """Return the columns that rows of folds are compared by, and how many units of entities result."""
     asked, known = plan.settings.duplicates, plan.allocation
     assert plan.content is not None
     units = {"units": known.units, "largest_unit": known.largest_unit} if asked == "group" else {}
@@ -122,7 +122,7 @@ def content_facts(plan: SplitPlan) -> dict[str, Any]:
 
 
 def facts(settings: TemporalSplit, folding: Folding, clock: Clock, kept: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the cells of each split of each fold, with the cut of folds that roll. kept: cells that have rows."""
+    """Return the cells of each split of each fold, with the cut of each rolling fold. kept: cells that have rows."""
     lists = folding.cells.lists(kept)
     if not isinstance(settings.folds, Rolling):
         return [{"splits": own} for own in lists]

@@ -1,8 +1,7 @@
-"""Folds as views of cells: rows that have the same role in every fold are one cell, which is written once. Pure.
+"""Define folds as views of cells: rows with the same role in every fold form a cell, which is written once. Pure.
 
-A fold is a list of cells for each split. Which cell a row is in follows from its time and from what is known of its
-entity; which role a cell has in which fold follows from the settings alone. So switching folds reads nothing, and
-counts of cells add up to exact counts of folds.
+A fold is a list of cells for each split. A row's cell follows from its time and its entity. A cell's role in each fold
+follows from the settings alone. So switching folds reads nothing, and counts of cells add up to exact counts of folds.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 NO_ROLE, TRAINS, VALIDATES, TESTS = 0, 1, 2, 3
 ROLES = {"train": TRAINS, "val": VALIDATES, "test": TESTS}
 NO_CELL = -1
-_SIDES = 3  # TRAIN, VAL, UNSEEN; with three more for entities that are new to the fold that tests them
+_SIDES = 3  # TRAIN, VAL, UNSEEN; three more codes for entities new to the fold that tests them
 
 Roles = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class TimeBlocks:
-    """Stretches of time in which all rows have the same roles, and their cells, on one clock.
+    """Blocks of time in which all rows have the same roles, and their cells, on one clock.
 
-    borders: between stretches [B - 1], ascending. cell: of each stretch and code of an entity [B, codes], or NO_CELL.
-    tested_by: the fold that tests a stretch, or the number of folds [B].
+    borders: between blocks [B - 1], ascending. cell: by block and entity code [B, codes], or NO_CELL.
+    tested_by: the fold that tests a block, or the number of folds if none does [B].
     """
 
     borders: I64
@@ -47,13 +46,13 @@ class TimeBlocks:
     tested_by: I64
 
     def block_of(self, micros: I64) -> I64:
-        """Return the stretch of each time."""
+        """Return the block of each time."""
         return np.searchsorted(self.borders, micros, side="right")
 
 
 @dataclass(frozen=True)
 class FoldCells:
-    """All cells of a run. roles: of each cell in each fold [C, F]; utc, wall: for times of either clock."""
+    """All cells of a run. roles: of each cell in each fold [C, F]; utc, wall: blocks for times of either clock."""
 
     roles: Roles
     utc: TimeBlocks
@@ -66,10 +65,10 @@ class FoldCells:
         return tuple(f"cell-{number:0{width}d}" for number in range(len(self.roles)))
 
     def cells_of(self, micros: I64, instant: Bools, side: I64 | None, first: I64 | None) -> I64:
-        """Return the cell of each row [N], or NO_CELL. instant: which times are of the clock of UTC.
+        """Return the cell of each row [N], or NO_CELL. instant: which times are on the UTC clock.
 
-        side: of the row's entity, or its fold where entities take turns; first: the fold from which it is seen. None
-        where these folds do not ask.
+        side: of the row's entity, or its fold in k-fold splits by entity. first: the fold from which the entity is
+        seen. Each is None if these folds do not need it.
         """
         if not len(micros) or instant.all():
             return cell_of(self.utc, micros, side, first)
@@ -87,7 +86,7 @@ class FoldCells:
 
 
 def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
-    """Return the cut of each fold, none for folds of entities.
+    """Return the cut of each fold; [] for folds of entities.
 
     A split date without offset moves on the wall clock of the zone. Raises `ValueError` for a cut at a time that the
     zone skips or repeats.
@@ -151,7 +150,10 @@ def fold_cells(settings: TemporalSplit) -> FoldCells:
 
 
 def _rolling_roles(times: FoldTimes, settings: TemporalSplit) -> tuple[I64, Roles, I64]:
-    """Return borders of time, the roles of each stretch and code of an entity in each fold, and who tests it."""
+    """Return the time borders, the roles in each block, and the fold that tests each block.
+
+    borders [B - 1]; roles by block, entity code and fold [B, codes, F].
+    """
     least = np.iinfo(np.int64).min
     borders = np.unique(np.concatenate([times.start, times.end, times.cut, times.stop]))
     borders = borders[borders > least]
@@ -176,15 +178,15 @@ def _rolling_roles(times: FoldTimes, settings: TemporalSplit) -> tuple[I64, Role
 
 
 def entity_code(side: int, new: int) -> int:
-    """Return the code of entities of a side; new: 1 where the fold that tests the row had not seen the entity."""
+    """Return the code of entities of a side; new: 1 if the entity is new to the fold that tests the row."""
     return side + _SIDES * new
 
 
 def cell_of(blocks: TimeBlocks, micros: I64, side: I64 | None, first: I64 | None) -> I64:
     """Return the cell of each row [N] on one clock.
 
-    side: of the row's entity, or its fold where entities take turns; first: the fold from which it is seen. None: not
-    known of these folds.
+    side: of the row's entity, or its fold in k-fold splits by entity. first: the fold from which the entity is seen.
+    None: not needed by these folds.
     """
     block = blocks.block_of(micros)
     code = np.zeros(len(micros), np.int64) if side is None else side

@@ -1,4 +1,4 @@
-"""What a temporal split says of itself without the rows of some entities."""
+"""Update the facts of a temporal split after rows of some entities are erased."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.split.shards import on_utc
 
 
 def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
-    """The dates of rows in microseconds, on the clock of the index."""
+    """Return the dates of rows in microseconds, on the clock of the index."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
     settings = TemporalSplit(**config)
@@ -35,7 +35,7 @@ def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
 
 
 def _count(run: FinishedRun, keys: I64) -> I64:
-    """Count rows in the stretches of time that the manifest counts; none in a run of an older version."""
+    """Count rows in the manifest's time bins; a run of an older version has none."""
     dates = run.manifest.facts.get("dates")
     if dates is None:
         return np.zeros(0, np.int64)
@@ -43,12 +43,12 @@ def _count(run: FinishedRun, keys: I64) -> I64:
 
 
 def _facts(run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers: int) -> dict[str, Any]:
-    """Take rows from the counts by date and entities from those of splits, and count repeated content again.
+    """Subtract erased rows from counts by date and erased entities from those of splits; recount repeated content.
 
     Names of erased entities that look like missing values are left out.
     """
     facts = run.manifest.facts
-    changed: dict[str, Any] = {"guidance": None} if "guidance" in facts else {}  # it counts rows that are gone
+    changed: dict[str, Any] = {"guidance": None} if "guidance" in facts else {}  # it counts erased rows
     if "dates" in facts:
         rows = {split: (np.array(own) - counts[split]).tolist() for split, own in facts["dates"]["rows"].items()}
         changed["dates"] = {**facts["dates"], "rows": rows}

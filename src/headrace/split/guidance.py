@@ -1,7 +1,7 @@
-"""Say which rule costs how many rows, and what other settings would keep, where much is dropped or little tests.
+"""Report the rows that each rule costs, and what other settings would keep if much is dropped or little tests.
 
-Each alternative is counted row by row under its own plan, from the times, entities and digests that pass 1 left: the
-source is not read again, and the numbers are those that a run with these settings has.
+Each alternative is counted row by row under its own plan, from the times, entities and digests of pass 1. The source is
+not read again, and the counts equal those of a run with these settings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def guidance(
     rows: Mapping[str, int],
     dropped: Mapping[str, int],
 ) -> dict[str, Any] | None:
-    """Count what other settings would keep; None where neither much is dropped nor little tests."""
+    """Count what other settings would keep; None if little is dropped and enough rows test."""
     read = sum(rows.values()) + sum(dropped.values())
     if sum(dropped.values()) <= _MOST_DROPPED * read and rows["test"] >= _LEAST_TESTED * read:
         return None
@@ -54,7 +54,7 @@ def guidance(
     found = []
     for changed, other, counts in zip(changes, plans, np.sum(parts, axis=0).tolist(), strict=True):
         kept = {split: counts[SPLITS.index(split)] for split in other.settings.splits}
-        if all(kept[split] for split in other.settings.splits[:-1]):  # a run without these is refused
+        if all(kept[split] for split in other.settings.splits[:-1]):  # a run whose other splits are empty is refused
             found.append({"settings": changed, "rows": kept, "dropped": read - sum(kept.values())})
     return {
         "rows_read": read,
@@ -65,7 +65,7 @@ def guidance(
 
 
 def told(found: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the rules cost, then a sentence for each alternative."""
+    """Yield a line on what the rules cost, then a sentence for each alternative."""
     read, lost = found["rows_read"], sum(found["dropped"].values())
     by_size = sorted(found["dropped"].items(), key=lambda each: (-each[1], each[0]))
     why = ", ".join(f"{rows:,} for {reason}" for reason, rows in by_size)
@@ -85,7 +85,7 @@ def changed_words(settings: Mapping[str, Any]) -> str:
 
 
 def _changes(plan: SplitPlan, scans: Sequence[Receipt], dropped: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """List the settings that would change what is dropped or tests, one at a time."""
+    """List the settings, changed one at a time, that would reduce dropped rows or add test rows."""
     settings = plan.settings
     if dropped["val_entity_after_cutoff"]:
         yield {"val_in_test": "keep"}
@@ -95,16 +95,16 @@ def _changes(plan: SplitPlan, scans: Sequence[Receipt], dropped: Mapping[str, in
         yield from ({"train_ratio": ratio} for ratio in _RATIOS if ratio < settings.train_ratio)
     cutoff, edge = settings.cutoff(), cutoff_us(settings, plan.clock)
     times = [scan.result for scan in scans if scan.result["first_us"] is not None]
-    if not times or cutoff.fold_start_us < cutoff.fold_end_us:  # times of an hour that happens twice have no side
+    if not times or cutoff.fold_start_us < cutoff.fold_end_us:  # times in a repeated hour have no side
         return
     first, last = min(each["first_us"] for each in times), max(each["last_us"] for each in times)
     tested = last - edge if last > edge else (edge - first) // 4
-    for other in (edge - tested, edge + tested // 2):  # twice the time that tests, and half of it
+    for other in (edge - tested, edge + tested // 2):  # twice the test period, and half of it
         unit = _DAY_US if tested > 4 * _DAY_US else 1_000_000
         at = other - other % unit
         if not first < at <= last or at == edge:
             continue
-        with suppress(ValueError, OverflowError):  # an hour that clocks skip or repeat, or a year out of reach
+        with suppress(ValueError, OverflowError):  # an hour that clocks skip or repeat, or a year out of range
             changed = {"split_date": _written(at, plan)}
             moved = settings.model_copy(update=changed).cutoff()
             if moved.fold_start_us == moved.fold_end_us:
@@ -112,7 +112,7 @@ def _changes(plan: SplitPlan, scans: Sequence[Receipt], dropped: Mapping[str, in
 
 
 def _written(micros: int, plan: SplitPlan) -> str:
-    """Write a time on the clock of the run as the split date says it."""
+    """Write a time on the clock of the run in the form of the split date."""
     moment = _EPOCH + timedelta(microseconds=micros)
     if plan.clock != "wall" and plan.settings.timezone != "UTC":
         return moment.isoformat()
@@ -123,16 +123,16 @@ def _written(micros: int, plan: SplitPlan) -> str:
 def _known(
     context: RunContext, plan: SplitPlan, others: Sequence[SplitPlan], shards: int
 ) -> tuple[Hashes, list[Hashes]]:
-    """Find the entities that are seen before the cutoff of any plan, and those of each of the others.
+    """Return the entities seen before the cutoff of any plan, and those seen before that of each of `others`.
 
-    What is seen before a cutoff is seen before a later one, so only the latest has all its entities gathered.
+    Entities seen before a cutoff are also seen before any later one. So all entities are gathered only for the latest.
     """
     cuts = [(_edge(each), each) for each in others]
     latest = max([(_edge(plan), plan), *cuts], key=lambda cut: cut[0])[1]
     every = plan.allocation.known
     if _edge(latest) > _edge(plan):
         seen = EntitySet()
-        for number in range(shards):  # one at a time, as all at once would not be O(entities) of memory
+        for number in range(shards):  # one at a time, to stay within O(entities) of memory
             seen.add(_seen(read_scan(context.run, number), latest))
         every = seen.ordered()
     asked = {edge: each for edge, each in cuts if edge not in (_edge(latest), _edge(plan))}
@@ -156,7 +156,7 @@ def _seen(scanned: Scanned, plan: SplitPlan) -> Hashes:
     reach = max(settings.reaches_us().values(), default=0)
     before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
     seen = np.zeros(len(scanned.hashes) + 1, np.bool_)
-    seen[scanned.entity[before]] = True  # NOBODY is -1, the last place
+    seen[scanned.entity[before]] = True  # NOBODY is -1, which indexes the last element
     hashes = Hashes(scanned.hashes.high[seen[:-1]], scanned.hashes.low[seen[:-1]])
     if settings.null_entity == "own" and seen[-1]:
         hashes = Hashes(np.append(hashes.high, plan.nobody.high), np.append(hashes.low, plan.nobody.low))
@@ -166,7 +166,7 @@ def _seen(scanned: Scanned, plan: SplitPlan) -> Hashes:
 def _counts(run: Path, plans: Sequence[SplitPlan], every: Hashes, places: Sequence[I64], number: int) -> I64:
     """Count the rows of a shard by split and reason under each plan.
 
-    places: of every entity among those of each plan.
+    places: index of every entity among those of each plan.
     """
     scanned, found = read_scan(run, number), np.zeros((len(plans), len(SPLITS) + len(REASONS)), np.int64)
     place = every.places(scanned.hashes)

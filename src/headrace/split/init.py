@@ -1,6 +1,6 @@
 """Propose the configuration of a temporal split from a look at the data: time, entity, cutoff.
 
-Guesses are said with their reasons and what else there was; what is counted is counted in the rows that were looked at.
+Each guess comes with its reason and the alternatives. Counts cover only the rows that were read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from headrace.arrays import I64
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Column, Look, id_like, inferred, known, look, named, number_share
@@ -19,21 +20,24 @@ from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.schema import is_text
 from headrace.formats.text_columns import as_text, nulled
+from headrace.report.words import many, size
 from headrace.split.settings import TemporalSplit
 
-_TEST_SHARE = 0.2  # of rows, at about which the cutoff is proposed
+_TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
+_LEAST_DAYS = 2  # of a time, for a cutoff between them
 _ENTITY_WORDS = (
     *("customer", "client", "user", "account", "entity", "patient", "device", "card", "member", "session", "household"),
     *("tailnum", "driver", "store", "shop", "merchant", "person", "subject", "group"),
 )
 _TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
-_MOST_OWN = 0.8  # entities of a row: a column with more distinct values is rather a key of rows
+_LEAST_ENTITIES = 3  # a column of two values is a flag
+_MOST_OWN = 0.8  # distinct values per row; a column with more is probably a row key
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A column that may be the entity: distinct values and rows without one, of those looked at."""
+    """A column that may be the entity: distinct values, and rows without a value, among the rows read."""
 
     name: str
     distinct: int
@@ -41,14 +45,14 @@ class Candidate:
     missing: int
 
     def words(self) -> str:
-        """The counts, for people."""
+        """Return the counts as text for people."""
         each = (self.rows - self.missing) / max(1, self.distinct)
         absent = f", {100 * self.missing / self.rows:.1f} % of rows without" if self.missing else ""
         return f"{self.name} ({self.distinct:,} values, {each:,.1f} rows each{absent})"
 
 
 def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
-    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Return the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     found = look(asked.source)
     rows = sum(table.num_rows for _, table in found.tables)
     if not rows:
@@ -57,8 +61,8 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
     entity, entity_section = _entity(found, asked, time.name)
     split_date, cut_words = _cutoff(found, asked, time)
     about = (
-        f"{len(found.names):,} files, {found.bytes / 1e6:,.1f} MB, {len(found.columns)} columns; "
-        f"looked at {rows:,} rows of {len(found.tables):,} files"
+        f"{many(len(found.names), 'file')}, {size(found.bytes)}, {many(len(found.columns), 'column')}; "
+        f"looked at {many(rows, 'row')} of {many(len(found.tables), 'file')}"
     )
     sections = [
         Section(
@@ -71,8 +75,8 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
         entity_section,
         Section(cut_words, {"split_date": split_date}),
         Section(
-            "Of the entities with rows before the cutoff so many train, the others validate; the seed decides which. "
-            "Entities that validate may test, unless val_in_test is drop.",
+            "Of the entities with rows before the cutoff, this share trains and the others validate; the seed decides "
+            "which. Entities that validate may test, unless val_in_test is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
         *_column_sections(found, entity, () if asked.types is None else (time.name, entity)),
@@ -87,7 +91,7 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
 
 
 def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
-    """The time column, and the section that says why it."""
+    """Choose the time column, and return the section that explains the choice."""
     times = [each for each in found.columns.values() if each.kind == "time" and each.in_files == len(found.tables)]
     also = ""
     if asked.time is not None:
@@ -98,7 +102,16 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
             f"{', '.join(list(found.columns)[:20])}"
         )
     else:
-        best = max(times, key=lambda each: (named(each.name, _TIME_WORDS), -each.missing, -times.index(each)))
+        one_day = {each.name for each in times if len(np.unique(_instants(found, each) // _DAY_US)) < _LEAST_DAYS}
+        best = max(
+            times,
+            key=lambda each: (
+                each.name not in one_day,
+                named(each.name, _TIME_WORDS),
+                -each.missing,
+                -times.index(each),
+            ),
+        )
         others = [each.name for each in times if each is not best]
         also = f" Also dates: {', '.join(others)}." if others else " No other column is a date."
     columns = [table[best.name] for _, table in found.tables if best.name in table.column_names]
@@ -113,7 +126,7 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
 
 
 def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
-    """The entity column, and the section that says why it."""
+    """Choose the entity column, and return the section that explains the choice."""
     if asked.entity is not None:
         best = _candidate(found, known(asked.entity, found.columns, "--entity"))
         words = f"Whose rows must not be on both sides: {best.words()}."
@@ -124,7 +137,11 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
             if each.in_files == len(found.tables) and each.name != time and each.kind in ("text", "number")
             if _may_name(found, each.name)
         ]
-        usable = [each for each in candidates if 1 < each.distinct <= _MOST_OWN * max(1, each.rows - each.missing)]
+        usable = [
+            each
+            for each in candidates
+            if _LEAST_ENTITIES <= each.distinct <= _MOST_OWN * max(1, each.rows - each.missing)
+        ]
         if not usable:
             raise SettingsError(
                 f"{asked.source[0]}: no column repeats as an entity's would; give --entity, one of "
@@ -137,7 +154,7 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
             words += f" Others that could be: {', '.join(each.words() for each in others)}."
     section = Section(words, {"entity": best.name})
     if best.missing:
-        section.settings["null_entity"] = "drop"  # or "own": all of them one entity; either way they are counted
+        section.settings["null_entity"] = "drop"  # or "own", which makes them one entity; both are counted
     return best.name, section
 
 
@@ -148,7 +165,7 @@ def _candidate(found: Look, name: str) -> Candidate:
 
 
 def _may_name(found: Look, name: str) -> bool:
-    """Return True if values can be names: text, or whole numbers."""
+    """Return True if values can be identifiers: text, or whole numbers."""
     for _, table in found.tables:
         numbers = number_share(table[name])
         if numbers is None and not is_text(table[name].type):
@@ -159,15 +176,21 @@ def _may_name(found: Look, name: str) -> bool:
     return True
 
 
-def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
-    """A day from which on about a fifth of the rows lies, and words about it."""
+def _instants(found: Look, time: Column) -> I64:
+    """The times in the rows that were looked at, in microseconds since 1970."""
     parts = []
     for _, table in found.tables:
         column = table[time.name]
         column = nulled(column, ("", *NULLS)) if is_text(column.type) else column
         parts.append(parse_dates(column, time.time_format or "auto").micros)
-    micros = np.concatenate(parts)
-    dates = np.sort(micros[micros != MISSING])
+    micros: I64 = np.concatenate(parts)
+    there: I64 = micros[micros != MISSING]
+    return there
+
+
+def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
+    """A day from which on about a fifth of the rows lies, and words about it."""
+    dates = np.sort(_instants(found, time))
     if not len(dates):
         raise SettingsError(f"{asked.source[0]}: the time column has no time in the rows looked at; give --time")
     first, last = (str(np.datetime64(int(each), "us").astype("datetime64[D]")) for each in (dates[0], dates[-1]))
@@ -186,9 +209,9 @@ def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
 
 
 def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Section]:
-    """Types that text columns could have, texts that mean null, columns that some files lack.
+    """Propose types for text columns, texts that mean null, and columns that some files lack.
 
-    keep: columns that stay text where types are inferred from all rows; nothing where they are not.
+    keep: columns that stay text if types are inferred from all rows; empty otherwise.
     """
     sections = []
     partial = [each for each in found.columns.values() if each.in_files < len(found.tables)]
@@ -202,7 +225,8 @@ def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Sect
     numbers = {
         name: "float32"
         for name in texts
-        if found.columns[name].kind == "number" and name != entity and not id_like(name)  # names are no numbers
+        if found.columns[name].kind == "number" and found.columns[name].missing < 1  # an empty column has no type
+        if name != entity and not id_like(name)  # identifiers stay text
     }
     if numbers and not keep:
         words = "Text columns that hold numbers; declared, readers deliver them as numbers."

@@ -1,4 +1,4 @@
-"""Find rows that are near, such as two versions of a text, and let them and their copies count as the same content."""
+"""Find near rows, such as two versions of a text, and treat them and their copies as the same content."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from headrace.split.scan import alike_file, read_scan
 from headrace.split.shards import SplitPlan
 from headrace.stream.audit.overlap import holds_texts, texts_of
 
-_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
+_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # the rows or text in memory at once
 
 
 def check_near(content: Content) -> None:
-    """Raise `SettingsError` if no compared column holds texts."""
+    """Raise `SettingsError` if no compared column holds text."""
     if not holds_texts(content.table(content.schema.empty_table(), "", 0).schema):
         raise SettingsError(
             f"near: none of the compared columns holds texts: {', '.join(content.schema.names)}; leave near out"
@@ -36,7 +36,7 @@ def check_near(content: Content) -> None:
 
 
 def number_alike(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
-    """Leave beside the scans one number for all rows that are the same or joined through near ones."""
+    """Write beside the scans one number for all rows that are equal or joined through near ones."""
     assert plan.content is not None
     assert plan.settings.near is not None
     near = find_near(context, [_part(plan.content, shard) for shard in source], plan.settings.near)
@@ -47,7 +47,7 @@ def number_alike(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) 
     held = np.flatnonzero(digests != NOTHING)
     same = np.unique(digests[held], return_inverse=True)[1]
     least = least_of_component(len(digests), [(held, same), (np.arange(len(digests)), near.group)])
-    alike = (least.astype(np.uint64) + np.uint64(1)) << np.uint64(2)  # room for the number of a split
+    alike = (least.astype(np.uint64) + np.uint64(1)) << np.uint64(2)  # the lower bits hold the number of a split
     ends = np.cumsum([0, *(len(each.micros) for each in scans)])
 
     def keep(number: int, files: TaskFiles) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def number_alike(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) 
 
 
 def _part(content: Content, shard: Shard) -> Part:
-    """Give the rows of a shard as documents: all texts of a row in the compared columns, end to end."""
+    """Return the rows of a shard as documents: all texts of a row in the compared columns, concatenated."""
 
     def shingles(wanted: I64 | None) -> Iterator[Shingles]:
         for chunk in read_chunks(shard, content.columns(shard)):

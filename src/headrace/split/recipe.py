@@ -1,4 +1,4 @@
-"""Execute the temporal split: survey, scan, allocate, split, and where one file per split is asked, join."""
+"""Execute the temporal split: survey, scan, allocate, split, and join if one file per split is requested."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.split import duplicates, folding, guidance
-from headrace.split.allocate import BYTES_PER_ENTITY, EntitySet, Hashes, allocate, hash_nobody
+from headrace.split.allocate import EntitySet, Hashes, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
@@ -60,7 +60,7 @@ _DAY_US = timedelta(days=1) // timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Source:
-    """The surveyed source: shards in name order, the number each keeps, their one schema."""
+    """The surveyed source: shards in name order, the number that each keeps, and their common schema."""
 
     shards: Sequence[Shard]
     numbers: Sequence[int]
@@ -68,11 +68,11 @@ class Source:
 
     @property
     def first(self) -> Shard:
-        """The first shard that says something of columns."""
+        """The first shard that has columns."""
         return with_content(self.shards)[0]
 
     def tasks(self, work: Callable[[int, Shard, TaskFiles], dict[str, Any]]) -> list[Task]:
-        """A task for each shard. work: takes the shard's place, the shard, and the files of the task."""
+        """Return a task for each shard. work: takes the shard's index, the shard, and the files of the task."""
         return [
             Task(shard.name, shard.size, partial(work, place, shard), [shard.path])
             for place, shard in enumerate(self.shards)
@@ -80,7 +80,7 @@ class Source:
 
 
 def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-    """Do the split in the run directory."""
+    """Run the split in the run directory."""
     source = _survey(settings, context, [pair for pair in files if not is_of_join(settings.join, pair[1])])
     output = _output(settings, source)
     content = _content(output, source)
@@ -170,7 +170,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
 
 def directory_of(split: str) -> str:
-    """Return the directory of a split, relative to the run; cells of folds lie below one of their own."""
+    """Return the directory of a split, relative to the run; cells of folds have a common parent directory."""
     return DIRECTORIES.get(split, f"folds/{split}")
 
 
@@ -200,10 +200,10 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
 
 def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[int]:
-    """Give each source shard name a number, all different.
+    """Give each source shard name a distinct number.
 
-    how="keep": the N of part-N where every name has one (gaps stay), 0, 1, 2, ... in name order where none has.
-    Raises `InputError` naming both files if two names have the same N, or only some have one.
+    how="keep": the N of part-N if every name has one (gaps stay); 0, 1, 2, ... in name order if none has.
+    Raises `InputError` naming both files if two names have the same N, or if only some have one.
     """
     matches = [_NUMBER.search(name.rsplit("/", 1)[-1]) for name in names]
     if how == "dense" or not any(matches):
@@ -225,7 +225,7 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
 
 
 def _output(settings: TemporalSplit, source: Source) -> Output:
-    """Find how rows are written.
+    """Decide how rows are written.
 
     Raises `InputError` for columns that the format cannot hold: delimited text has no form for nested values and bytes.
     """
@@ -241,7 +241,7 @@ def _output(settings: TemporalSplit, source: Source) -> Output:
         compressions = {kind.compression for kind in kinds if kind.format not in ("parquet", "arrow")}
         own: Compression = next(iter(compressions)) if len(compressions) == 1 else "none"
         kind, codec = Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked above
-    # A text file of all shards' rows has the separator of the first shard, if that is of its format.
+    # A text file of all shards' rows has the separator of the first shard, if that has the same format.
     dialect = source.first.dialect if source.first.kind.format == kind.format else None
     output = Output(
         settings=settings,
@@ -270,7 +270,7 @@ def _refuse_types(output: Output, schema: pa.Schema, shards: Sequence[Shard]) ->
 def _joined(
     plan: SplitPlan, joins: Sequence[Join], source: Source, scans: Sequence[Receipt], context: RunContext
 ) -> tuple[SplitPlan, list[dict[str, Any]] | None]:
-    """Find the features of all rows that are kept; what the manifest says of them."""
+    """Run the joins for all kept rows; return the plan with them, and the manifest's facts about them."""
     if not joins:
         return plan, None
     counts = [int(scan.result["rows_read"]) for scan in scans]
@@ -288,9 +288,10 @@ def _joined(
 
 
 def _content(output: Output, source: Source) -> Content | None:
-    """Find what rows are compared by; None where nobody asks, or no column is left to compare.
+    """Choose the columns that rows are compared by; None if no comparison is requested or no column is left to compare.
 
-    Delimited text whose rows are only counted, and copied as bytes, is not parsed for it.
+    Delimited text whose rows are only counted, and copied as bytes, is not parsed for this. Raises `SettingsError` if a
+    requested comparison has no column.
     """
     settings = output.settings
     names = settings.compared(source.schema.names)
@@ -312,14 +313,14 @@ def _content(output: Output, source: Source) -> Content | None:
     schema = pa.schema([source.schema.field(name) for name in names])
     content = Content(schema=schema, types=types, null_values=settings.null_values, by="fields" if fields else "values")
     if settings.near is not None:
-        from headrace.split.near import check_near  # with what finds them and opens data
+        from headrace.split.near import check_near  # loads more libraries
 
         check_near(content)
     return content
 
 
 def _looks_early(output: Output, content: Content | None, shard: Shard) -> bool:
-    """Return True if pass 1 digests the rows of a shard: to decide by it, or as pass 2 does not parse them anyway."""
+    """Return True if pass 1 digests the rows of a shard, to decide by them or because pass 2 does not parse them."""
     if content is None or output.settings.duplicates != "count" or output.settings.near is not None:
         return content is not None
     return copies_bytes(output, shard) and (content.by == "fields" or shard.kind.format == "jsonl")
@@ -343,7 +344,7 @@ def _plan(
     if settings.label is not None:
         classes = label_map(sorted({name for scan in scans for name in scan.result["classes"]}))
     edge_us = 0 if settings.split_date is None else cutoff_us(settings, clock)
-    # Mixed dates were scanned by two clocks; offsets between them are less than a day.
+    # Mixed dates were scanned on two clocks, whose offset is less than a day.
     slack = _DAY_US if clock == "mixed" else 0
     first = min((each - slack for scan in scans if (each := scan.result["first_us"]) is not None), default=edge_us)
     last = max((each + slack for scan in scans if (each := scan.result["last_us"]) is not None), default=edge_us)
@@ -368,19 +369,17 @@ def _plan(
         )
         return plan
     known = plan.allocation
-    size = BYTES_PER_ENTITY * len(known.known) / 1e6
     context.on_event(
         Note(
             "info",
-            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate "
-            f"({size:.1f} MB)",
+            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate",
         )
     )
     return plan
 
 
 def _output_schema(plan: SplitPlan) -> pa.Schema:
-    """The output's columns, types and which may hold nulls, from deriving no rows at all."""
+    """Return the output's columns, types and nullability, by deriving an empty table."""
     settings = plan.settings
     never_null: set[str | None] = {
         settings.time,
@@ -396,7 +395,7 @@ def _output_schema(plan: SplitPlan) -> pa.Schema:
         before = source.get(field.name)
         filled = before is not None and before.type == field.type and not before.nullable
         kind = field.type
-        if field.name in plan.types and is_text(kind):  # text files keep the text; readers deliver the type
+        if field.name in plan.types and is_text(kind):  # text files keep the text; readers convert it
             kind = plan.types[field.name]
         fields.append(pa.field(field.name, kind, nullable=not filled and field.name not in never_null))
     return pa.schema(fields)
@@ -436,7 +435,7 @@ def _join_task(plan: SplitPlan, source: Source, parts: Sequence[Receipt], split:
 
 
 def _alias_test(context: RunContext, splits: Sequence[str]) -> None:
-    """`oot_data` holds the files of `test` under a second name."""
+    """Link the files of `test` under the second name `oot_data`."""
     directory = local.make_directory(context.run / DIRECTORIES["oot"])
     for split in splits:
         local.make_directory(context.run / DIRECTORIES[split])

@@ -1,8 +1,8 @@
-"""Scan shards for what decides a row's split: the time, the entity and, where asked, the label. Pass 1.
+"""Scan shards for the values that decide a row's split: the time, the entity and, if needed, the label. Pass 1.
 
-Leaves two Arrow files a shard, so that pass 2 reads no date again: per row the entity's place, the microseconds, flags
-and, where asked, a digest of its content; per distinct entity its hash and whether it was seen before the cutoff.
-O(chunk + entities of the shard).
+Writes two Arrow files per shard, so that pass 2 parses no date again. Per row: the index of the entity, microseconds,
+flags and, if needed, a digest of its content. Per distinct entity: its hash and whether it was seen before the cutoff.
+Memory is O(chunk + entities of the shard).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL, INSTANT, HOLDS_ITEM = 1, 2, 4, 8
-MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
+MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" allows together
 _MISSING_TEXTS = text_array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
 MAX_STRATA = 100
@@ -50,12 +50,12 @@ _TEXTS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Scanned:
-    """One shard as pass 1 left it. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
+    """The scan of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
 
-    sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes. number: of the shard.
-    content uint64 [N]: digests of what rows are compared by, or None where pass 1 does not look. alike uint64 [N]: one
-    number for rows that have the same content or are joined through near ones; None where these are not looked for.
-    first int64 [entities]: the fold from which an entity is seen, of folds that roll.
+    number: of the shard. sizes int32 [N]: bytes of every row in the file, or None if rows cannot be copied as bytes.
+    content uint64 [N]: digests of the compared columns, or None if pass 1 does not compute them. alike uint64 [N]: one
+    number for rows that have the same content or are joined through near ones; None if near rows are not searched.
+    first int64 [entities]: the fold from which an entity is seen, for rolling folds.
     """
 
     number: int
@@ -72,27 +72,27 @@ class Scanned:
 
     @property
     def compared(self) -> U64 | None:
-        """What says which rows are the same."""
+        """The values that are equal for rows that count as the same."""
         return self.content if self.alike is None else self.alike
 
 
 def rows_file(number: int) -> str:
-    """Path of the per-row file of a shard, relative to the run."""
+    """Return the path of the per-row file of a shard, relative to the run."""
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.rows.arrow"
 
 
 def entities_file(number: int) -> str:
-    """Path of the per-entity file of a shard, relative to the run."""
+    """Return the path of the per-entity file of a shard, relative to the run."""
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
 
 
 def strata_file(number: int) -> str:
-    """Path of the rows of a shard by entity and class, relative to the run."""
+    """Return the path of a shard's row counts by entity and class, relative to the run."""
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.strata.arrow"
 
 
 def alike_file(number: int) -> str:
-    """Path of what is alike in a shard, relative to the run."""
+    """Return the path of the numbers of alike rows of a shard, relative to the run."""
     return f"{STAGE_DIRECTORY}/near-alike-{number:05d}.arrow"
 
 
@@ -104,9 +104,9 @@ def scan_shard(
     content: Content | None,
     benchmarks: Benchmarks | None = None,
 ) -> dict[str, Any]:
-    """Scan one shard. content: what to digest of every row. benchmarks: rows that overlap these are flagged.
+    """Scan one shard. content: the columns of every row to digest. benchmarks: rows that overlap these are flagged.
 
-    Raises `InputError` for rows without date or entity where that is an error.
+    Raises `InputError` for rows without date or entity if the settings make that an error.
     """
     scan = _Scan(settings, shard, content, benchmarks)
     for chunk in read_chunks(shard, scan.columns):
@@ -120,7 +120,7 @@ def scan_shard(
 
 
 def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
-    """Read what `scan_shard` left; arrays are views of mapped files. alike: near rows were looked for since."""
+    """Read the files of `scan_shard`; arrays are views of mapped files. alike: near rows were searched since."""
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
     found = {name: rows[name].to_numpy() for name in rows.column_names}
@@ -147,13 +147,13 @@ def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]
 
 
 def read_first(run: Path, number: int) -> I64 | None:
-    """Read the fold from which each of the shard's entities is seen; None where folds do not roll."""
+    """Read the fold from which each of the shard's entities is seen; None if folds are not rolling."""
     entities = _read(run / entities_file(number))
     return entities["first"].to_numpy() if "first" in entities.column_names else None
 
 
 def read_strata(run: Path, number: int) -> pa.Table:
-    """Read the rows of the shard that stay, by entity and class: entity, class, rows."""
+    """Read the counts of the shard's kept rows by entity and class; columns: entity, class, rows."""
     return _read(run / strata_file(number))
 
 
@@ -183,9 +183,9 @@ class _Scan:
         self.columns = [name for name in dict.fromkeys(wanted) if name in shard.schema.names]
         self.benchmarks = benchmarks
         self.excluded: Counter[str] = Counter()  # rows by benchmark
-        if benchmarks is not None:  # an item may be in any column
+        if benchmarks is not None:  # a benchmark item may be in any column
             self.columns = list(shard.schema.names)
-        self.names: list[pa.Array] = []  # distinct entities of every chunk, as texts or as whole numbers
+        self.names: list[pa.Array] = []  # distinct entities of every chunk, as text or integers
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
         self.flags: list[npt.NDArray[np.uint8]] = []
@@ -221,7 +221,7 @@ class _Scan:
                 raise
             raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
         if self.benchmarks is not None:
-            from headrace.stream.audit.overlap import texts_of  # with all that opens data
+            from headrace.stream.audit.overlap import texts_of  # loads more libraries
 
             found = self.benchmarks.rows_in(texts_of(table), len(table))
             self.excluded.update(dict(zip(self.benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
@@ -276,7 +276,7 @@ class _Scan:
         return f"is {shown(_python(value), 80)}, {advice(_python(value), self.settings.time_format)}"
 
     def _note_units(self, column: pa.ChunkedArray, dates: Dates) -> None:
-        """Note which epochs numbers of this size usually are: a source that mixes units would be split at random."""
+        """Note which epoch units have numbers of this size; a source that mixes units would be split at random."""
         declared = self.settings.time_format
         if declared == "auto" and dates.forms == {"epoch_s"}:
             self.other_than_hours |= not look_like_hours(dates.micros)
@@ -293,7 +293,7 @@ class _Scan:
             return np.full(table.num_rows, NOBODY, np.int64)
         column = _column(table, name)
         whole = pa.types.is_integer(column.type) and not self.settings.null_values
-        if whole and not column.null_count:  # the usual ids: only distinct ones become text, in the end
+        if whole and not column.null_count:  # the usual ids; only distinct ones become text, at the end
             codes, names = np.arange(len(column)), column.combine_chunks()
         else:
             encoded = _encoded(column if whole else self._entity_texts(column))
@@ -334,7 +334,7 @@ class _Scan:
         return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
 
     def _note_missing(self, role: str, texts: pa.Array, places: npt.NDArray[Any]) -> None:
-        """Count the rows whose text means "missing" elsewhere. texts: distinct; places: of each row among them."""
+        """Count the rows whose text means "missing" in other tools. texts: distinct; places: their index by row."""
         for place in np.flatnonzero(pc.is_in(texts, value_set=_MISSING_TEXTS.cast(texts.type)).to_numpy(False)):
             self.missing_like[role][texts[int(place)].as_py()] += int(np.count_nonzero(places == place))
 
@@ -380,7 +380,7 @@ class _Scan:
         return result, rows, entities
 
     def _seen_from(self, micros: I64, instant: Bools) -> I64:
-        """Return the first cut that each row can train or validate before, as a row in its gap does neither."""
+        """Return the first cut that each row can train or validate before; a row in a cut's gap can do neither."""
         settings = self.settings
         if isinstance(settings.folds, Rolling):
             utc, wall = (fold_times(settings, clock).seen_from(micros) for clock in ("utc", "wall"))
@@ -392,7 +392,7 @@ class _Scan:
         return (micros >= edge).astype(np.int64)
 
     def strata(self, rows: pa.Table) -> pa.Table:
-        """Count the rows that stay by entity and class. rows: as pass 1 leaves them."""
+        """Count the kept rows by entity and class. rows: as pass 1 writes them."""
         entity, flags = rows["entity"].to_numpy(), rows["flags"].to_numpy()
         kept = (rows["micros"].to_numpy() != MISSING) & (entity != NOBODY)
         kept &= (flags & (UNREADABLE_DATE | MISSING_LABEL | HOLDS_ITEM)) == 0
@@ -410,17 +410,17 @@ class _Scan:
         return pa.table({"entity": pair // len(texts), "class": texts.take(pa.array(pair % len(texts))), "rows": count})
 
     def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
-        """Places in one list of distinct texts, from places in the lists of all chunks end to end."""
+        """Map indices into the concatenated lists of all chunks to indices into one list of distinct texts."""
         if len(self.names) == 1:
             places, names = codes.astype(np.int32), self.names[0]
         else:
             indices, names = _distinct(pa.concat_arrays(self.names) if self.names else pa.array([], pa.string()))
-            places = np.append(indices, np.int32(NOBODY))[codes]  # NOBODY is -1, the last place
+            places = np.append(indices, np.int32(NOBODY))[codes]  # NOBODY is -1, which indexes the last element
         return places, self._entity_texts(pa.chunked_array([names])).combine_chunks()
 
 
 def _distinct(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """Return the place of each value among the distinct ones, and these. Numbers are sorted, which is faster."""
+    """Return the index of each value among the distinct ones, and these. Numbers are sorted, which is faster."""
     if not pa.types.is_integer(values.type):
         encoded = values.dictionary_encode()
         return encoded.indices.to_numpy(), encoded.dictionary
@@ -438,14 +438,14 @@ def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def one_form_advice(forms: Sequence[str]) -> str:
-    """Say what to do about dates of several forms."""
+    """Return advice on dates of several forms."""
     if frozenset(forms) == MIXED:
         return 'give time_format="iso", which reads dates without an offset as times in timezone='
     return "write one form, or give time_format="
 
 
 def _first_padded(texts: pa.Array) -> str | None:
-    """The first entity with blanks around it or in another Unicode form than NFC: it looks like one without."""
+    """Return the first entity with surrounding blanks or not in Unicode form NFC; it looks like another entity."""
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
         part = texts.slice(start, _TEXTS_AT_ONCE)
         plain = pc.utf8_trim_whitespace(part)
@@ -458,7 +458,7 @@ def _first_padded(texts: pa.Array) -> str | None:
 
 
 def _python(value: pa.Scalar) -> object:
-    """A value as Python has it, or as text where Python has no such time."""
+    """Convert a value to Python, or to text if Python has no such time."""
     try:
         return value.as_py()
     except (ValueError, OverflowError):

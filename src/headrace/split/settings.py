@@ -24,8 +24,8 @@ from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_ident
 if TYPE_CHECKING:
     from headrace.split.cutoff import Cutoff
 
-# Settings alone load no data libraries: a command line that is completed or explained need not wait for them. So the
-# methods below import what they need.
+# Settings load no data libraries, so that completion and help of the command line are fast. So the methods below
+# import them on use.
 
 GAP, LABEL_PAST = "gap_before_cutoff", "label_past_cutoff"
 
@@ -309,7 +309,7 @@ class TemporalSplit(RecipeSettings):
             raise ValueError(f"stratify is {folds.stratify!r}, the time or the entity; name a column of classes")
 
     def _check_folds(self) -> None:
-        """Refuse what is not defined for folds, where a row has another side in each."""
+        """Refuse settings that are not defined for folds, where a row's side differs from fold to fold."""
         if self.duplicates == "group" and isinstance(self.folds, Rolling):
             raise ValueError(
                 'duplicates is "group", and in folds that roll a row tests in one fold and trains in the next; choose '
@@ -328,29 +328,29 @@ class TemporalSplit(RecipeSettings):
 
     @property
     def main_target(self) -> str | None:
-        """The column that becomes the maximum of the other targets."""
+        """The column that is set to the maximum of the other targets."""
         if self.targets is None or self.main_task_index is None:
             return None
         return self.targets[self.main_task_index]
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits of such a run; time alone leaves none to validate."""
+        """The splits of such a run; without an entity there is no val."""
         return ("train", "test") if self.entity is None else ("train", "val", "test")
 
     def reaches_us(self) -> dict[str, int]:
-        """Say how far from the cutoff rows before it must be, in microseconds, by the reason they are dropped for."""
+        """Return how far before the cutoff a row must be, in microseconds, by the reason to drop it otherwise."""
         asked = {GAP: ("gap", self.gap), LABEL_PAST: ("label_horizon", self.label_horizon)}
         return {reason: duration_us(name, value) for reason, (name, value) in asked.items() if value is not None}
 
     def cutoff(self) -> Cutoff:
-        """The split date as an instant and as wall-clock time of the zone. Raises `ValueError` on an unreadable one."""
+        """Return the split date as an instant and as wall-clock time of the zone. Raises `ValueError` if unreadable."""
         from headrace.split.folds import cutoffs
 
         return cutoffs(self)[0]
 
     def config(self) -> dict[str, Any]:
-        """All settings as JSON; those of runs without folds or joins are as older versions wrote them."""
+        """Return all settings as JSON; without folds or joins the result equals that of older versions."""
         config = super().config()
         if self.folds is None:
             del config["folds"]
@@ -359,7 +359,7 @@ class TemporalSplit(RecipeSettings):
         return config
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The source's files and their names, sorted by name; the signature file is not one of them."""
+        """Return the source's files and their names, sorted by name, without the signature file."""
         files = super().source_files()
         if self.signature is not None:
             from headrace.storage.places import place_of
@@ -373,32 +373,32 @@ class TemporalSplit(RecipeSettings):
         return files + files_of(self.join)
 
     def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns of the rows and of all features, as given."""
+        """Return the files, directories and patterns of the rows and of all features, as given."""
         return [*self.source, *(place for each in self.join for place in each.source)]
 
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output; of the signature its names, of benchmarks their digests."""
+        """Return the settings that can change a byte of output, with the signature's names and benchmark digests."""
         settings = self.identity_without("source", "signature", "exclude", "exclude_ngram") | exclusion_identity(self)
         settings["signature"] = None
         if self.signature is not None:
-            from headrace.formats.source import read_signature  # with all formats
+            from headrace.formats.source import read_signature  # loads all formats
 
             settings["signature"] = read_signature(self.signature)
         if self.split_date is not None:
             settings["split_date"] = str(self.cutoff().instant_us)
-        for each in settings.get("join", ()):  # the fingerprint of the source tells its files
+        for each in settings.get("join", ()):  # the fingerprint of the source covers its files
             del each["source"]
         return settings
 
     def compared(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Select the columns that make the content of a row: those that are named, else all without a role."""
+        """Select the columns that form the content of a row: the named ones, or else all without a role."""
         from headrace.formats.content import content_columns
 
         return self.content or content_columns(columns, {self.time, self.entity, self.label, *(self.targets or ())})
 
 
 def compression_problem(output_format: str, compression: str | None) -> str | None:
-    """Say what is wrong with the compression of an output format; None where it fits."""
+    """Describe what is wrong with the compression of an output format; None if it fits."""
     parquet = output_format == "parquet"
     allowed = ("none", "snappy", "lz4", "zstd") if parquet else ("none", "gz", "zst")
     if compression is None or compression in allowed:

@@ -1,7 +1,7 @@
-"""Write every row of a shard to its split, or count it with the reason it is dropped for. Pass 2, and joining.
+"""Write every row of a shard to its split, or count the reason it is dropped for. Pass 2, and joining of parts.
 
-Where a row only changes place, its bytes are copied and nothing is parsed; else the columns are read, derived and
-written. Which way is taken depends on the settings and the shard alone, so results do not depend on scheduling.
+If rows are only moved, their bytes are copied without parsing. Otherwise the columns are read, derived and written. The
+choice depends on the settings and the shard alone, so results do not depend on scheduling.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ Classes = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """How rows are written: what is known before they are scanned.
+    """How rows are written, as far as that is known before the scan.
 
-    source: the schema common to all shards. separator: of a text file that holds all of a split; shards of their own
-    keep their source's.
+    source: the schema common to all shards. separator: of a text file that holds a whole split; separate shards keep
+    the separator of their source shard.
     """
 
     settings: TemporalSplit
@@ -86,9 +86,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Folding:
-    """What decides the cell of a row. known: entities, ascending by hash; side: of each its side, or its fold [N].
+    """The values that decide the cell of a row. known: entities, ascending by hash; side: side or fold of each [N].
 
-    first: the fold from which each entity is seen [N]; None where folds do not roll, or no entity is given.
+    first: the fold from which each entity is seen [N]; None if folds are not rolling, or no entity is given.
     """
 
     cells: FoldCells
@@ -99,11 +99,14 @@ class Folding:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitPlan(Output):
-    """All that pass 2 needs beside a shard; one copy, shared by all workers.
+    """Everything that pass 2 needs besides a shard; one copy, shared by all workers.
 
-    schema: of the output. clock: that the dates are told by; where some are told by each, key ranges are in UTC. bins:
-    stretches of time in which the rows of each split are counted. content: what rows are compared by, if they are;
-    leave: which rows go because of it. near: what was found of near rows, if they are looked for.
+    schema: of the output.
+    clock: of the dates; if it is mixed, key ranges are in UTC.
+    bins: time bins in which the rows of each split are counted.
+    content: the columns that rows are compared by, if they are compared.
+    leave: rows that are dropped because of their content.
+    near: facts about near rows, if they are searched.
     joins: the features that rows get.
     """
 
@@ -121,17 +124,17 @@ class SplitPlan(Output):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The splits that rows are written to: of folds their cells."""
+        """The splits that rows are written to, or with folds their cells."""
         return SPLITS if self.folding is None else self.folding.cells.names
 
     @property
     def codes(self) -> Mapping[str, int]:
-        """The numbers by which `classify` tells splits and reasons to drop."""
+        """The numbers that `classify` returns for splits and reasons to drop."""
         return _CLASS if self.folding is None else {name: code for code, name in enumerate((*self.parts, *REASONS))}
 
 
 def reasons_of(settings: TemporalSplit) -> list[str]:
-    """List the reasons to drop a row that a run counts: not those of settings that are not given."""
+    """List the reasons to drop a row that a run counts, without those of settings that are not given."""
     if settings.folds is not None:
         of_folds = [reason for reason in REASONS if reason not in (*_OF_ONE_CUT, GAP, LABEL_PAST)]
         return of_folds + ["duplicate"] * (settings.duplicates == "drop")
@@ -154,7 +157,7 @@ def cutoff_us(settings: TemporalSplit, clock: Clock) -> int:
 def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
     """Return the dates of all rows on one clock.
 
-    A wall-clock time that clocks skip is as if they were changed behind it.
+    A wall-clock time that clocks skip uses the offset of the day before.
     """
     if plan.clock != "mixed":
         return scanned.micros
@@ -167,7 +170,7 @@ def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
 
 
 def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
-    """Return the cutoff on the clock of the rows; of mixed dates one for each row [N]."""
+    """Return the cutoff on the clock of the rows; for mixed dates one value per row [N]."""
     edge = np.int64(cutoff_us(plan.settings, plan.clock))
     if plan.clock != "mixed":
         return edge
@@ -177,18 +180,18 @@ def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
 def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Classes:
     """Return split or drop reason of every row: uint16 [N], one of the plan's `codes`. Pure.
 
-    places: of the shard's entities among those of the allocation, where they are known.
+    places: index of each of the shard's entities among those of the allocation, if known.
 
-    A row has one reason: no date, unreadable date, no entity, close before or after the cutoff, no label, in a
-    benchmark, its content, in this order.
+    A row has one reason, the first of these that applies: unreadable date, no date, no entity, too close before the
+    cutoff or an entity of train or val after it, no label, in a benchmark, its content.
     """
     settings = plan.settings
     if plan.folding is not None:
         return _without_repeats(_classify_folds(scanned, plan, plan.folding), scanned, plan)
     places = plan.allocation.known.places(scanned.hashes) if places is None else places
-    side_of_entity = np.append(plan.allocation.sides, np.uint8(UNSEEN))[places]  # -1 is the last place
+    side_of_entity = np.append(plan.allocation.sides, np.uint8(UNSEEN))[places]  # -1 indexes the last element
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
-    side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
+    side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, which indexes the last element
     edge = edge_of(scanned, plan)
     before = scanned.micros < edge
 
@@ -199,7 +202,7 @@ def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Cl
     if flagged:
         result[(scanned.flags & HOLDS_ITEM) != 0] = _CLASS[IN_BENCHMARK]
         result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
-    for reason, reach in reversed(settings.reaches_us().items()):  # of a row that both concern the first is told
+    for reason, reach in reversed(settings.reaches_us().items()):  # reversed, so that the first of two reasons wins
         result[before & (scanned.micros >= edge - reach)] = _CLASS[reason]
     result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
     if settings.val_in_test == "drop":
@@ -213,7 +216,7 @@ def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Cl
 
 
 def _without_repeats(result: Classes, scanned: Scanned, plan: SplitPlan) -> Classes:
-    """Give rows that go because of their content this reason, in place."""
+    """Set the drop reason of rows that are dropped because of their content, in place."""
     if plan.leave is not None and scanned.compared is not None:
         once = plan.leave.first is not None
         kept = result < len(plan.parts) if once else result == _CLASS["test"]
@@ -225,7 +228,7 @@ def _without_repeats(result: Classes, scanned: Scanned, plan: SplitPlan) -> Clas
 def _classify_folds(scanned: Scanned, plan: SplitPlan, folding: Folding) -> Classes:
     """Return the cell or drop reason of every row; a row has one reason, in the order of `classify`."""
     side, first = None, None
-    if plan.settings.entity is not None:  # NOBODY is -1, the last place, and is dropped below
+    if plan.settings.entity is not None:  # NOBODY is -1, which indexes the last element; dropped below
         place = np.append(folding.known.places(scanned.hashes), -1)[scanned.entity]
         side = np.append(folding.side, UNSEEN if folding.first is not None else 0)[place]
         if folding.first is not None:
@@ -246,7 +249,7 @@ def _classify_folds(scanned: Scanned, plan: SplitPlan, folding: Folding) -> Clas
 
 
 def asking_rows(run: Path, plan: SplitPlan, entities: Hashes, number: int) -> tuple[I64, I64, I64]:
-    """Select the rows of a shard that are kept and have an entity: its number among all, the time in UTC, their own."""
+    """Select the kept rows of a shard that have an entity: entity number among all, time in UTC, row number."""
     scanned = read_scan(run, number, alike=plan.near is not None)
     rows = np.flatnonzero((classify(scanned, plan) < len(plan.parts)) & (scanned.entity != NOBODY))
     micros = key_micros(scanned, plan)[rows]
@@ -310,12 +313,12 @@ def split_shard(
 
 
 def content_file(number: int) -> str:
-    """Path of the digests of a shard's kept rows, each with its split, relative to the run."""
+    """Return the path of the digests of a shard's kept rows, each with its split, relative to the run."""
     return f"{STAGE_DIRECTORY}/split-{number:05d}.content.arrow"
 
 
 def copies_bytes(plan: Output, shard: Shard) -> bool:
-    """Return True if this shard's rows keep their bytes: same format out as in, no column made or changed."""
+    """Return True if this shard's rows keep their bytes: same format in and out, no column added or changed."""
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
@@ -328,7 +331,7 @@ def copies_bytes(plan: Output, shard: Shard) -> bool:
 
 
 def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_row: int) -> pa.Table:
-    """Derive output columns from source columns: common schema, main target, classes, declared types, lineage."""
+    """Derive the output columns of source columns: common schema, main target, classes, declared types, lineage."""
     settings = plan.settings
     table = fit(table, plan.source)
     if settings.targets is not None and settings.main_target is not None:
@@ -338,7 +341,7 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
         texts = columns.label_texts(table[settings.label], settings.null_values)
         table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
     read = typed(table, plan.types, settings.null_values, where, first_row)
-    if plan.kind.format in ("parquet", "jsonl"):  # text files keep the text, which must be of the type all the same
+    if plan.kind.format in ("parquet", "jsonl"):  # text files keep the text, but it must still be of the type
         table = read
     if settings.lineage == "columns":
         table = columns.with_lineage(table, shard_name, first_row)
@@ -346,9 +349,9 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
 
 
 def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32], digests: list[U64] | None) -> Iterator[Piece]:
-    """The shard's rows as bytes. Declared types must hold all the same, so those columns are read and checked.
+    """Yield the shard's rows as bytes. Columns with declared types are still read and checked.
 
-    digests: where to put what rows are compared by, if pass 1 did not look.
+    digests: a list to which digests of the compared columns are appended, if pass 1 did not compute them.
     """
     names = [name for name in plan.types if shard.kind.format != "jsonl"]
     if digests is not None and plan.content is not None:
@@ -369,7 +372,7 @@ def _derived(
     digests: list[U64] | None,
     joined: Callable[[int, int], list[pa.ChunkedArray]] | None,
 ) -> Iterator[Piece]:
-    """The shard's rows as the output's columns. digests: as above; joined: reads the features of rows, if any."""
+    """Yield the shard's rows as the output's columns. digests: as above; joined: reads the features of rows, if any."""
     where = str(shard.path)
     for chunk in read_chunks(shard):
         try:
@@ -394,7 +397,7 @@ def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
 
 
 def output_dialect(plan: Output, shard: Shard) -> Dialect | None:
-    """Return how the output text is written: as the source shard where that is the same format, else plainly."""
+    """Return how the output text is written: like the source shard if it has the same format, plainly otherwise."""
     if plan.kind.format not in SEPARATOR:
         return None
     own = shard.dialect if shard.kind.format == plan.kind.format else None
@@ -404,7 +407,7 @@ def output_dialect(plan: Output, shard: Shard) -> Dialect | None:
 
 
 def word_of_output(plan: SplitPlan, shard: Shard) -> str:
-    """Return the word for the index of the format that this shard's rows are written in."""
+    """Return the index's word for the format that this shard's rows are written in."""
     dialect = output_dialect(plan, shard)
     return word_of(plan.kind, None if dialect is None else dialect.separator)
 
@@ -414,7 +417,7 @@ def join_split(
 ) -> dict[str, Any]:
     """Write all parts of a split, in source order, as `target`; a split without rows gets a file without rows.
 
-    Text is copied, Parquet gets row groups of full size. first: the shard whose dialect text has.
+    Text is copied; Parquet gets row groups of full size. first: the shard whose dialect the text takes.
     """
     if plan.kind.format == "parquet":
         return _join_parquet(files, plan, split, parts, target)
@@ -437,7 +440,7 @@ def join_split(
                 found = part.result["blocks"][split]
                 shift = size - found[0]["offset"]
                 with (files.run / record.path).open("rb") as source:
-                    source.seek(found[0]["offset"])  # behind the part's own header
+                    source.seek(found[0]["offset"])  # skips the part's own header
                     while data := source.read(_COPY_BYTES):
                         put(data)
                 for block in found:
@@ -474,5 +477,5 @@ def _join_parquet(
 
 
 def records_of(part: Receipt, split: str) -> list[FileRecord]:
-    """Return the part's file of this split, if it has one; it lies in a directory of the split's name."""
+    """Return the part's files of this split: those in a directory named after the split; at most one."""
     return [record for record in part.files if PurePosixPath(record.path).parent.name == split]

@@ -1,4 +1,4 @@
-"""Order many 64-bit keys quickly. Pure."""
+"""Sort many 64-bit keys quickly. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headrace.arrays import I64, U64, Bools
 
 
 def in_order(keys: U64) -> tuple[I64, U64]:
-    """Return the order of keys, equal ones anyhow, and the keys in it.
+    """Return the order of keys and the keys in it; the order of equal keys is arbitrary.
 
-    To sort the upper bits of each key with its place behind them takes a third of the time of an argsort; the few keys
-    that differ in the lower bits alone are put in order afterwards.
+    Sorting the upper bits of each key with its index below them takes a third of the time of an argsort. The few keys
+    that differ only in the lower bits are put in order afterwards.
     """
     if not len(keys):
         return np.empty(0, np.int64), keys
@@ -31,7 +31,7 @@ def in_order(keys: U64) -> tuple[I64, U64]:
     ordered = keys[order]
     wrong = np.flatnonzero(ordered[1:] < ordered[:-1])
     if len(wrong):
-        begins = np.flatnonzero(packed[1:] != packed[:-1]) + 1  # of each run of equal upper bits but the first
+        begins = np.flatnonzero(packed[1:] != packed[:-1]) + 1  # of each run of equal upper bits except the first
         runs = np.unique(np.searchsorted(begins, wrong, side="right"))
         first = np.append(0, begins)[runs]
         places = _ranges(first, np.append(begins, len(keys))[runs] - first)
@@ -42,12 +42,12 @@ def in_order(keys: U64) -> tuple[I64, U64]:
 
 
 def _ranges(first: I64, sizes: I64) -> I64:
-    """List the numbers of ranges, one after the other."""
+    """Concatenate the numbers of ranges."""
     return np.arange(int(sizes.sum())) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
 
 
 def repeated(same: Bools) -> I64:
-    """List the places that are the same as the one before or behind them."""
+    """List the indices whose key equals the one before or after."""
     inside = np.zeros(len(same) + 1, np.bool_)
     inside[1:] |= same
     inside[:-1] |= same

@@ -1,4 +1,4 @@
-"""Prove a temporal split from its output alone: times on their side of the cutoff, entities and content apart."""
+"""Prove a temporal split from its output alone: times on their side of the cutoff, entities and content disjoint."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from headrace.split.shards import on_utc
 from headrace.split.verify_folds import verify_folds
 from headrace.split.verify_near import near_checks
 
-_SIDE = "side"  # the rule that every run has, beside the reasons that keep rows away from the cutoff
+_SIDE = "side"  # the rule of every run, besides those that keep rows away from the cutoff
 
 
 @dataclass
 class _Seen:
-    """One split as it was read. dates: rows in each stretch of time, as the manifest counts them.
+    """One split as it was read. dates: rows in each time bin, as the manifest counts them.
 
-    problems: the first row that is on the wrong side of the cutoff, or too close before it, by the rule.
+    problems: by rule, the first row that is on the wrong side of the cutoff or too close before it.
     """
 
     entities: Hashes
@@ -43,19 +43,19 @@ class _Seen:
     problems: dict[str, str]
 
     def shared_with(self, other: Hashes) -> Hashes:
-        """Entities of this split that are among others, which are in ascending order."""
+        """Return the entities of this split that are among others, which must be ascending."""
         both = other.places(self.entities) >= 0
         return Hashes(self.entities.high[both], self.entities.low[both])
 
 
 def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Read time, entity and what rows are compared by of every row of the output, and check the laws.
+    """Read time, entity and compared columns of every row of the output, and check the laws.
 
-    Memory is O(entities) and O(blocks). Where rows are compared, a temporary file takes 8 bytes a row.
+    Memory is O(entities) and O(blocks). If rows are compared, a temporary file takes 8 bytes a row.
     """
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
-    repeats = run.manifest.facts.get("duplicates")  # None where nobody looked, as for a run of an older version
+    repeats = run.manifest.facts.get("duplicates")  # None if repeats were not searched, as in a run of an older version
     compared = () if repeats is None else tuple(repeats["content"])
     settings = TemporalSplit(**config)
     joined = join_checks(run, settings, workers or default_workers()) if settings.join else ()
@@ -80,7 +80,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
         problem = next((each.problems[rule] for each in seen.values() if rule in each.problems), None)
         checks.append(Check(*said_of[rule], problem))
     problem = checks[0].problem
-    if said is not None and problem is None:  # a date that moved is told once
+    if said is not None and problem is None:  # report a moved date once
         moved = next((split for split, each in seen.items() if each.dates != said["rows"].get(split)), None)
         told = moved and f"the dates of {moved} are not those that the manifest counts; prepare the run again"
         checks.append(Check("rows by date", f"counted again in {len(said['rows']['train'])} stretches of time", told))
@@ -110,7 +110,7 @@ def _read(
     content: tuple[Sequence[str], KeptDigests],
     workers: int,
 ) -> _Seen:
-    """Read a split once. content: the columns that are compared, none where rows are not, and where digests go."""
+    """Read a split once. content: the compared columns and the file for digests, None if rows are not compared."""
     compared, kept = content
     index = run.split_index(split)
     cutoff, mixed = settings.cutoff(), run.manifest.facts["date_form"] == "iso_mixed"
@@ -119,7 +119,7 @@ def _read(
     rules = {_SIDE: 0, **settings.reaches_us()}
 
     def look(number: int) -> tuple[Hashes, int, I64 | None, dict[str, str]]:
-        """Distinct entities of a block, its rows, rows in each stretch of time, and what is wrong."""
+        """Return the distinct entities of a block, its rows, rows in each time bin, and problems."""
         table = run.block_reader(split)(number, columns)
         if compared:
             kept.keep(split, row_digests(table.select(list(compared))))
@@ -148,7 +148,7 @@ def _read(
     entities, rows = EntitySet(), 0
     problems: dict[str, str] = {}
     dates = None if bins is None else np.zeros(bins.count, np.int64)
-    for start in range(0, len(index.rows), 256):  # so that few blocks' entities wait to be added
+    for start in range(0, len(index.rows), 256):  # bounds the entities that wait to be added
         numbers = range(start, min(start + 256, len(index.rows)))
         for hashes, count, dated, wrong in run_tasks([partial(look, number) for number in numbers], workers):
             entities.add(hashes)
@@ -161,7 +161,7 @@ def _read(
 
 
 def _told(rule: str, settings: TemporalSplit) -> str:
-    """Say what is wrong with the time of a row."""
+    """Describe what is wrong with the time of a row."""
     if rule == GAP:
         return f"it lies within {settings.gap} before {settings.split_date}, which is the gap"
     if rule == LABEL_PAST:
@@ -170,7 +170,7 @@ def _told(rule: str, settings: TemporalSplit) -> str:
 
 
 def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked: Hashes) -> str | None:
-    """The first shard and row of a split whose entity is one of the leaked ones; None where none leaked."""
+    """Return the first shard and row of a split whose entity is one of the leaked ones; None if none leaked."""
     if not len(leaked) or settings.entity is None:
         return None
     for number in range(len(run.split_index(split).rows)):

@@ -1,6 +1,6 @@
 """Prove folds from their output alone: the time of every row fits its cell, and no entity trains and tests in a fold.
 
-What a cell is in each fold follows from the settings, so the lists of the manifest are compared with those, and every
+A cell's role in each fold follows from the settings. So the lists of the manifest are compared with those, and every
 row with the cells that its time allows. Gaps, horizons and windows are borders of cells: a row too close before a cut
 is in a cell that no list of that fold holds. Memory is O(entities of a cell, summed over cells).
 """
@@ -36,9 +36,9 @@ _BLOCKS_AT_ONCE = 256
 
 @dataclass
 class _Cell:
-    """A cell as it was read. dates: rows in each stretch of time; problem: the first row that does not belong there.
+    """A cell as it was read. dates: rows in each time bin; problem: the first row that does not belong there.
 
-    latest: the last time on the clock of UTC and on that of the wall; None for a clock that no row is on.
+    latest: the last time on the UTC clock and on the wall clock; None for a clock without rows.
     """
 
     entities: Hashes
@@ -86,7 +86,7 @@ def verify_folds(run: FinishedRun, settings: TemporalSplit, workers: int) -> lis
 
 
 def _content_apart(run: FinishedRun, settings: TemporalSplit, compared: Sequence[str], workers: int) -> Check:
-    """Compare the content of all rows: with "drop" none stands twice, else none in two folds. 16 bytes a row."""
+    """Compare the content of all rows: with "drop" none is repeated, else none is in two folds. 16 bytes a row."""
     content = {name: split_digests(run, name, workers, compared) for name in run.splits}
     once = settings.duplicates == "drop"
     parts = [own[own != NOTHING] for own in content.values()]
@@ -97,7 +97,7 @@ def _content_apart(run: FinishedRun, settings: TemporalSplit, compared: Sequence
 
 
 def _reaching(run: FinishedRun, settings: TemporalSplit, found: Mapping[str, _Cell], reach_us: int) -> str | None:
-    """Name the first fold whose train or val has a row that reaches its cut; compares times with cuts alone."""
+    """Name the first fold whose train or val has a row that reaches its cut, by comparing times with cuts alone."""
     for fold, (lists, cutoff) in enumerate(zip(run.manifest.folds, cutoffs(settings), strict=False)):
         for name in (*lists["train"], *lists.get("val", ())):
             for latest, cut in zip(found[name].latest, (cutoff.instant_us, cutoff.wall_us), strict=True):
@@ -107,7 +107,7 @@ def _reaching(run: FinishedRun, settings: TemporalSplit, found: Mapping[str, _Ce
 
 
 def _lists(run: FinishedRun, cells: FoldCells, found: Mapping[str, _Cell]) -> Check:
-    """Compare the cells of every fold with the settings; each row tests in at most one fold."""
+    """Compare the cells of every fold with the settings, and check that each row tests in at most one fold."""
     expected = cells.lists([name for name, each in found.items() if each.rows])
     said = [
         {split: [each for each in own if found[each].rows] for split, own in lists.items()}
@@ -168,7 +168,7 @@ def _read(
     allowed = [(blocks.cell == number).any(axis=1) for blocks in clocks]
 
     def look(block: int) -> tuple[Hashes, int, I64, str | None, tuple[int | None, ...]]:
-        """Distinct entities of a block, its rows, rows in each stretch of time, what is wrong, and its last times."""
+        """Return the distinct entities of a block, its rows, rows in each time bin, problems, and its last times."""
         table = run.block_reader(name)(block, columns)
         entities = Hashes(np.empty(0, np.uint64), np.empty(0, np.uint64))
         if settings.entity is not None:
@@ -192,7 +192,7 @@ def _read(
     entities, rows, problem = EntitySet(), 0, None
     counts = np.zeros(bins.count, np.int64)
     last: list[list[int]] = [[], []]
-    for start in range(0, len(index.rows), _BLOCKS_AT_ONCE):  # so that few blocks' entities wait to be added
+    for start in range(0, len(index.rows), _BLOCKS_AT_ONCE):  # bounds the entities that wait to be added
         numbers = range(start, min(start + _BLOCKS_AT_ONCE, len(index.rows)))
         for own, count, dated, wrong, latest in run_tasks([partial(look, each) for each in numbers], workers):
             entities.add(own)

@@ -1,4 +1,4 @@
-"""Prove from the output alone that near rows are where `duplicates` says."""
+"""Prove from the output alone that near rows are split as `duplicates` requires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.stream.audit.near import near_duplicates
 
 
 def near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], workers: int) -> list[Check]:
-    """Look for near rows again, where the settings do: in two splits or cells of folds, and with "drop" anywhere."""
+    """Search near rows again, as the settings do: across splits or cells of folds, and with "drop" anywhere."""
     if settings.near is None:
         return []
     splits = [SplitBlocks(run, split, workers) for split in run.splits]
@@ -27,7 +27,7 @@ def near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, An
     detail = f"no row has a Jaccard index of {settings.near:g} or more with one of another split"
     detail = f"no two rows have a Jaccard index of {settings.near:g} or more" if once else detail
     problem = None
-    if across + (own if once else 0) > said["near"]["not_compared"]:  # of these the run says that it did not look
+    if across + (own if once else 0) > said["near"]["not_compared"]:  # the pairs that the run did not compare
         examples = [pair for each in found.shared for pair in each.examples][:1]
         such = "".join(f", such as {late} and {early}" for early, late, _ in examples)
         problem = f"{run.root}: {listed}{such}" if across else f"{run.root}: {own:,} rows are near one of their split"

@@ -1,9 +1,9 @@
-"""The regular time axis of one entity: rows as they were observed, placed on equal steps.
+"""Build the regular time axis of one entity, and place its observed rows on equal steps.
 
-A series is believed to have one frequency. Its observed rows get positions on the axis from the first to the last of
-them; positions that no row has are missing rows. Steps are a fixed number of microseconds, calendar months, or business
-days: Monday to Friday, or the days of a list and, behind its last one, Monday to Friday again.
-Times are int64 microseconds since 1970 everywhere. All functions are O(rows log rows) and vectorised.
+A series is assumed to have one frequency. Its observed rows get positions on an axis that runs from the first of them
+to the last; positions without a row are missing rows. Steps are a fixed number of microseconds, calendar months, or
+business days. Business days are Monday to Friday, or the days of a list and, after its last day, Monday to Friday
+again. Times are int64 microseconds since 1970 everywhere. All functions are O(rows log rows) and vectorised.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHORTEST_MONTH_US = 28 * DAY_US
 class Frequency:
     """The step of an axis: `micros` microseconds, `months` calendar months, or a business day of `days`.
 
-    The others are 0 or None. days: since 1970-01-01, ascending; empty for Monday to Friday.
+    The fields that do not apply are 0 or None. days: since 1970-01-01, ascending; empty for Monday to Friday.
     """
 
     micros: int
@@ -52,7 +52,7 @@ class Frequency:
 
     @classmethod
     def parse(cls, word: str) -> Frequency:
-        """Read "1d", "15m", "1h", "1w", "1mo", "1q", "1y", "1b" and the like. Raises `ValueError` on other words."""
+        """Parse "1d", "15m", "1h", "1w", "1mo", "1q", "1y", "1b" and the like. Raises `ValueError` for other words."""
         match = _WORD.fullmatch(word.strip())
         count = int(match[1] or 1) if match else 0
         unit = match[2].lower() if match else ""
@@ -67,12 +67,12 @@ class Frequency:
         return cls(count * _UNITS_US[unit])
 
     def on(self, days: Sequence[int]) -> Frequency:
-        """Return business days of a list, days since 1970-01-01; the same step where there is none."""
+        """Return business days of a list of days since 1970-01-01; without a list, the same step."""
         return replace(self, days=tuple(sorted(set(days)))) if days else self
 
     @property
     def word(self) -> str:
-        """The step as `parse` reads it, in the largest unit that fits."""
+        """The step as `parse` reads it, in the largest unit that divides it."""
         if self.days is not None:
             return f"1{_BUSINESS}"
         if self.months:
@@ -82,7 +82,7 @@ class Frequency:
 
     @property
     def steps_per_year(self) -> float:
-        """Steps in 365.25 days."""
+        """Number of steps in 365.25 days."""
         if self.days is not None:
             span = self.days[-1] - self.days[0] if len(self.days) > 1 else 0
             return YEAR_US / DAY_US * ((len(self.days) - 1) / span if span else 5 / 7)
@@ -91,7 +91,10 @@ class Frequency:
 
 @dataclass(frozen=True)
 class Axis:
-    """`rows` equal steps from `first` on. anchor: months are counted from their "start", or from their "end"."""
+    """A time axis of `rows` equal steps from `first` on.
+
+    anchor: whether months are counted from their "start" or from their "end".
+    """
 
     frequency: Frequency
     first: int
@@ -99,17 +102,17 @@ class Axis:
     anchor: Anchor = "start"
 
     def times(self) -> I64:
-        """Return the time of every row, [rows]."""
+        """Return the time of every row, int64 [rows]."""
         first, from_end = np.array([self.first], np.int64), np.array([self.anchor == "end"])
         return times_at(self.frequency, first, from_end, np.arange(self.rows, dtype=np.int64))
 
     def tail(self, start: int, stop: int) -> Axis:
-        """Return its rows from `start` to before `stop`."""
+        """Return the axis of the rows from `start` to before `stop`."""
         return Axis(self.frequency, int(self.times()[start]) if start else self.first, stop - start, self.anchor)
 
 
 def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I64:
-    """Return the times this many steps behind the first times; int64, shapes broadcast.
+    """Return the times that are `steps` steps after the first times; int64, shapes broadcast.
 
     from_end: whether calendar months are counted from their end, as month ends are.
     """
@@ -127,8 +130,9 @@ def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I
 class Placed:
     """Observed rows on their axis.
 
-    rows: of the observed rows that have a place, in order of time: int64 [P]; positions: their places on the axis,
-    ascending, equal ones are duplicates: int64 [P]; off_grid: observed rows between two places, int64.
+    rows: observed rows that are on the axis, in time order: int64 [P].
+    positions: their positions on the axis, ascending; equal ones are duplicates: int64 [P].
+    off_grid: observed rows between two positions, int64.
     """
 
     axis: Axis
@@ -138,14 +142,14 @@ class Placed:
 
 
 def place(times: I64, frequency: Frequency) -> Placed:
-    """Place rows, in any order, on the axis that most of them are on. times: [N], N ≥ 1."""
+    """Place rows, in any order, on the axis that fits most of them. times: [N], N ≥ 1."""
     anchor: Anchor = "start"
     if frequency.months:
         months, since, until = month_places(times)
         by_start, by_end = _most_common(since), _most_common(until)
         starts, ends = since == by_start, until == by_end
         more_ends = int(ends.sum()) - int(starts.sum())
-        # Days 29 to 31 do not exist in every month, so a month that is counted to its end is meant.
+        # Days 29 to 31 do not exist in every month, so such times are counted from the month's end.
         if more_ends > 0 or (more_ends == 0 and by_start >= _SHORTEST_MONTH_US):
             anchor = "end"
         on_grid = starts if anchor == "start" else ends
@@ -184,18 +188,18 @@ def infer(times: I64) -> Frequency | None:
 
 
 def usual(words: Mapping[str, int]) -> str:
-    """Return the frequency that most entities have, the longest of equally many. words: entities by frequency."""
+    """Return the frequency of most entities, and in a tie the longest. words: number of entities by frequency."""
     return min(words, key=lambda each: (-words[each], Frequency.parse(each).steps_per_year, each))
 
 
 def coarsest(words: Mapping[str, int]) -> str:
-    """Return the longest frequency that an entity has. words: entities by frequency."""
+    """Return the longest frequency of any entity. words: number of entities by frequency."""
     return min(words, key=lambda each: (Frequency.parse(each).steps_per_year, each))
 
 
 def occurrences(times: I64, groups: I64) -> I64:
-    """Count how often the time of each row came in an earlier row of its group: int64 [N]."""
-    order = np.lexsort((times, groups))  # stable: rows of one time stay in order
+    """Count how often the time of each row occurred in earlier rows of its group: int64 [N]."""
+    order = np.lexsort((times, groups))  # stable: rows of equal time stay in order
     begins = np.ones(len(times), np.bool_)
     begins[1:] = (times[order][1:] != times[order][:-1]) | (groups[order][1:] != groups[order][:-1])
     places = np.arange(len(times))
@@ -205,7 +209,7 @@ def occurrences(times: I64, groups: I64) -> I64:
 
 
 def business_places(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
-    """Return the number of the last business day that is not after each time, and whether the time is on it."""
+    """Return the number of the last business day that is not after each time, and whether the time is on that day."""
     own = times // DAY_US
     listed = np.array(days, np.int64)
     weekdays = np.busday_count(_FIRST_MONDAY, (own + 1).astype("datetime64[D]")) - 1
@@ -219,7 +223,7 @@ def business_places(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
 
 
 def business_days(days: Sequence[int], number: I64) -> I64:
-    """Return business days by their numbers, as days since 1970-01-01."""
+    """Return business days, given by their numbers, as days since 1970-01-01."""
     if not len(days):
         return _weekdays(np.asarray(number))
     listed = np.array(days, np.int64)
@@ -235,7 +239,7 @@ def _weekdays(number: I64) -> I64:
 
 
 def month_places(times: I64) -> tuple[I64, I64, I64]:
-    """Return months since 1970 of times, microseconds since the month's start, and microseconds until its end."""
+    """Return months since 1970, microseconds since the month's start, and microseconds until its end."""
     months = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
     return months, times - _start_of(months), _start_of(months + 1) - times
 
@@ -245,8 +249,8 @@ def _start_of(months: I64) -> I64:
 
 
 def _most_common(values: I64) -> int:
-    """The smallest of the most frequent values."""
-    if (values == values[0]).all():  # the usual case, and far cheaper than a sort
+    """Return the most frequent value, and in a tie the smallest."""
+    if (values == values[0]).all():  # the common case, far cheaper than a sort
         return int(values[0])
     distinct, counts = np.unique(values, return_counts=True)
     return int(distinct[np.argmax(counts)])

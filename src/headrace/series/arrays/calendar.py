@@ -1,4 +1,4 @@
-"""Parts of a time as two columns each, a place on a circle: the end of a year is beside its beginning. Pure."""
+"""Encode parts of a time as two columns each, a point on a circle, so a year's end is near its beginning. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOUR_US = DAY_US // 24
 
 
 def _share_of(unit: str) -> Callable[[I64], F64]:
-    """How much of its calendar month or year each time has seen, 0 to 1."""
+    """Return the share of its calendar month or year that has passed at each time, 0 to 1."""
 
     def share(micros: I64) -> F64:
         whole = micros.view("datetime64[us]").astype(f"datetime64[{unit}]")
@@ -37,12 +37,12 @@ CALENDAR = tuple(_SHARES)
 
 
 def calendar_names(parts: Sequence[str]) -> list[str]:
-    """Name the columns of these parts of a time."""
+    """Return the column names of these parts of a time."""
     return [f"{part}_{wave}" for part in parts for wave in ("sin", "cos")]
 
 
 def calendar_of(parts: Sequence[str], micros: I64) -> F32:
-    """Return the columns of these parts at some times, [N, 2 · parts]."""
+    """Return the columns of these parts at the given times, [N, 2 · parts]."""
     angles = [2 * np.pi * _SHARES[part](micros) for part in parts]
     waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
     return np.stack(waves, axis=1).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Texts as numbers: a column each (`OrdinalEncoder`), or a column for each of its categories (`OneHotEncoder`).
+"""Encode texts as numbers: one column (`OrdinalEncoder`), or one column per category (`OneHotEncoder`).
 
-Order of categories, names of columns and results are scikit-learn's, without it: a fit is its lists of categories, and
-nothing else. Pure.
+The order of categories, column names and results equal scikit-learn's, without needing it. A fit consists only of its
+lists of categories. Pure.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ Texts = Mapping[str, Sequence[str | None]]
 
 @dataclass(frozen=True)
 class Encoder:
-    """A fit. step: as data; columns: of texts; categories: of each column, in the order of their numbers."""
+    """A fitted encoder.
+
+    step: the step as data. columns: columns of texts. categories: of each column, in the order of their numbers.
+    """
 
     step: StepData
     columns: tuple[str, ...]
     categories: tuple[tuple[str, ...], ...]
 
     def names_of(self, column: str) -> list[str]:
-        """Name the columns that one of texts becomes."""
+        """Return the names of the columns that one text column becomes."""
         every, dropped = self._categories(column)
         if self.step["step"] == "OrdinalEncoder":
             return [column]
@@ -38,14 +41,14 @@ class Encoder:
 
     @property
     def names(self) -> list[str]:
-        """The columns that `transform` makes."""
+        """The names of the columns that `transform` makes."""
         return [name for column in self.columns for name in self.names_of(column)]
 
     def transform(self, texts: Texts) -> F64:
         """Return numbers [N, len(names)] for the texts of each column.
 
-        Raises `InputError` for a text that is missing, and for one that no fitted entity has unless `handle_unknown`
-        says what then.
+        Raises `InputError` for a missing text, and for a text that no fitted entity has unless `handle_unknown` covers
+        it.
         """
         return np.concatenate([self._numbers(column, texts[column]) for column in self.columns], axis=1)
 
@@ -65,7 +68,7 @@ class Encoder:
         return np.asarray(codes[:, None] == np.arange(dropped, len(every)), np.float64)
 
     def inverse_transform(self, numbers: F64) -> dict[str, list[str | None]]:
-        """Return the texts of each column; None where no category was known."""
+        """Return the texts of each column; None for an unknown category."""
         widths = [len(self.names_of(column)) for column in self.columns]
         parts = np.split(numbers, np.cumsum(widths)[:-1], axis=1)
         return {column: self._texts(column, part) for column, part in zip(self.columns, parts, strict=True)}
@@ -75,17 +78,17 @@ class Encoder:
         if self.step["step"] == "OrdinalEncoder":
             codes = np.where(np.isin(numbers[:, 0], np.arange(len(every))), numbers[:, 0], -1).astype(np.int64)
         else:
-            hot = np.insert(numbers > 0.5, 0, False, axis=1)  # argmax needs a column
+            hot = np.insert(numbers > 0.5, 0, False, axis=1)  # argmax needs at least one column
             codes = np.where(hot.any(axis=1), hot.argmax(axis=1) - 1 + dropped, 0 if dropped else -1)
         return [every[code] if code >= 0 else None for code in codes.tolist()]
 
     def _categories(self, column: str) -> tuple[tuple[str, ...], int]:
-        """The categories of a column, and how many of the first ones get no column of their own."""
+        """Return the categories of a column, and the number of leading ones that get no column of their own."""
         every, drop = self.categories[self.columns.index(column)], self.step.get("drop")
         return every, int(drop == "first" or (drop == "if_binary" and len(every) == 2))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
+        """Return the encoder as JSON."""
         return {
             "encoder": dict(self.step),
             "columns": list(self.columns),
@@ -94,7 +97,7 @@ class Encoder:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Encoder:
-        """Read what `to_json` gave. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
+        """Read an encoder from `to_json`. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
         step = dict(record["encoder"])
         word = step.pop("step")
         if word not in ENCODERS or len(record["columns"]) != len(record["categories"]):
@@ -107,9 +110,9 @@ class Encoder:
 
 
 def fit_encoder(step: StepData, columns: Sequence[str], texts: Texts) -> Encoder:
-    """Fit the categories of these texts, or take those that were given.
+    """Fit the categories of these texts, or take the given ones.
 
-    Raises as `transform` for what it could not take, and `SettingsError` for categories of other columns.
+    Raises `InputError` as `transform`, and `SettingsError` for categories of other columns.
     """
     given = step["categories"]
     if given != "auto" and len(given) != len(columns):

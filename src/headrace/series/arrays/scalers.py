@@ -1,9 +1,9 @@
-"""Fitted scalers of many entities as plain arrays: fitted, applied and inverted for all rows at once, kept as JSON.
+"""Fit, apply and invert the scalers of many entities for all rows at once, as plain arrays that are stored as JSON.
 
-One `Scalers` is one pipeline of native steps over some columns, fitted for every entity on its own or once for all.
-What is kept of a step is what was measured (means, variances, least and greatest values); what is computed with follows
-from it by the rules of scikit-learn, and so do the results. Work is in float64, in blocks of rows, so memory beside the
-result is bounded. Fitting costs a few passes over the rows for each step; `RobustScaler` sorts them, and
+One `Scalers` is one pipeline of native steps over some columns, fitted for every entity separately or once for all. It
+stores what a step measured (means, variances, least and greatest values). The numbers used for scaling follow from
+these by scikit-learn's rules, so the results match scikit-learn. Work is in float64, in blocks of rows, so memory in
+addition to the result is bounded. Fitting costs a few passes over the rows per step; `RobustScaler` sorts them, and
 `PowerTransformer` searches its exponent for each group and column with scikit-learn (extra `series`).
 """
 
@@ -30,9 +30,9 @@ from headrace.series.arrays.steps import NATIVE, FittedStep, StepData, complete,
 
 Values = npt.NDArray[np.floating[Any]]
 
-_BLOCK = 1 << 13  # rows that stay in the processor's cache
-_FEW = 64  # times as many fitted entities: these few are found one by one
-_READABLE = 1000  # entities whose numbers a person may still want to look up in the JSON
+_BLOCK = 1 << 13  # rows of a block that stays in the processor's cache
+_FEW = 64  # with this many times more fitted entities than requested, search one by one
+_READABLE = 1000  # most entities whose numbers stay readable in the JSON
 
 MEASURED = {
     "StandardScaler": ("mean", "seen", "var"),
@@ -47,7 +47,7 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Part(ABC):
-    """One fitted pipeline over `columns`: a fit for each of `entities`, which are ascending, or one for all (None)."""
+    """One fitted pipeline over `columns`: a fit for each of the ascending `entities`, or one for all (None)."""
 
     columns: tuple[str, ...]
     entities: tuple[str, ...] | None
@@ -55,9 +55,10 @@ class Part(ABC):
 
     @abstractmethod
     def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
-        """Return scaled values [R, C] of `dtype`; NaN stays NaN. entities: of the groups that `offsets` [len+1] mark.
+        """Return scaled values [R, C] of `dtype`; NaN stays NaN.
 
-        Raises `InputError` for an entity without a fit, and where a value that is there has none behind a step.
+        entities: one for each group of rows that `offsets` [len+1] delimits.
+        Raises `InputError` for an entity without a fit, and for a value without a finite result.
         """
 
     @abstractmethod
@@ -68,10 +69,10 @@ class Part(ABC):
         """
 
     def places(self, entities: Sequence[str] | pa.Array) -> I64:
-        """Return where each entity's fit stands, [len(entities)]. Raises `InputError` for one that was not fitted."""
+        """Return the index of each entity's fit, int64 [len(entities)]. Raises `InputError` for one without a fit."""
         if self.entities is None:
             return np.zeros(len(entities), np.int64)
-        if len(entities) * _FEW < len(self.entities):  # a look-up in a table would make the table each time
+        if len(entities) * _FEW < len(self.entities):  # `index_in` would build its hash table on each call
             names = entities.to_pylist() if isinstance(entities, pa.Array) else entities
             at = [bisect_left(self.entities, str(name)) for name in names]
             if all(self.entities[place : place + 1] == (name,) for place, name in zip(at, names, strict=True)):
@@ -92,7 +93,7 @@ class Part(ABC):
         return " -> ".join(str(each.get("func") or each["step"]) for each in self.pipeline) or "no step"
 
     def _check_finite(self, made: Values, before: Values, entities: Sequence[str], groups: I64) -> None:
-        """Raise `InputError` if a value that was there has no finite one. groups: of each row, among the entities."""
+        """Raise `InputError` if a value has no finite result. groups: index of each row's entity."""
         lost = ~np.isfinite(made) & ~np.isnan(before)
         if lost.any():
             row, column = (int(each[0]) for each in np.nonzero(lost))
@@ -105,7 +106,10 @@ class Part(ABC):
 
 @dataclass(frozen=True, repr=False)
 class Scalers(Part):
-    """A pipeline of native steps. measured: for each step, arrays [G, C] with a row for each entity, or one for all."""
+    """A fitted pipeline of native steps.
+
+    measured: for each step, arrays [G, C] with one row per entity, or one row for all.
+    """
 
     measured: tuple[Mapping[str, F64], ...]
 
@@ -115,7 +119,7 @@ class Scalers(Part):
 
     @cached_property
     def steps(self) -> tuple[FittedStep, ...]:
-        """The steps, each with what was measured for it."""
+        """The steps, each with its measured numbers."""
         return tuple(map(FittedStep, self.pipeline, self.measured))
 
     def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
@@ -149,7 +153,7 @@ class Scalers(Part):
         return out
 
     def only(self, columns: Sequence[str]) -> Scalers:
-        """Return the same for some of the columns. Raises `SettingsError` if it lacks one."""
+        """Return these scalers for some of the columns. Raises `SettingsError` if one is not scaled here."""
         if tuple(columns) == self.columns:
             return self
         strange = [each for each in columns if each not in self.columns]
@@ -159,7 +163,7 @@ class Scalers(Part):
         return self._taken(tuple(columns), self.entities, lambda values: values[:, at])
 
     def select(self, entities: Sequence[str]) -> Scalers:
-        """Return the same for some of the entities. Raises `InputError` for one that was not fitted."""
+        """Return these scalers for some of the entities. Raises `InputError` for one that was not fitted."""
         if self.entities is None:
             return self
         wanted = tuple(sorted(set(entities)))
@@ -168,7 +172,7 @@ class Scalers(Part):
 
     @classmethod
     def merge(cls, parts: Sequence[Scalers]) -> Scalers:
-        """Join fits of the same pipeline for different entities. Raises `ValueError` where they do not fit."""
+        """Join fits of the same pipeline for different entities. Raises `ValueError` if they do not fit together."""
         first = parts[0]
         if any(part.columns != first.columns or part.pipeline != first.pipeline for part in parts):
             raise ValueError("only fits of the same pipeline over the same columns can be merged")
@@ -184,7 +188,7 @@ class Scalers(Part):
         return cls(first.columns, entities, first.pipeline, joined)._ascending()
 
     def _ascending(self) -> Scalers:
-        """The same with entities, each of which was fitted once, in their order."""
+        """Return these scalers with entities in order. Raises `ValueError` if one was fitted twice."""
         entities = self.entities or ()
         if len(set(entities)) < len(entities):
             raise ValueError("an entity was fitted twice")
@@ -199,7 +203,8 @@ class Scalers(Part):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; numbers keep all their bits.
 
-        Of more than `_READABLE` entities the arrays are base64 of little-endian float64: a tenth of the memory.
+        With more than `_READABLE` entities the arrays are base64 of little-endian float64, which takes a tenth of the
+        memory.
         """
         return {
             "columns": list(self.columns),
@@ -216,7 +221,7 @@ class Scalers(Part):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Scalers:
-        """Read what `to_json` gave. Raises `CorruptShard` for anything else."""
+        """Read scalers from `to_json`. Raises `CorruptShard` for anything else."""
         try:
             columns = tuple(str(each) for each in record["columns"])
             entities = None if record["entities"] is None else tuple(str(each) for each in record["entities"])
@@ -261,8 +266,8 @@ def fit_scalers(
 ) -> Scalers:
     """Fit native steps for each entity on its own rows, or once on all rows (entities None).
 
-    matrix: float64 [R, C], NaN is missing; offsets: [len(entities) + 1]. Each step is fitted on what the steps before
-    it made of the rows. Raises `InputError` where a column of an entity has no value, or one that a step cannot take.
+    matrix: float64 [R, C], NaN is missing; offsets: [len(entities) + 1]. Each step is fitted on the output of the steps
+    before it. Raises `InputError` if a column of an entity has no value, or one that a step cannot take.
     """
     matrix = np.asarray(matrix, np.float64)
     if offsets is None or entities is None:

@@ -1,13 +1,13 @@
-"""Statistics of groups of rows, for all groups and columns at once, in float64; NaN is missing.
+"""Compute statistics of groups of rows, for all groups and columns at once, in float64; NaN is missing.
 
-Rows lie group by group: group g has rows offsets[g]..offsets[g+1]-1 of a matrix [rows, columns]. Sums are taken over
-runs of up to `_RUN` rows first and then over the runs, so that the rounding error grows with the number of runs and not
-of rows. Memory: a few copies of `_BLOCK` rows, whatever the matrix.
+Rows are sorted by group: group g has rows offsets[g]..offsets[g+1]-1 of a matrix [rows, columns]. Sums are taken over
+runs of up to `_RUN` rows first and then over the runs, so the rounding error grows with the number of runs instead of
+rows. Memory: a few copies of `_BLOCK` rows, whatever the matrix.
 
-`correlations` finds features that are the target in another unit: what is predicted would be among the inputs. Within
-an entity such a feature is a x target + b, so their correlation is 1 or -1 to many digits; a and b may differ between
-entities (discharge over the area of each basin). Columns that hardly vary, or have few values beside the target's, tell
-nothing and are not judged.
+`correlations` finds features that are the target in another unit, which would put the label among the inputs. Within an
+entity such a feature is a x target + b, so their correlation is 1 or -1 to many digits. a and b may differ between
+entities (discharge over the area of each basin). Columns that hardly vary, or have few values in rows with a target,
+are not judged.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _BLOCK = 1 << 13  # stays in the processor's cache
 
 
 def counts(matrix: F64, offsets: I64) -> F64:
-    """Count the values that are there in each column of each group, [G, C] float64."""
+    """Count the values in each column of each group that are not missing, [G, C] float64."""
     return sums(matrix, offsets, lambda block, _: ~np.isnan(block))
 
 
 def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
-    """Return (counts, means) of the values that are there, each [G, C]; the mean of none is NaN."""
+    """Return (counts, means) of the values that are not missing, each [G, C]; NaN for the mean of no values."""
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
         return n, sums(matrix, offsets, lambda block, _: present(block)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
-    """Return population variances of the values that are there, [G, C], by the corrected two-pass algorithm."""
+    """Return population variances of the values that are not missing, [G, C], by the corrected two-pass algorithm."""
     columns = matrix.shape[1]
 
     def deviations_and_squares(block: F64, group: I64) -> F64:
@@ -54,13 +54,13 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
 
 
 def present(block: F64) -> F64:
-    """Return the values, 0 where one is missing."""
+    """Return the values, with 0 for missing ones."""
     missing = np.isnan(block)
     return np.where(missing, 0.0, block) if missing.any() else block
 
 
 def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
-    """Return (least, greatest) value of each column of each group, each [G, C]; NaN where there is none."""
+    """Return (least, greatest) value of each column of each group, each [G, C]; NaN if there is none."""
     if len(offsets) == 1:
         empty = np.empty((0, matrix.shape[1]))
         return empty, empty.copy()
@@ -69,21 +69,21 @@ def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
 
 
 def quantiles(matrix: F64, offsets: I64, shares: tuple[float, ...]) -> F64:
-    """Return quantiles of the values that are there, by linear interpolation. shares in [0, 1]; [len(shares), G, C].
+    """Return quantiles of the values that are not missing, by linear interpolation; [len(shares), G, C].
 
-    The bits are those of `np.nanquantile`, which takes four times as long.
+    shares: in [0, 1]. Results are bit-identical to `np.nanquantile`, which takes four times as long.
     """
     columns = np.arange(matrix.shape[1])
     found = np.empty((len(shares), len(offsets) - 1, len(columns)))
     for group, (start, stop) in enumerate(pairwise(offsets.tolist())):
-        ordered = np.sort(matrix[start:stop], axis=0)  # NaN last
+        ordered = np.sort(matrix[start:stop], axis=0)  # NaN sorts last
         last = np.maximum((stop - start) - np.isnan(ordered).sum(axis=0) - 1, 0)
         for place, share in enumerate(shares):
             position = share * last
             below = np.floor(position).astype(np.int64)
             low, high = ordered[below, columns], ordered[np.minimum(below + 1, last), columns]
             part = position - below
-            # from the nearer end, so that both ends are met exactly
+            # interpolate from the nearer end, so that both ends are exact
             found[place, group] = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
     return found
 
@@ -97,12 +97,12 @@ def row_groups(offsets: I64, start: int, stop: int) -> I64:
 
 
 def sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) -> F64:
-    """Sum `of(rows, their groups)` [rows, C] over each group, [G, C]; `of` is asked block by block."""
+    """Sum `of(rows, their groups)` [rows, C] over each group, [G, C]; `of` is called block by block."""
     if len(_starts(offsets)) == 0:
         return np.asarray(of(matrix[:0], np.empty(0, np.int64)), np.float64)
     runs = [np.arange(start, stop, _RUN) for start, stop in pairwise(offsets.tolist())]
     borders = np.append(np.concatenate(runs), offsets[-1])
-    partial, each = [], _BLOCK // _RUN  # runs of a block
+    partial, each = [], _BLOCK // _RUN  # runs per block
     for begin in range(0, len(borders) - 1, each):
         own = borders[begin : begin + each + 1]
         start, stop = int(own[0]), int(own[-1])
@@ -123,9 +123,9 @@ LEAST_VALUES = 30
 
 
 def correlations(matrix: F64, offsets: I64, target: int) -> F64:
-    """Correlate each column with the column `target` in each group (Pearson's), [G, C]; NaN where it tells nothing.
+    """Correlate each column with the column `target` in each group (Pearson's), [G, C]; NaN if it cannot be judged.
 
-    Over rows where both have a value; at least `LEAST_VALUES` of them.
+    Uses the rows where both have a value; at least `LEAST_VALUES` of them.
     """
     wanted, columns = matrix[:, target : target + 1], matrix.shape[1]
     both = ~np.isnan(matrix) & ~np.isnan(wanted)
@@ -144,7 +144,7 @@ def correlations(matrix: F64, offsets: I64, target: int) -> F64:
 
 
 def tally(columns: Sequence[str], r: F64) -> dict[str, list[int]]:
-    """Count, by column, [groups where it is the target in another unit, groups where that could be told].
+    """Count, by column, [groups where it is the target in another unit, groups that could be judged].
 
     r: from `correlations`, of columns without the target. Tallies of batches add up.
     """
@@ -164,7 +164,7 @@ def suspects(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[i
 
 
 def warning(target: str, found: Mapping[str, Sequence[int]]) -> str | None:
-    """Write a warning about these suspects; None where there are none."""
+    """Return a warning about these suspects; None if there are none."""
     if not found:
         return None
     told = "; ".join(f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items())

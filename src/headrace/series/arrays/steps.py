@@ -1,6 +1,6 @@
-"""The steps that are computed here, without scikit-learn: what they may be told, and what they do with what was fitted.
+"""Define the native steps, which need no scikit-learn: their parameters, and how a fitted step maps values.
 
-A step is data: a word and its parameters. Words, parameters and results are scikit-learn's where it has such a
+A step is data: a word and its parameters. Words, parameters and results equal scikit-learn's where it has such a
 transformer; it has none for `Log`.
 """
 
@@ -30,7 +30,7 @@ class Function:
     """A function of single values that a pipeline may name.
 
     inverse: the name of its inverse; None: it has none. above: the result is finite for values greater than this, and
-    at `above` itself only where `closed`.
+    at `above` itself only if `closed`.
     """
 
     call: Callable[..., Any]
@@ -61,7 +61,7 @@ FUNCTIONS = {
 }
 
 
-# Parameters. Each is converted to what the data of a step hold; a ValueError says what it should have been.
+# Converters of parameters to step data; a ValueError states the expected value.
 
 
 def _flag(value: Any) -> bool:
@@ -148,9 +148,9 @@ NATIVE = tuple(word for word in _PARAMETERS if word not in ENCODERS)
 
 
 def complete(word: str, params: Mapping[str, Any]) -> StepData:
-    """Return the step of a word of `NATIVE` or `ENCODERS` with all its parameters, defaults filled in.
+    """Return the step for a word of `NATIVE` or `ENCODERS` with all its parameters, defaults filled in.
 
-    Raises `SettingsError` for a parameter or a value that it does not know.
+    Raises `SettingsError` for an unknown parameter or value.
     """
     known = _PARAMETERS[word]
     for name in params:
@@ -178,7 +178,7 @@ def complete(word: str, params: Mapping[str, Any]) -> StepData:
 
 
 def why_not_invertible(step: StepData) -> str | None:
-    """Return why values cannot be brought back through this step; None if they can."""
+    """Return the reason why this step cannot be inverted; None if it can."""
     if step["step"] == "FunctionTransformer" and step["func"] and not step["inverse_func"]:
         return f"FunctionTransformer({step['func']}) has no inverse; give inverse_func"
     if step.get("clip"):
@@ -188,7 +188,7 @@ def why_not_invertible(step: StepData) -> str | None:
 
 @dataclass(frozen=True)
 class FittedStep:
-    """A step and what was measured for it: arrays [G, C], a row for each fit.
+    """A step and its measured numbers: arrays [G, C], one row per fit.
 
     A step is a curve and then a linear part, (x - offset) / scale; most steps have only one of the two.
     """
@@ -198,7 +198,7 @@ class FittedStep:
 
     @cached_property
     def linear(self) -> tuple[F64, F64] | None:
-        """(offset, scale) [G, C]; None for a step without a linear part."""
+        """The pair (offset, scale) [G, C]; None for a step without a linear part."""
         word, step, fitted = self.step["step"], self.step, self.fitted
         if word == "StandardScaler":
             return self._standard(with_mean=step["with_mean"], with_std=step["with_std"])
@@ -229,11 +229,11 @@ class FittedStep:
 
     @property
     def is_always_finite(self) -> bool:
-        """Tell whether every finite value has a finite result."""
+        """Whether every finite value has a finite result."""
         return self.linear is not None and self.step["step"] != "PowerTransformer"
 
     def forward(self, x: F64, group: I64) -> F64:
-        """Return the values [N, C] of the groups [N] behind this step; NaN or infinite where there is none."""
+        """Apply the step to values [N, C] of the groups [N]; NaN or infinite if there is no result."""
         word, step = self.step["step"], self.step
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             if word == "PowerTransformer":
@@ -248,7 +248,7 @@ class FittedStep:
             return np.clip(x, *step.get("feature_range", (-1.0, 1.0))) if step.get("clip") else x
 
     def backward(self, y: F64, group: I64) -> F64:
-        """Return the values [N, C] before this step."""
+        """Invert the step for values [N, C] of the groups [N]."""
         word, step = self.step["step"], self.step
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             if self.linear is not None:
@@ -270,7 +270,7 @@ def _no_zero(scale: F64) -> F64:
 def power(method: str, x: F64, exponent: F64) -> F64:
     """Apply the power transforms of Yeo and Johnson (2000), or Box and Cox (1964), with an exponent for each value.
 
-    NaN stays; Box-Cox of 0 or less is NaN.
+    NaN stays NaN; Box-Cox of 0 or less is NaN.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if method == "box-cox":

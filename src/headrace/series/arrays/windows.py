@@ -1,9 +1,9 @@
-"""Find the whole windows of many entities' rows, as segments and never as a list of windows. Pure.
+"""Find the complete windows in many entities' rows, as segments instead of a list of windows. Pure.
 
-A window that starts at row s has its inputs in rows s..s+L-1 and its horizon in rows s+L..s+L+H-1. Every run of
-missing rows forbids a range of starts, one for each role the rows have in a window; the starts that an entity's rows
-allow, without the forbidden ones, are found by one sweep over the borders of these ranges. It costs O(gaps log gaps +
-entities), whatever the number of windows; missing values are found by one pass in pieces that stay in the cache.
+A window that starts at row s has its inputs in rows s..s+L-1 and its horizon in rows s+L..s+L+H-1. Every run of missing
+rows forbids a range of starts, one range for each role that rows have in a window. One sweep over the borders of these
+ranges finds the starts that an entity's rows allow and no range forbids. It costs O(gaps log gaps + entities), whatever
+the number of windows. Missing values are found by one pass in pieces that stay in the cache.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SCAN_VALUES = 1 << 18
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of rows: begins[i]..ends[i]-1, ascending, apart from one another; int64 [N]."""
+    """Runs of rows begins[i]..ends[i]-1, ascending and separate; int64 [N]."""
 
     begins: I64
     ends: I64
 
     @classmethod
     def of_rows(cls, rows: I64) -> Runs:
-        """Join ascending row numbers, each given once, to runs."""
+        """Join ascending, distinct row numbers into runs."""
         if not len(rows):
             return cls(rows, rows)
         last = np.flatnonzero(np.diff(rows) != 1)
@@ -43,14 +43,14 @@ NOTHING = Runs(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True)
 class Missing:
-    """Missing values: the place of each in the flat matrix, row × columns + column; ascending int64."""
+    """Positions of missing values in the flat matrix, row × columns + column; ascending int64."""
 
     places: I64
     columns: int
 
     @classmethod
     def find(cls, matrices: Sequence[F32], columns: int) -> Missing:
-        """Find all NaN of row-major matrices [rows, columns] whose rows follow one another."""
+        """Find all NaN in row-major matrices [rows, columns] whose rows follow one another."""
         found, base = [np.empty(0, np.int64)], 0
         for matrix in matrices:
             flat = matrix.reshape(-1)
@@ -60,7 +60,7 @@ class Missing:
         return cls(np.concatenate(found), columns)
 
     def runs(self, columns: slice | int | list[int]) -> Runs:
-        """Find runs of rows where any of these columns is missing."""
+        """Find runs of rows in which any of these columns is missing."""
         wanted = np.zeros(self.columns, bool)
         wanted[columns] = True
         row, column = np.divmod(self.places, self.columns)
@@ -70,9 +70,9 @@ class Missing:
 
 @dataclass(frozen=True)
 class Segments:
-    """Windows by number: segment i holds the starts first[i], first[i] + stride, … count[i] of them.
+    """Windows by number: segment i holds the count[i] starts first[i], first[i] + stride, ….
 
-    entity: whose rows they are. All int64 [S]; ordered by `first`. Window numbers count through the segments in order.
+    entity: the entity of the rows. All int64 [S], ordered by `first`. Window numbers run through the segments in order.
     """
 
     entity: I64
@@ -82,11 +82,11 @@ class Segments:
 
     @cached_property
     def ends(self) -> I64:
-        """Windows up to and with each segment; int64 [S]."""
+        """Number of windows up to and including each segment; int64 [S]."""
         return np.cumsum(self.count, dtype=np.int64)
 
     def __len__(self) -> int:
-        """All windows."""
+        """Number of all windows."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def locate(self, numbers: I64) -> tuple[I64, I64]:
@@ -100,7 +100,7 @@ class Segments:
         return np.bincount(self.entity, self.count, entities).astype(np.int64)
 
     def of_entities(self, wanted: Bools) -> Segments:
-        """Return only those of the entities that are true; bool [entities]."""
+        """Return only the segments of the selected entities; bool [entities]."""
         kept = wanted[self.entity]
         return Segments(self.entity[kept], self.first[kept], self.count[kept], self.stride)
 
@@ -118,12 +118,15 @@ def find_valid_sequences(
     targets: Targets = "all",
     stride: int = 1,
 ) -> Segments:
-    """Find the windows inside the entities' rows, begins[e]..ends[e]-1, that miss nothing they need.
+    """Find the windows within the entities' rows, begins[e]..ends[e]-1, that miss nothing they need.
 
-    inputs: runs of rows that no window may have among its inputs; future: that none may have in its horizon; target:
-    runs of rows without a target. targets: "all" horizons must have one, "any" of them, or it does not matter.
-    horizons: the steps 1..output_length that are predicted; None: all. stride: rows between the starts of windows,
-    counted from the first of an entity's range. Entities' ranges are ascending and do not overlap.
+    inputs: runs of rows that may not be among a window's inputs.
+    future: runs of rows that may not be in its horizon.
+    target: runs of rows without a target.
+    targets: whether "all", "any" or "none" of a window's horizons must have a target.
+    horizons: the steps 1..output_length that are predicted; None: all.
+    stride: rows between the starts of windows, counted from the first row of an entity's range. Entities' ranges are
+    ascending and do not overlap.
     """
     window = input_length + output_length
     blocked = [
@@ -131,7 +134,7 @@ def find_valid_sequences(
         _starts_with(future, input_length, window),
         *_without_target(target, targets, input_length, tuple(horizons or range(1, output_length + 1)), output_length),
     ]
-    last = ends - window + 1  # the first start that reaches over the entity's end
+    last = ends - window + 1  # the first start whose window crosses the entity's end
     entity = np.flatnonzero(last > begins)
     allowed = Runs(begins[entity], last[entity])
     owner, first, stop = _difference(allowed, blocked)
@@ -143,7 +146,7 @@ def find_valid_sequences(
 
 
 def _starts_with(rows: Runs, begin: int, end: int) -> Runs:
-    """Starts s whose rows s+begin..s+end-1 touch one of these runs; runs may overlap one another."""
+    """Return the starts s whose rows s+begin..s+end-1 touch one of these runs; the results may overlap."""
     return Runs(rows.begins - end + 1, rows.ends - begin) if end > begin else NOTHING
 
 
@@ -157,28 +160,29 @@ def _without_target(
         if len(horizons) == horizons[-1] - horizons[0] + 1:
             return [_starts_with(missing, steps[0], steps[-1] + 1)]
         return [_starts_with(missing, step, step + 1) for step in steps]
-    # All steps of a window miss their target: starts that are forbidden at every one of them.
+    # A window is blocked if all its steps miss their target, that is, at starts forbidden for every step.
     borders, depth = _depth([_starts_with(missing, step, step + 1) for step in steps])
     full = np.flatnonzero(depth == len(steps))
     return [Runs(borders[full], borders[full + 1])] if len(full) else []
 
 
 def _depth(ranges: list[Runs]) -> tuple[I64, I64]:
-    """Borders, ascending, and how many of the ranges cover the stretch from each border to the next."""
+    """Return borders, ascending, and the number of ranges that cover the stretch from each border to the next."""
     borders = np.concatenate([part for each in ranges for part in (each.begins, each.ends)])
     deltas = np.repeat(
         [step for _ in ranges for step in (1, -1)], [len(each.begins) for each in ranges for _ in (1, -1)]
     )
-    order = np.argsort(borders, kind="stable")  # of ascending parts, which is nearly a merge; np.unique is far slower
+    # The parts are ascending, so this is nearly a merge; np.unique is far slower.
+    order = np.argsort(borders, kind="stable")
     borders, deltas = borders[order], deltas[order]
     last = np.append(borders[1:] != borders[:-1], True)[: len(borders)]
     return borders[last], np.cumsum(deltas)[last]
 
 
 def _difference(allowed: Runs, blocked: list[Runs]) -> tuple[I64, I64, I64]:
-    """Subtract the blocked ranges from the allowed ones: (number of the allowed range, begin, end)."""
+    """Subtract the blocked ranges from the allowed ones: (index of the allowed range, begin, end)."""
     limits = np.iinfo(np.int64)
-    # An empty range between two neighbours is a border too, so what is left never reaches from one into the other.
+    # The empty range between adjacent entities is a border too, so no remaining range crosses from one to the other.
     outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.begins, limits.max))
     borders, depth = _depth([outside, *blocked])
     free = np.flatnonzero(depth[:-1] == 0)

@@ -1,4 +1,4 @@
-"""Fit pipelines to many entities at once, transform with them, bring values back. What the recipe calls.
+"""Fit pipelines to many entities at once, transform with them, and invert them. The recipe calls this module.
 
     plain = preprocessing.resolved(targets=["q"], features=["p", "t"])
     columns = ("q", "p", "t")
@@ -7,8 +7,8 @@
     scaled = join([once, batch]).transform(rows, offsets, entities)
     everything = join([once, merge([batch, next_batch, ...])])
 
-Matrices are float64 [rows, columns], NaN is missing, and entity e has the rows offsets[e]..offsets[e+1]-1. `fit` is
-given train rows only: that no other row reaches it is the caller's part, and `headrace verify` proves it afterwards.
+Matrices are float64 [rows, columns], NaN is missing, and entity e has the rows offsets[e]..offsets[e+1]-1. The caller
+must pass only train rows to `fit`; `headrace verify` proves afterwards that no other row reached it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fitted:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are scaled."""
+        """The columns that are scaled."""
         return tuple(column for part in self.parts for column in part.columns)
 
     def transform(
@@ -47,8 +47,8 @@ class Fitted:
     ) -> Values:
         """Return scaled values [R, C] of these columns, in their order. NaN stays NaN.
 
-        Raises `InputError` for an entity that was not fitted, and for a value that has none behind its steps;
-        `SettingsError` for a column without pipeline.
+        Raises `InputError` for an entity that was not fitted, and for a value without a finite result; `SettingsError`
+        for a column without a pipeline.
         """
         out = np.empty(matrix.shape, dtype)
         for part, at in self._where(columns):
@@ -83,7 +83,7 @@ class Fitted:
         return found
 
     def split(self) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-        """Return the JSON of every part, and scikit-learn's objects of those that have some."""
+        """Return the JSON of every part, and the scikit-learn objects of the parts that have them."""
         records: list[dict[str, Any]] = []
         objects: list[list[Any]] = []
         for part in self.parts:
@@ -100,7 +100,7 @@ class Fitted:
 
     @classmethod
     def together(cls, records: Sequence[Mapping[str, Any]], objects: Any, where: str) -> Fitted:
-        """Join what `split` took apart. Raises `CorruptShard` where it does not fit together."""
+        """Join the results of `split`. Raises `CorruptShard` if they do not fit together."""
         parts: list[Part] = []
         try:
             for each in records:
@@ -118,13 +118,13 @@ class Fitted:
 
 
 def to_bytes(part: Part) -> bytes:
-    """Return one fitted pipeline as bytes; the same fit is the same bytes."""
+    """Return one fitted pipeline as bytes; equal fits give equal bytes."""
     records, objects = Fitted((part,)).split()
     return canonical_json(records) + b"\n" + (to_skops(objects) if objects else b"")
 
 
 def from_bytes(data: bytes) -> Part:
-    """Read what `to_bytes` gave."""
+    """Read a fitted pipeline from `to_bytes`."""
     head, _, tail = data.partition(b"\n")
     return Fitted.together(json.loads(head), from_skops(tail, "pipeline") if tail else None, "pipeline").parts[0]
 
@@ -138,10 +138,12 @@ def fit(
     *,
     strategy: Strategy,
 ) -> Fitted:
-    """Fit the pipelines of this strategy on these rows, which are train rows; the others are left out.
+    """Fit the pipelines of this strategy on these train rows; pipelines of the other strategy are skipped.
 
-    columns: of the matrix. entities: for "unified" in the order of `chosen_entities`: a pipeline is fitted on the
-    first fit_on_n_basins of them. Raises `InputError` where a column has nothing to fit on or a step cannot take it.
+    columns: the columns of the matrix.
+    entities: for "unified" in the order of `chosen_entities`; a pipeline is fitted on the first fit_on_n_basins of
+    them.
+    Raises `InputError` if a column has nothing to fit on or a step cannot take it.
     """
     parts: list[Part] = []
     for each in pipelines:
@@ -162,7 +164,7 @@ def fit(
 
 
 def merge(batches: Sequence[Fitted]) -> Fitted:
-    """Join several batches' fits of the same pipelines for different entities."""
+    """Merge several batches' fits of the same pipelines for different entities."""
     parts: list[Part] = []
     for each in zip(*(batch.parts for batch in batches), strict=True):
         parts.append(type(each[0]).merge(each))
@@ -170,7 +172,7 @@ def merge(batches: Sequence[Fitted]) -> Fitted:
 
 
 def join(fits: Sequence[Fitted]) -> Fitted:
-    """Join pipelines over different columns."""
+    """Join pipelines over different columns. Raises `ValueError` if a column has two."""
     made = Fitted(tuple(part for each in fits for part in each.parts))
     if len(set(made.columns)) < len(made.columns):
         raise ValueError("a column has two fitted pipelines")
@@ -178,10 +180,10 @@ def join(fits: Sequence[Fitted]) -> Fitted:
 
 
 def reasons(pipelines: Sequence[PipelineSettings], columns: Sequence[str], trains: F64) -> str | None:
-    """Say why an entity cannot be scaled, for the quality report and before any fit; None if it can.
+    """Return why an entity cannot be scaled, for the quality report and before any fit; None if it can.
 
-    trains: the rows that train. Looked at are infinite values, columns without a value, and values that the first step
-    has no result for.
+    trains: the train rows. Checks infinite values, columns without a value, and values for which the first step has no
+    result.
     """
     outside = without_result(pipelines, columns, trains)
     for each in pipelines:
@@ -196,7 +198,7 @@ def reasons(pipelines: Sequence[PipelineSettings], columns: Sequence[str], train
 
 
 def without_result(pipelines: Sequence[PipelineSettings], columns: Sequence[str], rows: F64) -> Bools:
-    """Find the values that the first step of their pipeline has no result for: bool [R, C]."""
+    """Find the values for which the first step of their pipeline has no result: bool [R, C]."""
     found = np.zeros(rows.shape, np.bool_)
     for each in pipelines:
         if each.pipeline:

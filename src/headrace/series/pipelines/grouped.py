@@ -1,4 +1,4 @@
-"""One pipeline, fitted for every entity on its own."""
+"""Provide a pipeline that is fitted for every entity separately."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from headrace.series.pipelines.unified import FramePipeline, Rows, check_column,
 
 
 class GroupedPipeline(FramePipeline):
-    """Scales columns of a table with numbers of each row's own entity.
+    """A pipeline that scales table columns with the numbers of each row's entity.
 
-    pipeline: steps as data, or scikit-learn's objects. columns: those it scales, others stay. group_identifier: column
-    of the entity. Tables are polars', pandas' or Arrow's, and come back as what they were; nulls and NaN stay missing.
-    An entity that was not fitted is an `InputError`: unscaled rows are never handed out.
+    pipeline: steps as data, or scikit-learn's objects.
+    columns: the columns that it scales; others stay.
+    group_identifier: the entity column.
+
+    Tables are polars, pandas or Arrow, and are returned as the same kind; nulls and NaN stay missing. An entity that
+    was not fitted raises `InputError`: unscaled rows are never returned.
     """
 
     headrace_strategy: ClassVar[Strategy] = "per_group"
@@ -32,11 +35,14 @@ class GroupedPipeline(FramePipeline):
 
     @property
     def entities(self) -> tuple[str, ...]:
-        """The entities that it was fitted for, ascending. Raises `SettingsError` before `fit`."""
+        """The fitted entities, ascending. Raises `SettingsError` before `fit`."""
         return self.part.entities or ()
 
     def add(self, frame: Any) -> Self:
-        """Fit the entities of one more table, and return itself. Raises `InputError` for one that was fitted before."""
+        """Fit the entities of another table, and return the pipeline itself.
+
+        Raises `InputError` for an entity that was fitted before.
+        """
         if self._part is None:
             return self.fit(frame)
         more = self._fitted(frame)
@@ -54,7 +60,7 @@ class GroupedPipeline(FramePipeline):
         return to_sklearn(self.part, entity)
 
     def _rows(self, frame: pl.DataFrame) -> Rows:
-        """Rows of an entity keep their order. Raises `InputError` for rows without entity."""
+        """Sort rows by entity, keeping their order within it. Raises `InputError` for rows without an entity."""
         matrix = matrix_of(frame, self.columns)
         check_column(frame, self.group_identifier)
         names = frame[self.group_identifier].cast(pl.String)

@@ -1,9 +1,9 @@
-"""Fits as scikit-learn's own objects: those of steps that only it computes, and native ones for further use.
+"""Hold fits as scikit-learn objects, for steps that only it computes, and make such objects from native fits.
 
-A pipeline with a step that only scikit-learn computes has an object for every entity, or one for all: the slow path.
-They are kept by skops, whose files are read without running anything they name beyond scikit-learn's own types. skops
-numbers what it writes by addresses in memory and zips the hour in; `canonical` takes both out, so that the same fit is
-the same bytes (with the same versions of scikit-learn and skops).
+A pipeline with a step that only scikit-learn computes has an object for every entity, or one for all. This is the slow
+path. Objects are stored with skops, whose files are read without running anything that they name beyond scikit-learn's
+own types. skops numbers what it writes by memory address and zips with timestamps; `canonical` removes both, so equal
+fits give equal bytes (with the same versions of scikit-learn and skops).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from headrace.series.arrays.scalers import Part, Scalers, Values
 from headrace.series.arrays.steps import NATIVE, FittedStep, StepData
 from headrace.series.pipelines.settings import build, goes_back
 
-_HARMLESS = ("numpy.dtype",)  # an imputer keeps the type of what it was fitted on; a name and a size, nothing to run
+_HARMLESS = ("numpy.dtype",)  # an imputer keeps its input's dtype: a name and a size, no code
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class ObjectScalers(Part):
-    """A pipeline of any of scikit-learn's steps: a fitted object for each entity, in their order, or one for all."""
+    """A fitted pipeline of any scikit-learn steps: an object for each entity, in their order, or one for all."""
 
     objects: tuple[Any, ...]
 
@@ -60,7 +60,10 @@ class ObjectScalers(Part):
         return out
 
     def only(self, columns: Sequence[str]) -> ObjectScalers:
-        """Raise `InputError` for fewer than all columns, as scikit-learn scales them together."""
+        """Return the pipeline itself if all its columns are given. Raises `InputError` for fewer.
+
+        scikit-learn scales the columns together.
+        """
         if tuple(columns) == self.columns:
             return self
         raise InputError(
@@ -112,7 +115,7 @@ def _pipeline(steps: Sequence[StepData], objects: Sequence[Any]) -> Any:
 
 
 def _call(verb: Callable[..., Any], rows: F64, who: str, columns: Sequence[str], steps: Sequence[StepData]) -> F64:
-    """Return what scikit-learn makes of the rows. Raises `InputError` or `SettingsError` instead of its errors."""
+    """Return scikit-learn's result for the rows. Raises `InputError` or `SettingsError` in place of its errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -135,7 +138,7 @@ def _words(steps: Sequence[StepData]) -> str:
 
 
 def to_sklearn(part: Part, entity: str | None) -> Any:
-    """Return the fitted scikit-learn Pipeline of an entity; None: of a fit for all.
+    """Return the fitted scikit-learn Pipeline of an entity; None: of the fit for all.
 
     Raises `InputError` for an entity that was not fitted, `SettingsError` for a step that scikit-learn does not have.
     """
@@ -203,7 +206,7 @@ def _back(x: F64, offset: float) -> F64:
 
 
 def to_skops(value: Any) -> bytes:
-    """Return the bytes of fitted objects, the same for the same fits. Raises `MissingExtra`."""
+    """Return fitted objects as bytes; equal fits give equal bytes. Raises `MissingExtra`."""
     try:
         from skops.io import dumps
     except ImportError:
@@ -212,7 +215,7 @@ def to_skops(value: Any) -> bytes:
 
 
 def from_skops(data: bytes, where: str) -> Any:
-    """Read what `to_skops` was given; types that skops trusts, harmless ones, and no others.
+    """Read objects from `to_skops`; allows only types that skops trusts, and a few harmless ones.
 
     Raises `CorruptShard`, `MissingExtra`.
     """
@@ -227,15 +230,15 @@ def from_skops(data: bytes, where: str) -> Any:
         return loads(data, trusted=list(_HARMLESS))
     except CorruptShard:
         raise
-    except Exception as error:  # a damaged file makes the reader raise almost anything
+    except Exception as error:  # a damaged file can make skops raise almost anything
         raise CorruptShard(f"{where}: is damaged ({error}); restore it or prepare the run again") from error
 
 
 def canonical(data: bytes) -> bytes:
-    """Rewrite a skops archive so that nodes are numbered as they come in the document, each with its own array.
+    """Rewrite a skops archive so that nodes are numbered in document order, each with its own array.
 
-    skops numbers by address and shares what happens to be one object in memory; members carry the time. None of that
-    belongs to the fit.
+    skops numbers nodes by address and shares those that happen to be one object in memory; members carry the time. None
+    of this belongs to the fit.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

@@ -1,8 +1,8 @@
-"""Fitted pipelines on disk: a safe form that is read by default, and `.joblib` files for those who expect them.
+"""Store fitted pipelines in a safe form that is read by default, and as `.joblib` files for users who expect them.
 
-`fitted_pipelines.json` holds native steps as plain numbers, bit for bit. Fits that only scikit-learn computes lie
-beside it in `.skops` files. The `.joblib` files are pickles of `GroupedPipeline` and `UnifiedPipeline`: a pickle may
-run anything, so they are read only on request, and only if they have the digest that the manifest names.
+`fitted_pipelines.json` holds native steps as plain numbers, bit for bit. Fits that only scikit-learn computes are
+beside it in `.skops` files. The `.joblib` files are pickles of `GroupedPipeline` and `UnifiedPipeline`. A pickle may
+run any code, so they are read only on request, and only if they have the digest in the manifest.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TIME_SERIES_SKOPS, STATIC_SKOPS = "fitted_time_series_pipelines.skops", "fitted_
 TIME_SERIES_JOBLIB, STATIC_JOBLIB = "fitted_time_series_pipelines.joblib", "fitted_static_pipeline.joblib"
 FACT = "pipelines"  # manifest.facts: file name → SHA-256
 
-_PICKLE_PROTOCOL = 4  # bytes alone are pickled: the same on every version
+_PICKLE_PROTOCOL = 4  # only plain data are pickled, so the bytes are the same on every version
 
 
 @dataclass(frozen=True)
 class Pipelines:
-    """The fitted pipelines of one run. static_encoders: of static features that are texts."""
+    """The fitted pipelines of one run. static_encoders: for static features that are texts."""
 
     target: str
     time_series: Fitted
@@ -45,7 +45,7 @@ class Pipelines:
     static_encoders: tuple[Encoder, ...] = ()
 
     def save(self, files: TaskFiles, *, joblib: Literal["write", "never"] = "write") -> dict[str, str]:
-        """Write all files of the run, and return their SHA-256, which the manifest's facts hold as `pipelines`."""
+        """Write the files of all pipelines, and return their SHA-256, the manifest's fact `pipelines`."""
         digests = {}
         record: dict[str, Any] = {"format": 1, "target": self.target}
         for role, fitted, skops in (
@@ -70,10 +70,11 @@ class Pipelines:
         return dict(sorted(digests.items()))
 
     def inverse_transform(self, values: Values, *, entity: str | Sequence[str], column: str | None = None) -> Values:
-        """Bring back scaled values of one column, by default the target: float64 of the same shape.
+        """Convert scaled values of one column, by default the target, back to units: float64 of the same shape.
 
-        values [N, ...]: entity is one name for all of them or one name for each of the N. Raises `InputError` for an
-        entity that was not fitted.
+        values: [N, ...]. entity: one name for all of them, or one name for each of the N.
+
+        Raises `InputError` for an entity that was not fitted.
         """
         values, column = np.asarray(values), self.target if column is None else column
         names = [entity] * len(values) if isinstance(entity, str) else list(entity)
@@ -87,21 +88,22 @@ class Pipelines:
 
     @property
     def features(self) -> list[GroupedPipeline | UnifiedPipeline]:
-        """The pipelines of features, as objects that work on data frames."""
+        """The pipelines of features, as objects that transform data frames."""
         return [_frame_pipeline(part) for part in self.time_series.parts if self.target not in part.columns]
 
     @property
     def target_pipeline(self) -> GroupedPipeline | UnifiedPipeline:
-        """The pipeline of the target, as an object that works on data frames."""
+        """The pipeline of the target, as an object that transforms data frames."""
         return _frame_pipeline(self.time_series.part(self.target))
 
 
 def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
     """Load the fitted pipelines of a finished run: the newest in a dataset directory, unless `run` names another.
 
-    trust="safe" reads plain numbers, and skops where scikit-learn's own objects are needed; "joblib" reads the pickles
-    instead, which may run any code that their author wanted. Either way the bytes must be those that the manifest
-    names. Raises `InputError` without a finished run of series, `CorruptShard` for other bytes.
+    trust="safe" reads plain numbers, and skops files if scikit-learn objects are needed. trust="joblib" reads the
+    pickles instead, which may run any code of their author. Either way the bytes must match the manifest.
+
+    Raises `InputError` without a finished run of series, `CorruptShard` for other bytes.
     """
     if trust not in ("safe", "joblib"):
         raise SettingsError(f"trust is {trust!r}; give 'safe' or 'joblib'")
@@ -113,7 +115,7 @@ def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["
 
 
 def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
-    """Load the pipelines of a run directory, whose files have these digests. Raises as `load_pipelines`."""
+    """Load the pipelines of a run directory, checking these digests of its files. Raises as `load_pipelines`."""
     if trust == "joblib":
         return _from_joblib(run, digests)
     record = _record(read_file(run, PIPELINES, digests), run / PIPELINES)
@@ -133,7 +135,7 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
 
 
 def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
-    """Write the fits of one batch, an intermediate of the run: `<stem>.json`, and `<stem>.skops` if it needs one."""
+    """Write the fits of one batch, an intermediate of the run: `<stem>.json`, and `<stem>.skops` if needed."""
     parts, objects = fitted.split()
     files.write(f"{stem}.json", _json({"parts": parts}))
     if objects:
@@ -141,7 +143,7 @@ def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
 
 
 def load_part(run: Path, stem: str) -> Fitted:
-    """Load the fits that `save_part` wrote; receipts vouch for the bytes."""
+    """Load fits from `save_part`; the stage's receipts vouch for the bytes."""
     path = run / f"{stem}.json"
     stored = _record(path.read_bytes(), path)["parts"]
     skops = run / f"{stem}.skops"
@@ -173,7 +175,7 @@ def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
 
 
 def read_file(run: Path, name: str, digests: Mapping[str, str]) -> bytes:
-    """Read a file of pipelines, which has its digest. Raises `CorruptShard`."""
+    """Read a file of pipelines and check its digest. Raises `CorruptShard`."""
     path = run / name
     try:
         data = path.read_bytes()

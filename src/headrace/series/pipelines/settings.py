@@ -1,9 +1,9 @@
-"""Pipelines as settings: which steps, fitted for whom, over which columns. Checked before any work.
+"""Define pipelines as settings, checked before any work: their steps, who they are fitted for, and their columns.
 
-A step is data: `{"step": "StandardScaler", "with_mean": False}`, from YAML or scikit-learn objects. Everything that
-decides the result is in the data, so the run id tells two settings of a scaler apart. What cannot be written as data
-(functions of one's own, one's own classes) is refused, and so is a pipeline that is fitted already: its data do not
-hold what it learned, so a run would fit it anew.
+A step is data: `{"step": "StandardScaler", "with_mean": False}`, from YAML or scikit-learn objects. The data hold
+everything that decides the result, so the run id distinguishes two settings of a scaler. Steps that cannot be written
+as data (user functions, user classes) are refused. So is a pipeline that is fitted already: its data do not hold what
+it learned, so a run would fit it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.settings import Names, Settings
 
 _NAN = "nan"  # JSON has no such number
 
-# Parameters that change no number, which are left out of the data; those of encoders, and what may only be left so.
+# Parameters without effect on results, left out of the data; the same for encoders; and defaults to be left alone.
 _NO_EFFECT = {"copy", "n_jobs", "verbose", "memory", "transform_input"}
 _NO_EFFECT_ENCODING = {"dtype", "sparse_output", "encoded_missing_value"}
 _LEFT_ENCODING = {"min_frequency": None, "max_categories": None, "feature_name_combiner": "concat"}
@@ -34,13 +34,13 @@ _CONTAINERS = {
 }
 _ELSEWHERE = ("sklearn.preprocessing", "sklearn.impute")
 _FILES = (".joblib", ".skops", ".pkl", ".pickle", ".json")
-_NOT_LEARNED = {"n_features_in_", "feature_names_in_"}  # steps that learn nothing keep these of what they have seen
+_NOT_LEARNED = {"n_features_in_", "feature_names_in_"}  # even steps that learn nothing keep these
 
 
 def as_steps(value: Any) -> list[StepData]:
-    """Return the steps of what was given as a pipeline: a word, a mapping, a list of them, or scikit-learn objects.
+    """Return a pipeline's steps, given as a word, a mapping, a list of them, or scikit-learn objects.
 
-    Raises `SettingsError` for what cannot be written as data, `MissingExtra` for a step that needs scikit-learn.
+    Raises `SettingsError` for steps that cannot be written as data, `MissingExtra` for a step that needs scikit-learn.
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         return _one(value)
@@ -52,7 +52,7 @@ def as_steps(value: Any) -> list[StepData]:
 
 
 def refuse_fitted(value: Any) -> None:
-    """Raise `SettingsError` for a pipeline, or a step anywhere in it, that is fitted already, and for a file of one."""
+    """Raise `SettingsError` for a fitted pipeline, a pipeline with a fitted step, or a file of one."""
     if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
             f"pipeline {str(value)!r} is a file: what it holds is fitted already, and would be fitted anew on this "
@@ -72,14 +72,14 @@ def refuse_fitted(value: Any) -> None:
 
 
 def _fitted_word(value: Any) -> str | None:
-    """The name of the fitted object that a pipeline is or holds; None if it holds none."""
+    """Return the name of the fitted object that a pipeline is or holds; None without one."""
     kind = type(value)
     if kind.__module__.partition(".")[0] == "headrace":
         return kind.__name__ if getattr(value, "is_fitted", True) else None
     if isinstance(value, type) or not hasattr(value, "get_params"):
         return None
     for each in (value, *value.get_params(deep=True).values()):
-        # what scikit-learn's check_is_fitted looks at, without what steps that learn nothing have too
+        # the test of scikit-learn's check_is_fitted, ignoring attributes of steps that learn nothing
         if hasattr(each, "get_params") and not isinstance(each, type):
             learned = {name for name in vars(each) if name.endswith("_") and not name.startswith("__")}
             if learned - _NOT_LEARNED:
@@ -88,12 +88,15 @@ def _fitted_word(value: Any) -> str | None:
 
 
 def is_native(steps: Sequence[StepData]) -> bool:
-    """Return whether all steps are computed here, as arrays."""
+    """Return whether all steps are native, that is, computed here as arrays."""
     return all(each["step"] in NATIVE for each in steps)
 
 
 def goes_back(step: StepData, made: Any) -> bool:
-    """Return whether scikit-learn's object of a step brings values back. An imputer does so for added columns only."""
+    """Return whether a step's scikit-learn object can invert values; False for an imputer.
+
+    An imputer inverts only columns that it added indicators for.
+    """
     return step["step"] != "SimpleImputer" and hasattr(made, "inverse_transform")
 
 
@@ -108,9 +111,9 @@ def build(step: StepData) -> Any:
         elif word == "FunctionTransformer" and value is not None:
             params[name] = FUNCTIONS[value].call
     if word == "FunctionTransformer":
-        params["check_inverse"] = False  # it takes NaN for a failure
+        params["check_inverse"] = False  # the check treats NaN as a failure
     if word == "MaxAbsScaler" and not params["clip"]:
-        del params["clip"]  # older versions know none
+        del params["clip"]  # older versions have no clip
     return _class(word)(**params)
 
 
@@ -180,7 +183,7 @@ def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, str | None] = {}
     for name in ("func", "inverse_func"):
         given = params[name]
-        # a function of numpy's is the object itself; comparing anything else could call code of its own
+        # compare numpy functions by identity: == could run the code of a foreign object
         named[name] = next((word for word, known in FUNCTIONS.items() if known.call is given), None)
         if given is not None and named[name] is None:
             raise SettingsError(
@@ -195,7 +198,7 @@ def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(word: str, params: Mapping[str, Any]) -> StepData:
-    """A step that scikit-learn computes, with all its parameters."""
+    """Return a step that scikit-learn computes, with all its parameters."""
     try:
         made = _class(word)(**params)
     except TypeError as error:
@@ -297,7 +300,7 @@ class PipelineSettings(Settings):
 
     @property
     def encoder(self) -> StepData | None:
-        """The step that makes numbers of texts; None if this pipeline scales numbers."""
+        """The step that encodes texts as numbers; None if this pipeline scales numbers."""
         alone = len(self.pipeline) == 1 and self.pipeline[0]["step"] in ENCODERS
         return self.pipeline[0] if alone else None
 
@@ -306,7 +309,8 @@ def _one_or_more(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-_AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)  # of an entity that never was too
+# Unified, so that it also applies to entities that were not fitted; one entity is enough to fit it.
+_AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)
 Pipelines = Annotated[tuple[PipelineSettings, ...], BeforeValidator(_one_or_more)]
 
 
@@ -331,9 +335,9 @@ class Preprocessing(Settings):
         static_features: Sequence[str] = (),
         categories: Sequence[str] = (),
     ) -> Resolved:
-        """Return every pipeline with its columns; categories, which are features, stay as they are.
+        """Return every pipeline with its columns; categories, which are features, get a pipeline without steps.
 
-        Raises `SettingsError` where pipelines do not fit the columns.
+        Raises `SettingsError` if pipelines do not fit the columns.
         """
         for target in set(targets).intersection(features):
             raise SettingsError(
@@ -390,7 +394,7 @@ class Preprocessing(Settings):
 
 
 class Resolved(Settings):
-    """Pipelines that name their columns; together they cover each role's columns once."""
+    """Pipelines with their columns; together they cover each role's columns once."""
 
     features: tuple[PipelineSettings, ...]
     target: tuple[PipelineSettings, ...]
@@ -398,17 +402,17 @@ class Resolved(Settings):
 
     @property
     def time_series(self) -> tuple[PipelineSettings, ...]:
-        """Target first, then features."""
+        """The pipelines of the target, then of the features."""
         return self.target + self.features
 
     @property
     def static_scaling(self) -> tuple[PipelineSettings, ...]:
-        """Those of static features that are numbers."""
+        """The pipelines of static features that are numbers."""
         return tuple(each for each in self.static_features if each.encoder is None)
 
     @property
     def static_encoding(self) -> tuple[PipelineSettings, ...]:
-        """Those of static features that are texts."""
+        """The pipelines of static features that are texts."""
         return tuple(each for each in self.static_features if each.encoder is not None)
 
     @property
@@ -418,15 +422,15 @@ class Resolved(Settings):
 
     @property
     def unified_entities(self) -> int:
-        """Count the entities whose train rows the unified pipelines need; 0 where there is no such pipeline."""
+        """Number of entities whose train rows the unified pipelines need; 0 without such a pipeline."""
         return max((each.fit_on_n_basins or 0 for each in self.time_series if each.strategy == "unified"), default=0)
 
 
 def chosen_entities(entities: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` of the entities by their keyed hash, in its order; all if there are no more.
+    """Choose `count` entities by their keyed hash, in its order; all if there are no more.
 
-    The first n of them are what `chosen_entities(entities, n, seed)` gives, so pipelines with different counts share
-    the rows that were read.
+    The first n of them equal `chosen_entities(entities, n, seed)`, so pipelines with different counts share the rows
+    that were read.
     """
     names = sorted(set(entities))
     high, low = hash_texts(derive_key(seed, "series.unified"), pa.array(names, pa.string()))
@@ -434,7 +438,7 @@ def chosen_entities(entities: Sequence[str], count: int, seed: int) -> list[str]
 
 
 def _covered(role: str, pipelines: Sequence[PipelineSettings], columns: Sequence[str]) -> tuple[PipelineSettings, ...]:
-    """The pipelines of a role, which together name each of its columns once. Raises `SettingsError` if they do not."""
+    """Return the pipelines of a role if together they name each column once. Raises `SettingsError` otherwise."""
     if not columns:
         return ()
     if len(pipelines) == 1 and pipelines[0].columns is None:

@@ -1,4 +1,7 @@
-"""Pipelines over data frames: one fitted once for all rows here, one for every entity in `grouped`."""
+"""Provide pipelines over data frames: their base class, and one that is fitted once for all rows.
+
+`grouped` has the pipeline that is fitted for every entity.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from headrace.series.pipelines.settings import PipelineSettings, Strategy
 
 @dataclass(frozen=True)
 class Rows:
-    """matrix [R, C] float64 with the rows of each entity end to end; order: where each row stood in the frame."""
+    """The rows of a frame sorted by entity. matrix: float64 [R, C]; order: the position of each row in the frame."""
 
     matrix: F64
     offsets: I64
@@ -30,7 +33,7 @@ class Rows:
 
 
 class FramePipeline(ABC):
-    """Scales columns of a table; what is fitted is a `Part`. A subclass says how rows are grouped."""
+    """A pipeline that scales table columns and holds a fitted `Part`. A subclass defines how rows are grouped."""
 
     headrace_strategy: ClassVar[Strategy]
 
@@ -40,7 +43,7 @@ class FramePipeline(ABC):
 
     @classmethod
     def of_part(cls, part: Part) -> Self:
-        """Return a fitted one."""
+        """Make a fitted pipeline from a part."""
         made = cls(list(part.pipeline), part.columns)
         made._part = part
         return made
@@ -57,23 +60,26 @@ class FramePipeline(ABC):
 
     @property
     def is_fitted(self) -> bool:
-        """Tell whether `fit` has been called, or the pipeline was taken from a run."""
+        """Whether `fit` has been called, or the pipeline was taken from a run."""
         return self._part is not None
 
     @property
     def part(self) -> Part:
-        """Return the fitted part. Raises `SettingsError` before `fit`."""
+        """The fitted part. Raises `SettingsError` before `fit`."""
         if self._part is None:
             raise SettingsError("the pipeline is not fitted; call fit first, with the rows that train")
         return self._part
 
     def fit(self, frame: Any) -> Self:
-        """Fit on all rows of the table, anew, and return itself. Raises `InputError` where a column has no value."""
+        """Fit on all rows of the table, replacing an earlier fit, and return the pipeline itself.
+
+        Raises `InputError` if a column has no value.
+        """
         self._part = self._fitted(frame).parts[0]
         return self
 
     def transform(self, frame: Any) -> Any:
-        """Return the table with scaled columns, float64; rows, order and other columns as they were.
+        """Return the table with scaled columns, float64; rows, order and other columns are unchanged.
 
         Raises `SettingsError` before `fit`, `InputError` for columns that are missing or hold no numbers.
         """
@@ -89,7 +95,7 @@ class FramePipeline(ABC):
 
     @abstractmethod
     def _rows(self, frame: pl.DataFrame) -> Rows:
-        """The scaled columns of a table, its entities end to end."""
+        """Return the scaled columns of a table, sorted by entity."""
 
     def _fitted(self, frame: Any) -> Fitted:
         rows = self._rows(as_polars(frame))
@@ -103,10 +109,12 @@ class FramePipeline(ABC):
 
 
 class UnifiedPipeline(FramePipeline):
-    """Scales columns of a table with the same numbers for every row.
+    """A pipeline that scales table columns with the same numbers for every row.
 
-    pipeline: steps as data, or scikit-learn's objects. columns: those it scales, others stay. Tables are polars',
-    pandas' or Arrow's, and come back as what they were; nulls and NaN stay missing.
+    pipeline: steps as data, or scikit-learn's objects.
+    columns: the columns that it scales; others stay.
+
+    Tables are polars, pandas or Arrow, and are returned as the same kind; nulls and NaN stay missing.
     """
 
     headrace_strategy: ClassVar[Strategy] = "unified"
@@ -130,7 +138,7 @@ def _unified(fitted: bytes | None, steps: list[StepData], columns: list[str]) ->
 
 
 def as_polars(frame: Any) -> pl.DataFrame:
-    """Return a polars, pandas or Arrow table as polars. Raises `InputError` for anything else."""
+    """Convert a polars, pandas or Arrow table to polars. Raises `InputError` for anything else."""
     if isinstance(frame, pl.DataFrame):
         return frame
     try:
@@ -158,7 +166,7 @@ def check_column(frame: pl.DataFrame, name: str) -> None:
 
 
 def _put_back(frame: Any, columns: Sequence[str], rows: Rows, values: Values) -> Any:
-    """The frame with these columns replaced, as the kind of table that was given."""
+    """Return the frame with these columns replaced, as the kind of table that was given."""
     unsorted = np.empty_like(values)
     unsorted[rows.order] = values
     table = as_polars(frame).with_columns(

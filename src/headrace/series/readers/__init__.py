@@ -1,1 +1,1 @@
-"""Readers of files that are not tables with a header: one module for each kind."""
+"""Read files that are not tables with a header: one module per kind."""

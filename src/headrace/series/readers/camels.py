@@ -1,16 +1,15 @@
 """Read the text files of CAMELS-US.
 
-A basin of CAMELS-US has two text files. A forcing file begins with latitude, elevation (m) and area (m²), one a line,
-then names, then rows with year, month, day and hour; names differ between products in case, unit and separator. A
-streamflow file has no header: gauge, year, month, day, cubic feet per second, quality flag; -999 is missing. The
-columns given are
+A basin has two text files. A forcing file begins with latitude, elevation (m) and area (m²), one per line, then names,
+then rows with year, month, day and hour; names differ between products in case, unit and separator. A streamflow file
+has no header: gauge, year, month, day, cubic feet per second, quality flag; -999 is missing. The columns are
 
     dayl, prcp, srad, swe, tmax, tmin, vp     the forcing's, in its units (s, mm/day, W/m2, mm, C, C, Pa)
     qobs          streamflow in mm/day over the basin's area
     qobs_cfs      streamflow in cubic feet per second
-    estimated     1 where the flag says so (A:e), else 0
+    estimated     1 if the flag marks an estimate (A:e), else 0
 
-Days that only one of the files has are rows with missing values.
+Days that only one of the files has become rows with missing values.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def basin_files(root: Path, forcing: str, *, may_lack_flow: bool) -> list[tuple[
 
 
 def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) -> tuple[I64, F64]:
-    """Read times and the asked columns of a basin on all days that one of its files has. Raises `InputError`."""
+    """Read times and the requested columns of a basin for all days in either of its files. Raises `InputError`."""
     flow_path = next((each for each in paths if "streamflow" in each.name), None)  # an ungauged basin has none
     forcing_path = next(each for each in paths if each != flow_path)
     area, forcing = _forcing(forcing_path)
@@ -69,7 +68,7 @@ def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) ->
 
 
 def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
-    """Area in m², and the columns by time."""
+    """Return the area in m², and the forcing columns by time."""
     lines = _text(path).split(b"\n", _HEADER_LINES)
     if not lines[_HEADER_LINES:] or not lines[-1]:
         raise InputError(f"{path}: has no rows behind its {_HEADER_LINES} header lines; fetch it again")
@@ -88,13 +87,13 @@ def _flow(path: Path, area: float) -> pl.DataFrame:
     names = ["gauge", *_DATE, "qobs_cfs", "flag"]
     table = _table(path, _text(path), names, names[:-1], 1)
     cfs = np.where(table["qobs_cfs"] < 0, np.nan, table["qobs_cfs"])
-    mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM  # by numpy: polars multiplies by the reciprocal
+    mm = cfs * _CUBIC_FOOT * _DAY_S / area * _MM  # in numpy, because polars multiplies by the reciprocal
     estimated = table["flag"].fill_null("").str.ends_with(":e").cast(pl.Float64)
     return pl.DataFrame({"time": table["time"], "qobs": mm, "qobs_cfs": cfs, "estimated": estimated})
 
 
 def _text(path: Path) -> bytes:
-    """The bytes with one space between fields and none at the ends of lines. Raises `InputError`."""
+    """Return the bytes with one space between fields and none at line ends. Raises `InputError`."""
     with open_bytes(path, "gz" if path.suffix == ".gz" else "none") as stream:
         data = stream.read()
     data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
@@ -105,7 +104,7 @@ def _text(path: Path) -> bytes:
 
 
 def _table(path: Path, rows: bytes, names: Sequence[str], numbers: Sequence[str], first_line: int) -> pl.DataFrame:
-    """The columns of all rows, `numbers` as float64 and the others as text, with the time of their day as `time`."""
+    """Return the columns of all rows, `numbers` as float64 and the others as text, with the day's time as `time`."""
     try:
         text = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:

@@ -1,11 +1,11 @@
-"""Read CSV files that are written for people: with comment lines, or in another encoding; and files of GRDC.
+"""Read CSV files with comment lines or in another encoding, and GRDC files.
 
-Such a file is read and decoded as a whole, so memory is O(file). Nothing else about it is read more loosely: quotes,
-separators and numbers of fields are checked as in any CSV file.
+Such a file is read and decoded as a whole, so memory is O(file). Quotes, separators and numbers of fields are checked
+as strictly as in any CSV file.
 
-A file of the Global Runoff Data Centre begins with comment lines in Latin-1. Its columns are separated by semicolons:
-a day as YYYY-MM-DD (a month ends in -00), a clock as hh:mm or --:--, then one column or several of discharge in m³/s.
--999 is missing. The file is called by the number of its station: 1134100_Q_Day.Cmd.txt.
+A file of the Global Runoff Data Centre begins with comment lines in Latin-1. Its columns are separated by semicolons: a
+day as YYYY-MM-DD (a month ends in -00), a clock as hh:mm or --:--, then one or several columns of discharge in m³/s.
+-999 is missing. The file name begins with the station number: 1134100_Q_Day.Cmd.txt.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ _GRDC_MISSING = r"^\s*-999(\.0*)?\s*$"
 def text_table(
     path: Path, name: str, kind: Kind, *, comment: str | None, encoding: str, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Read a delimited file, or these of its columns, as text. Raises `InputError`.
+    """Read a delimited file as text. Raises `InputError`.
 
-    comment: lines that begin with it are left out; encoding: of the file.
+    comment: lines that begin with it, after blanks, are skipped.
+    encoding: encoding of the file.
+    columns: the columns to read; None: all.
     """
     with reading(path), open_bytes(path, kind.compression) as stream:
         data = read_whole(path, stream, kind.compression)
@@ -51,7 +53,7 @@ def text_table(
 
 
 def grdc_table(path: Path, time: str) -> pa.Table:
-    """Read a file of GRDC: its times as the column `time`, and its other columns by their names, as text."""
+    """Read a GRDC file: its times as the column `time`, and its other columns under their names, as text."""
     compression: Compression = "gz" if path.suffix == ".gz" else "none"
     raw = text_table(path, path.name, Kind("csv", compression), comment="#", encoding="latin-1")
     table = raw.rename_columns([each.strip() for each in raw.column_names])

@@ -1,1 +1,1 @@
-"""From prepared series to windows: which, in which order, for which rank. People import `headrace.windows`."""
+"""Cut prepared series into windows, order them, and share them among ranks. Users import `headrace.windows`."""

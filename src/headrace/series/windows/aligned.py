@@ -1,14 +1,15 @@
-"""Windows of several frequencies: of each window of a run the windows of finer runs whose inputs end with it.
+"""Align windows of several frequencies: each window of a run with the windows of finer runs whose inputs end with it.
 
     days = open_windows("daily", "train", input_length=365, output_length=1)
     hours = open_windows("hourly", "train", input_length=336, output_length=24)
     both = aligned(days, hourly=hours)
     both.batch(range(256))["X_hourly"]      # float32 [256, 336, F], beside "X" [256, 365, F]
 
-A step that is called t lasts from t to the next step, so the last day of the inputs ends with its last hour, and both
-horizons begin at the same moment. Windows without a counterpart in every finer run are left out. Each run scales by
-what trains in it, and a window is of the asked split in all of them, so a cut at shares may be elsewhere in each run,
-and still nothing is known too early. Finding the counterparts is O(windows) once; a batch is one gather in each run.
+A step labelled t lasts from t to the next step, so the last day of the inputs ends with its last hour, and both
+horizons begin at the same moment. Windows without a counterpart in every finer run are left out. Each run is scaled by
+its own train rows, and a window must be in the requested split in every run. So a cut by shares may fall at different
+times in different runs without leaking later values. Finding the counterparts costs O(windows) once; a batch is one
+gather per run.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.windows import Segments
 from headrace.series.windows.windows import Layout, Places, Windows
 
-_PIECE = 1 << 20  # windows that are looked up at a time
+_PIECE = 1 << 20  # windows looked up at a time
 
 
 @dataclass(frozen=True, eq=False)
 class AlignedWindows(Windows):
-    """The windows of a run with those of finer runs, whose arrays end in the names of these, such as `X_hourly`.
+    """The windows of a run with those of finer runs, whose arrays carry the finer run's name as suffix (`X_hourly`).
 
-    finer: their windows by name; numbers: of each entity its number in each of them, -1 for none, int64 [E].
+    finer: the finer windows by name.
+    numbers: by name, the number of each entity in that finer run, -1 for none; int64 [E].
     """
 
     finer: Mapping[str, Windows] = field(default_factory=dict)
@@ -41,11 +43,11 @@ class AlignedWindows(Windows):
 
     @cached_property
     def identity(self) -> str:
-        """A word that changes whenever a number may mean another window."""
+        """A digest that changes whenever a window number may refer to another window."""
         return sha256_hex(canonical_json([super().identity, {name: own.identity for name, own in self.finer.items()}]))
 
     def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
-        """Copy the windows at these places, and those of finer runs; see `Windows.gather`. `static` comes once."""
+        """Copy the windows at these places, with those of finer runs; see `Windows.gather`. `static` appears once."""
         batch = super().gather(places, layout)
         for name, windows in self.finer.items():
             start, entity = self._starts(name, places)
@@ -55,7 +57,7 @@ class AlignedWindows(Windows):
         return batch
 
     def in_memory(self, entities: I64) -> AlignedWindows:
-        """Return the windows of these ascending entities over copies of just their rows, those of finer runs too."""
+        """Return the windows of these ascending entities over in-memory copies of their rows, for finer runs too."""
         held = {name: own.in_memory(self.numbers[name][entities]) for name, own in self.finer.items()}
         whole = super().in_memory(entities)
         assert isinstance(whole, AlignedWindows)
@@ -79,7 +81,7 @@ class AlignedWindows(Windows):
         return replace(self, segments=Segments(entity[begins], first[begins], count, stride))
 
     def _starts(self, name: str, places: Places) -> tuple[I64, I64]:
-        """Find (start row, entity) of the windows of a finer run that end with these; entity -1 where there is none."""
+        """Find (start row, entity) of the finer run's windows that end with these; entity is -1 if there is none."""
         finer, entity = self.finer[name], self.numbers[name][places.entity]
         since = places.input_end + _step(self) - finer.store.entities.first_time[entity]
         steps, beside = np.divmod(since, _step(finer))
@@ -98,10 +100,10 @@ class AlignedWindows(Windows):
 
 
 def aligned(windows: Any, **finer: Any) -> Any:
-    """Return the windows of a run, each with the windows of finer runs that end with it, by the names given here.
+    """Pair the windows of a run with the windows of finer runs that end with them, named by keyword.
 
-    windows, finer: from `open_windows` or `open`, all of one split; what comes back is of the same kind as `windows`.
-    Raises `SettingsError` for steps that do not divide one another, `InputError` where no window is in all of them.
+    windows, finer: from `open_windows` or `open`, all of one split. The result has the same type as `windows`.
+    Raises `SettingsError` if the finer steps do not divide the coarser ones, `InputError` if no window is in all runs.
     """
     coarse: Windows = getattr(windows, "windows", windows)
     inner: dict[str, Windows] = {name: getattr(each, "windows", each) for name, each in finer.items()}

@@ -1,17 +1,17 @@
-"""A Lightning data module over prepared series: windows of chunks of entities, and a pool to validate on.
+"""Provide a Lightning data module over prepared series: windows of chunks of entities, and a validation pool.
 
     module = SeriesDataModule("out", input_length=365, output_length=7, batch_size=256, chunk_size=100)
     Trainer(strategy="ddp", devices=2, max_epochs=30).fit(model, datamodule=module)
     Trainer(strategy="ddp", devices=4, max_epochs=30).fit(model, datamodule=module, ckpt_path="last.ckpt")
 
-An epoch is a chunk: which one, says its number alone, when the first batch is asked for. So loaders that Lightning
-makes and throws away, sanity checks and restarts move nothing. Everything is found on disk by the run's id, on every
-rank. A loader here is not a `DataLoader`, so Lightning puts no sampler into it.
+An epoch is a chunk. The epoch number alone decides which one, when the first batch is requested. So loaders that
+Lightning creates and discards, sanity checks and restarts do not advance anything. Every rank finds everything on disk
+by the run's id. A loader here is not a `DataLoader`, so Lightning does not inject a sampler.
 
     validation   the pool trains     validation windows are in
-    "time"       yes, as all do      val: later times of entities that are known
-    "entity"     no                  train: the same times of entities that are not
-    "both"       no                  val: later times of entities that are not known
+    "time"       yes, as all do      val: later times of known entities
+    "entity"     no                  train: the same times of unknown entities
+    "both"       no                  val: later times of unknown entities
     "none"       there is no pool    none
 """
 
@@ -47,50 +47,57 @@ from headrace.stream.order.remaining import Remainder
 
 Validation = Literal["time", "entity", "both", "none"]
 
-_SHARE = 10  # one entity in ten validates
+_SHARE = 10  # by default one entity in ten validates
 
 
 class EpochLoader(CountedLoader[WindowLoader]):
-    """One pass per iteration over a stream of windows."""
+    """A loader that makes one pass over a stream of windows per iteration."""
 
     def __iter__(self) -> Iterator[Any]:
         if self._trainer is not None:
             is_over = self._loaded_ended and not self._begun and self._trainer.current_epoch == self._loaded_epoch
             epoch = self.begin()
-            if is_over:  # saved in its last step, so Lightning takes the epoch up once more before it counts it
+            if is_over:  # saved in its last step: Lightning re-enters the epoch once before counting it
                 self.stream.set_epoch(self._loaded_epoch)
                 return
             self.stream.set_epoch(epoch)
         yield from self.stream
 
     def follow(self) -> None:
-        """Make the epoch of the next pass that of the stream, unless it is, so that its length is known."""
+        """Set the stream to the epoch of the next pass, unless it is there already, so that its length is known."""
         epoch = self.stream.epoch if self._trainer is None else self.next_epoch()
         if epoch != self.stream.epoch:
             self.stream.set_epoch(epoch)
-            if self._begun:  # the pass before is over: what begins next is this epoch, not the one behind it
+            if self._begun:  # the previous pass is over, so this epoch begins next, not the one after it
                 self._first = epoch
 
     @property
     def went_on(self) -> bool:
-        """Tell whether the stream is in an epoch behind the loaded one."""
+        """Whether the stream is in an epoch after the loaded one."""
         return 0 <= self._loaded_epoch < self.stream.epoch
 
 
 class SeriesDataModule(ResumedModule[EpochLoader]):
-    """Train, validate, test and predict on windows of prepared series, every window once a pass over all ranks.
+    """Train, validate, test and predict on windows of prepared series, with every window once per pass over all ranks.
 
-    source: a dataset directory with a run of series; or the settings of one (`headrace.Series`, or a YAML file of
-    them), which rank 0 then prepares into `out`, or finds prepared. run: a run_id, to choose another of the directory.
-    chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory (see `WindowLoader`); without, an epoch
-    is all windows, straight from the mapped store. validation: see above; validation_chunk_size: entities that
-    validate, whose rows are in memory throughout. remainder: of the last step in training; outside training windows
-    come in order and are always padded; batches say which of theirs are "valid". cache_dir, disk_bytes: of copies of a
-    run in an object store, see `open_windows`. How many windows each part has, and who has none, `setup` prints and
-    `window_counts` says.
-    options: see `WindowOptions`; those of predicting differ: windows need no target and are kept where inputs miss.
-    Raises `SettingsError` for what cannot work; `setup` raises `InputError` without series, and where a part has no
-    window: training, validating unless validation="none", testing, predicting.
+    source: a dataset directory with a run of series, or settings (`headrace.Series`, or a YAML file) that rank 0
+    prepares into `out`, unless they are prepared already.
+    run: a run_id, to choose another run of the directory.
+    chunk_size, memory_limit_mib: with one of them, an epoch is a chunk of entities in memory (see `WindowLoader`).
+    Without either, an epoch is all windows, read from the mapped store.
+    validation: "time" validates on the val split of entities that also train, "entity" on the train split of entities
+    that do not train, "both" on the val split of entities that do not train; "none" does not validate.
+    validation_chunk_size: number of entities that validate. Their rows stay in memory throughout.
+    remainder: treatment of the last step in training. Other parts read their windows in order and always pad; the batch
+    array "valid" marks the real windows.
+    cache_dir, disk_bytes: for copies of a run in an object store, see `open_windows`.
+    options: see `WindowOptions`. For prediction they are changed: windows need no target, and windows with missing
+    inputs are kept.
+
+    `setup` prints how many windows each part has and which entities have none; `window_counts` returns it.
+
+    Raises `SettingsError` for settings that cannot work. `setup` raises `InputError` if there are no series, or if a
+    part that the stage needs has no window: train, validate (unless validation="none"), test or predict.
     """
 
     def __init__(
@@ -139,18 +146,19 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         self._told: set[str] = set()
 
     def prepare_data(self) -> None:
-        """Prepare the run, if settings were given and it is not there yet. Lightning calls this on one rank alone."""
+        """Prepare the run if settings were given and it does not exist yet. Lightning calls this on one rank only."""
         if self._recipe is not None:
             prepare(self._recipe, self._out)
 
     def setup(self, stage: str | None = None) -> None:
-        """Find everything on disk, on every rank: store, who trains, who validates, and read the validation pool.
+        """Open the store on every rank, choose the entities that train and validate, and read the validation pool.
 
-        Prints the windows of every part that the stage needs, on rank 0. Raises `InputError` where one has none.
+        Prints the windows of every part that the stage needs, on rank 0. Raises `InputError` if one of them has none.
         """
-        from lightning.pytorch.utilities import rank_zero_info  # here: without the extra, `stream.resumed` says so
+        # Imported late: without the extra, `stream.resumed` raises the clear error.
+        from lightning.pytorch.utilities import rank_zero_info
 
-        word = getattr(stage, "value", stage)  # Lightning gives a member of an enum
+        word = getattr(stage, "value", stage)  # Lightning passes an enum member
         for part in ["train", "pool"] if word in (None, "fit", "validate") else [word]:
             if part == "pool" and self.validation == "none":
                 continue
@@ -166,7 +174,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
     @property
     def window_counts(self) -> dict[str, WindowCounts]:
-        """The counts of the windows that train, of the pool (unless there is none) and of "test"."""
+        """The window counts of "train", "pool" (unless there is none) and "test"."""
         parts = ("train", "test") if self.validation == "none" else ("train", "pool", "test")
         return {part: self._part(part)[1] for part in parts}
 
@@ -181,13 +189,13 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
     @cached_property
     def pipelines(self) -> Pipelines:
-        """The run's fitted pipelines, by the plain numbers that they were saved as."""
+        """The run's fitted pipelines, loaded from their safe numeric form."""
         return load_pipelines(self.store.root, self.store.pipeline_digests)
 
     def windows(self, part: str) -> Windows:
-        """Return the windows of a part: those that "train", those of the "pool", of "test", or to "predict" on.
+        """Return the windows of a part: "train", "pool", "test" or "predict".
 
-        Raises `SettingsError` for another word, `InputError` where there are none (but for a pool that is not wanted).
+        Raises `SettingsError` for another word, `InputError` if there are none (except for a pool that is not wanted).
         """
         check_word("windows: part", part, ("train", "pool", "test", "predict"))
         found, _ = self._part(part)
@@ -196,18 +204,18 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return found
 
     def inference(self, split: str = "test") -> Windows:
-        """Return the windows of a split without targets: all, `complete` false where inputs are missing."""
+        """Return all windows of a split without targets; `complete` is false if inputs are missing."""
         changed = {"targets": "none", "horizons": None, "incomplete": "keep"}
         return windows_of(self.store, split, self.options.model_copy(update=changed))
 
     def inference_dataset(self, split: str = "test") -> WindowDataset:
-        """Return the same for torch."""
+        """Return the windows of `inference` as a torch dataset."""
         return WindowDataset(self.inference(split))
 
     def inverse_transform(self, scaled: Any, entity: Any) -> F64:
-        """Return predictions [B, …] for batches' entities [B] in the target's unit: float64, same shape.
+        """Return predictions [B, …] for the batch's entities [B] in the target's unit: float64, same shape.
 
-        Of several targets the last axis has each.
+        With several targets the last axis is the target.
         """
         values, numbers = (
             each.detach().cpu().numpy() if hasattr(each, "detach") else np.asarray(each) for each in (scaled, entity)
@@ -216,7 +224,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return in_units(self.pipelines, values, names, self.store.columns.targets)
 
     def train_dataloader(self) -> EpochLoader:
-        """Return the training stream, the same object whenever it is asked for: asking moves nothing."""
+        """Return the training stream, the same object on every call; calling it does not advance the stream."""
         if self._train is None:
             self._train = EpochLoader(self._stream("train", self.batch_size, **self._training), self.trainer)
         if self._loaded is not None:
@@ -228,7 +236,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return self._train
 
     def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
-        """Return the windows of the pool in order, from memory; nothing with validation="none"."""
+        """Return the pool's windows in order, from memory; an empty list with validation="none"."""
         return [] if self.validation == "none" else self._evaluation("pool")
 
     def test_dataloader(self) -> EpochLoader:
@@ -236,11 +244,11 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return self._evaluation("test")
 
     def predict_dataloader(self) -> EpochLoader:
-        """Return the test windows without targets, incomplete ones as well; see `inference`."""
+        """Return the test windows without targets, including incomplete ones; see `inference`."""
         return self._evaluation("predict")
 
     def _part(self, part: str) -> tuple[Windows, WindowCounts]:
-        """The windows of a part and their counts; those to test or predict on may be none."""
+        """Return the windows of a part and their counts; "test" and "predict" may be empty."""
         if part not in self._parts and part in ("train", "pool"):
             self._divide()
         elif part not in self._parts:
@@ -249,7 +257,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return self._parts[part]
 
     def _divide(self) -> None:
-        """Find the windows that train, and those of the pool, in memory."""
+        """Find the training windows, and load those of the pool into memory."""
         train = windows_of(self.store, "train", self.options)
         check_some(train)
         val = train if self.validation in ("entity", "none") else windows_of(self.store, "val", self.options)
@@ -280,7 +288,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != whole)
         trainer = self.trainer
         if trainer is not None and loader.went_on and trainer.fit_loop.epoch_loop.restarting:
-            # A checkpoint of an epoch's last step: Lightning has gone on to the next epoch, and would still count the
+            # After a checkpoint of an epoch's last step Lightning is in the next epoch, but would still count the
             # batches of the old one in it if it is longer.
             trainer.fit_loop.epoch_loop.restarting = False
 
@@ -290,9 +298,10 @@ def choose_pool(
 ) -> tuple[Bools, Bools]:
     """Return (entities that train, entities that validate), bool [E].
 
-    train, val: windows of each entity, [E]; only entities with windows to validate on are drawn for the pool, by keyed
-    hash, so that more entities change little. size: of the pool; None: with "time" all, else a tenth, at least one.
-    Raises `SettingsError` where no entity would be left to train.
+    train, val: number of windows of each entity, [E]. Only entities with windows to validate on are drawn for the pool.
+    A keyed hash draws them, so adding entities changes the pool little.
+    size: entities in the pool; None: with "time" all, otherwise a tenth, at least one.
+    Raises `SettingsError` if no entity would be left to train.
     """
     able = np.flatnonzero(val) if validation != "none" else np.empty(0, np.int64)
     if size is None:
@@ -314,14 +323,14 @@ def choose_pool(
 
 
 def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Recipe | None, Path]:
-    """The settings that were given, directly or in a file, and the dataset directory."""
+    """Return the settings, given directly or in a file, and the dataset directory."""
     if isinstance(source, str | PurePath):
         path = Path(source)
         if path.suffix not in (".yaml", ".yml"):
             return None, path if out is None else Path(out)
         import yaml
 
-        import headrace  # the settings of a file are those of the package's public name
+        import headrace  # a file has the settings of the public `headrace.Series`
 
         try:
             record = dict(load_yaml(path.read_text("utf-8")))

@@ -32,18 +32,23 @@ _SCHEMA = pa.schema(
 
 
 def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Mapping[str, Any], Any]]) -> int:
-    """Write a row for each window, horizon and target, and return how many there are. O(row group) of memory.
+    """Write one row per window, horizon and target, and return the number of rows. O(row group) of memory.
 
-    windows: what the batches are of, from `open_windows` or `open`. forecasts: batches, each with what a model said of
-    it: the scaled target, [B, horizons], or several, [B, horizons, T], arrays or tensors. Rows are in the order of the
-    batches; windows that only fill a step (`valid` false) have none.
+    windows: the windows that the batches come from, from `open_windows` or `open`.
+    forecasts: pairs of a batch and the model's output for it: the scaled target [B, horizons], or several targets [B,
+    horizons, T], as arrays or tensors. Rows follow the order of the batches. Windows that only fill a step (`valid`
+    false) get no rows.
 
-    entity: text. issue_time: the moment of the last input. horizon: steps from there on, from 1. value: in the unit of
-    the target, by the run's own pipelines; null where the forecast is NaN. target: its name, where there are several.
-    The file's metadata name the run.
+    The columns of the file, whose metadata name the run, are
 
-    Raises `SettingsError` for a shape that does not fit the windows, and for a file that is there already; `InputError`
-    for an entity that the target's pipeline does not know.
+    entity: text.
+    issue_time: the moment of the last input.
+    horizon: steps after it, from 1.
+    value: in the unit of the target, by the run's own pipelines; null if the forecast is NaN.
+    target: name of the target, present with several targets.
+
+    Raises `SettingsError` if a shape does not fit the windows or the file exists already; `InputError` if the target's
+    pipeline does not know an entity, or if there is no forecast to write.
     """
     found: Windows = getattr(windows, "windows", windows)
     options, store, target = found.options, found.store, Path(local_path_of(path, "write_forecasts"))
@@ -99,7 +104,7 @@ def write_forecasts(path: str | Path, windows: Any, forecasts: Iterable[tuple[Ma
 
 
 def in_units(pipelines: Pipelines, scaled: Any, names: Sequence[str], targets: Sequence[str]) -> F64:
-    """Bring scaled predictions of these entities back, [B, …], of several targets with one each in the last axis."""
+    """Convert scaled predictions [B, …] of these entities back to their units; several targets are in the last axis."""
     if len(targets) == 1:
         return np.asarray(pipelines.inverse_transform(scaled, entity=names), np.float64)
     own = [pipelines.inverse_transform(scaled[..., at], entity=names, column=each) for at, each in enumerate(targets)]

@@ -1,21 +1,21 @@
-"""Windows as items of a stream: their order, and batches for one rank, which this process gathers.
+"""Stream windows as items: choose their order, and gather the batches of one rank in this process.
 
-The positions of an epoch are dealt out to ranks as those of rows are, see `stream.loader.items`. An epoch has all
-windows, straight from the mapped store, or those of a chunk of entities that is copied to memory, see `Chunked`. Its
-order maps positions 0..N-1 to window numbers, by a word:
+Epoch positions are shared among ranks as those of rows are, see `stream.loader.items`. An epoch has all windows, read
+from the mapped store, or those of a chunk of entities that is copied to memory, see `Chunked`. `shuffle` chooses how
+its order maps positions 0..N-1 to window numbers:
 
-- "everywhere": one permutation of all windows; 8 bytes a window, or nothing kept where there are very many.
-- "nearby": groups of entities that lie together are permuted, laid end to end and cut into lanes; the next stretches
-  of all lanes are permuted together. At any time an epoch reads in as many places as it has lanes, so a store larger
+- "everywhere": one permutation of all windows. It takes 8 bytes a window, or nothing for very large counts.
+- "nearby": groups of entities that are close in the store are permuted, laid end to end and cut into lanes; the next
+  stretches of all lanes are permuted together. At any time an epoch reads in one region per lane, so a store larger
   than memory is read page after page. It is the order of rows in a stream with one group, see `stream.order`.
-- "none": as they are numbered.
+- "none": in the order of their numbers.
 
-An order depends on the windows, seed and epoch, and of "nearby" on its lanes and stretches: not on ranks or batches. So
-a state resumes on any number of ranks and with any batch size.
+An order depends on the windows, seed and epoch, and for "nearby" on the lanes and stretch. It does not depend on ranks
+or batches, so a state resumes on any number of ranks and with any batch size.
 
-A pass over chunks permutes the entities by its own key and cuts this line into chunks: a fixed number of entities, or
-as many as stay within a number of rows. An epoch is a chunk. Chunks follow from the seed, the number of the epoch
-and the entities' rows, so every rank has the same, and a resume needs no more than the number of the epoch.
+A pass over chunks permutes the entities with its own key and cuts this sequence into chunks: a fixed number of
+entities, or as many entities as fit within a number of rows. An epoch is a chunk. Chunks follow from the seed, the
+epoch number and the entities' rows, so every rank computes the same ones, and resuming needs only the epoch number.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ _MIB = 1 << 20
 class ChunkPlan:
     """The chunks of all epochs.
 
-    rows: of each entity, int64 [E], E ≥ 1. chunk_size: entities of a chunk; or max_rows: most rows of a chunk, at least
-    those of the longest entity. Raises `SettingsError` where that cannot be.
+    rows: rows of each entity, int64 [E], E ≥ 1.
+    chunk_size: entities per chunk.
+    max_rows: instead of chunk_size, the most rows per chunk; at least those of the longest entity.
+    Raises `SettingsError` if there is no entity, or if max_rows is too small.
     """
 
     def __init__(self, rows: I64, seed: int, *, chunk_size: int | None = None, max_rows: int | None = None) -> None:
@@ -64,10 +66,10 @@ class ChunkPlan:
                 " memory"
             )
         self.rows, self.seed, self.chunk_size, self.max_rows = rows, seed, chunk_size, max_rows
-        self._before = [0]  # how many chunks the passes have together, as far as asked for
+        self._before = [0]  # chunks before each pass, computed as far as needed
 
     def of_pass(self, number: int) -> tuple[I64, I64]:
-        """Return all entities in this pass's order, and where each chunk begins in it and the last one ends."""
+        """Return all entities in this pass's order, and the borders of its chunks in that order, including the end."""
         order = permutation(derive_key(self.seed, "chunks", number), len(self.rows))
         if self.chunk_size is not None:
             return order, np.append(np.arange(0, len(order), self.chunk_size), len(order))
@@ -80,10 +82,10 @@ class ChunkPlan:
         return order, np.array(borders, np.int64)
 
     def place(self, epoch: int) -> tuple[int, int]:
-        """Return (pass, chunk of it) of an epoch, both from 0."""
+        """Return (pass, chunk within it) of an epoch, both from 0."""
         if self.chunk_size is not None:
             return divmod(epoch, -(-len(self.rows) // self.chunk_size))
-        while self._before[-1] <= epoch:  # how many chunks a pass has depends on its order
+        while self._before[-1] <= epoch:  # the number of chunks of a pass depends on its order
             self._before.append(self._before[-1] + len(self.of_pass(len(self._before) - 1)[1]) - 1)
         number = int(np.searchsorted(self._before, epoch, side="right")) - 1
         return number, epoch - self._before[number]
@@ -96,7 +98,7 @@ class ChunkPlan:
 
 
 def check_chunks(chunk_size: int | None, memory_limit_mib: int | None) -> None:
-    """Raise `SettingsError` unless at most one of the two is given, as an integer of 1 or more."""
+    """Raise `SettingsError` if both are given, or one is not an integer of 1 or more."""
     for name, value in (("chunk_size", chunk_size), ("memory_limit_mib", memory_limit_mib)):
         if value is not None:
             check_integer(f"windows: {name}", value, least=1)
@@ -107,10 +109,11 @@ def check_chunks(chunk_size: int | None, memory_limit_mib: int | None) -> None:
 
 
 class Chunked(ChunkPlan):
-    """Every epoch has the windows of one chunk, in memory; over a pass every window comes once.
+    """A chunk plan that loads each epoch's chunk of windows into memory; a pass has every window once.
 
-    chunk_size: entities of a chunk; or memory_limit_mib: MiB that this chunk and the next take together, in each
-    process. Entities without a window are in no chunk.
+    chunk_size: entities per chunk.
+    memory_limit_mib: instead of chunk_size, MiB that this chunk and the next take together, in each process. Entities
+    without a window are in no chunk.
     """
 
     def __init__(
@@ -134,20 +137,20 @@ class Chunked(ChunkPlan):
         return int(self._windows.per_entity[self.entities(epoch)].sum())
 
     def windows(self, epoch: int) -> Windows:
-        """Return those of the epoch's chunk, and have the next chunk read. Raises what reading it raised."""
+        """Return the windows of the epoch's chunk, and start reading the next chunk. Re-raises errors of reading."""
         if self._held is None or self._held[0] != epoch:
-            self._held = None  # before another is read: there are never more than two
+            self._held = None  # release it first, so that memory never holds more than two chunks
             coming, self._coming = self._coming, None
             ready = coming[1].result() if coming is not None and coming[0] == epoch else None
             self._held = (epoch, self._load(epoch) if ready is None else ready)
         if self._coming is None or self._coming[0] != epoch + 1:
             thread = start_threads(1, name="headrace-chunk")
             self._coming = (epoch + 1, thread.submit(self._load, epoch + 1))
-            thread.shutdown(wait=False)  # it ends with the chunk
+            thread.shutdown(wait=False)  # the thread ends when the chunk is read
         return self._held[1]
 
     def close(self) -> None:
-        """Wait for what is being read, and let go of it and of the chunk held."""
+        """Wait for a read in progress, and release it and the chunk held."""
         if self._coming is not None and not self._coming[1].cancel():
             self._coming[1].exception()
         self._held = self._coming = None
@@ -163,8 +166,8 @@ log = logging.getLogger("headrace")
 
 Shuffle = Literal["everywhere", "nearby", "none"]
 
-_KEPT = 1 << 22  # windows whose permutation is kept, 32 MiB; larger ones are computed again for each position
-_GROUP_ROWS = 1 << 16  # neighbours share a group of "nearby" until it has this many rows
+_KEPT = 1 << 22  # windows whose permutation is kept, 32 MiB; above, each position is computed when needed
+_GROUP_ROWS = 1 << 16  # rows of a group of neighbouring entities in "nearby"
 _NAMES = derive_key(0, "entity identity")
 
 
@@ -199,7 +202,7 @@ def _nearby(windows: Windows, state: StreamState) -> Callable[[I64], I64]:
 
 
 class WindowStreamArguments(ItemArguments, total=False):
-    """The options of a stream of windows beside its batch size; see `WindowLoader`."""
+    """The options of a window stream other than its batch size; see `WindowLoader`."""
 
     shuffle: Shuffle
     seed: int
@@ -211,7 +214,7 @@ class WindowStreamArguments(ItemArguments, total=False):
 
 
 class WindowItems:
-    """Windows as items: all of them every epoch, mapped, or a chunk of them. shuffle: the word of their order."""
+    """Windows as stream items: each epoch has all of them, mapped, or a chunk of them. shuffle: their order."""
 
     def __init__(self, windows: Windows, chunks: Chunked | None, *, shuffle: Shuffle, lanes: Lanes) -> None:
         self.windows, self.chunks, self.shuffle, self.lanes = windows, chunks, shuffle, lanes
@@ -223,17 +226,17 @@ class WindowItems:
         return len(self.windows) if self.chunks is None else self.chunks.count(epoch)
 
     def chunk(self, epoch: int) -> tuple[int, int] | None:
-        """Return (pass over all entities, chunk of it)."""
+        """Return (pass over all entities, chunk within it), or None without chunks."""
         return None if self.chunks is None else self.chunks.place(epoch)
 
     def sample(self) -> dict[str, Any]:
-        """Return a batch of no windows."""
+        """Return an empty batch."""
         return self.windows.batch([])
 
     def batches(
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
-        """Gather each batch at once. Where windows are is looked up for many batches at a time."""
+        """Gather each batch with one copy. Windows are located for many batches at a time."""
         windows = self.windows if self.chunks is None else self.chunks.windows(state.epoch)
         torch = import_torch() if options.batch_format == "torch" else None
         size = options.batch_size
@@ -250,14 +253,21 @@ class WindowItems:
 
 
 class WindowLoader(StreamLoader):
-    """Batches of one rank, every window of the epoch exactly once over all ranks, the same number on each.
+    """Batches for one rank: over all ranks, every window of the epoch once, and the same number of batches on each.
 
-    chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, one of `epochs`, see `Chunked`; neither:
-    all windows, straight from the mapped store. shuffle: the order, see above; lanes and stretch are of "nearby".
-    Batches are dicts of torch tensors (dates as int64 microseconds) or numpy arrays, shaped as `Windows.gather` says,
-    and "valid", bool [B], which is false for windows that only fill the last step; there some ranks may have no valid
-    one. Other options: see `StreamOptions`. topology: this rank; None: found out now. Raises `SettingsError` for what
-    cannot work.
+    chunk_size, memory_limit_mib: with one of them, an epoch is a chunk of entities in memory, one of `epochs`, see
+    `Chunked`. Without either, an epoch is all windows, read from the mapped store.
+    shuffle: "everywhere" permutes all windows; "nearby" permutes groups of entities that are close in the store, which
+    suits a store larger than memory; "none" keeps their order.
+    lanes, stretch: for "nearby", the number of lanes that are mixed, and the windows that each contributes at a time.
+    topology: this rank; None: detected now.
+    options: see `StreamOptions`.
+
+    Batches are dicts of torch tensors (dates as int64 microseconds) or numpy arrays with the shapes of
+    `Windows.gather`. Their array "valid", bool [B], is false for windows that only fill the last step; in that step a
+    rank may have no valid window.
+
+    Raises `SettingsError` for settings that cannot work.
     """
 
     def __init__(
@@ -292,14 +302,14 @@ class WindowLoader(StreamLoader):
             )
 
     def __len__(self) -> int:
-        """Batches of the present pass from where it began; once it was taken to its end, of the next one."""
+        """Number of batches of the present pass from where it began; after its end, of the next pass."""
         confirm(self.topology)
         following = self.passes.begin(self.epoch + 1, self.present) if self._received.is_over else self.present
         assert following.steps is not None
         return following.steps
 
     def read(self) -> Generator[Batch, None, None]:
-        """Read the batches of the present pass from its beginning, watched but not counted."""
+        """Read the batches of the present pass from its beginning, monitored but not counted."""
         present = self.present
         if isinstance(present, ItemPass) and not present.steps and not present.is_partial and present.dropped_rows:
             left_out = present.dropped_rows
@@ -308,7 +318,7 @@ class WindowLoader(StreamLoader):
 
 
 def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:
-    """Return arrays as tensors of the same memory, unless they are to be contiguous; dates as int64 microseconds."""
+    """Return arrays as tensors that share their memory, or contiguous copies if asked; dates as int64 microseconds."""
     tensors = {
         name: torch.from_numpy(values.view(np.int64) if values.dtype.kind == "M" else values)
         for name, values in batch.items()

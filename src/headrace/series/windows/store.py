@@ -1,8 +1,8 @@
-"""The store of a finished run of series: every entity's rows as one row-major float32 matrix a shard, mapped.
+"""Open the store of a finished run of series: all rows, as one mapped row-major float32 matrix per shard.
 
-Rows are numbered through all shards; an entity has consecutive rows, one a step of its time axis, so that a window is a
-run of rows. Columns: the target, the forcing, then masks. Nothing of the values is read before it is asked for; shards
-are checked against their checksums when they are first touched. Safe in threads; pickled without what is open.
+Rows are numbered across all shards. An entity has consecutive rows, one per step of its time axis, so a window is a run
+of rows. Columns: the targets, the forcing, then masks. No values are read before they are requested. Shards are checked
+against their checksums when they are first touched. Thread-safe. Pickling leaves out open resources.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _MEND = "restore it or prepare the run again"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the matrices: targets, the forcing, masks of what was filled. future: forcing known ahead."""
+    """The columns of the matrices: targets, forcing, and masks of filled values.
+
+    future: forcing that is known ahead.
+    """
 
     targets: tuple[str, ...]
     features: tuple[str, ...]
@@ -43,30 +46,34 @@ class Columns:
 
     @property
     def behind(self) -> int:
-        """Count targets and forcing."""
+        """Number of targets and forcing columns."""
         return len(self.targets) + len(self.features)
 
     @property
     def future_places(self) -> slice | list[int]:
-        """Where the columns are that are known ahead."""
+        """Positions of the columns that are known ahead."""
         if self.future == self.features:
             return slice(len(self.targets), self.behind)
         return [self.names.index(name) for name in self.future]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All, in order."""
+        """All column names, in order."""
         return (*self.targets, *self.features, *self.masks)
 
 
 @dataclass(frozen=True, eq=False)
 class Entities:
-    """One entry an entity, in the order of their rows; int64 [E] but for names and from_end.
+    """The entities of a run, one entry each, in the order of their rows; int64 [E] except names and from_end.
 
-    first_row, rows: where its rows are; val_row, test_row: positions among them where val and test begin; first_time:
-    microseconds since 1970; from_end: whether its calendar months are counted from their end, bool [E]; static_row: its
-    row of the static features, -1: it has none. names: text [E]. borders: where stretches of rows begin, and the last
-    ends, [E, S + 1]; ranges: of each fold, or of the one split, the stretches [first, last + 1) of each split.
+    names: text [E].
+    first_row, rows: the range of its rows.
+    val_row, test_row: positions in that range where val and test begin.
+    first_time: microseconds since 1970.
+    from_end: whether its calendar months are counted from their end, bool [E].
+    static_row: its row of the static features, -1 for none.
+    borders: where its stretches of rows begin and the last one ends, [E, S + 1].
+    ranges: for each fold, or for the single split, the stretches [first, last + 1) of each split.
     """
 
     names: pa.Array
@@ -84,19 +91,19 @@ class Entities:
         return len(self.names)
 
     def bounds(self, split: str, fold: int | None = None) -> tuple[I64, I64]:
-        """Return the rows [start, stop) of a split among each entity's, int64 [E]; "all" are all rows."""
+        """Return the range [start, stop) of a split within each entity's rows, int64 [E]; "all" covers all rows."""
         first, last = (0, -1) if split == "all" else self.ranges[fold or 0][split]
         return self.borders[:, first], self.borders[:, last]
 
 
 class Matrices:
-    """Row-major matrices [rows, C] float32 end to end, whose rows are numbered through.
+    """Row-major matrices [rows, C] float32 end to end, with rows numbered across them.
 
-    A window of W rows is one stretch of memory. So a view that has at every number the stretch of memory from this
-    number on has windows as its rows, and a batch of windows is one index into it, whatever the number of matrices: it
-    costs about a memory copy, and numpy's index is as fast as torch's `index_select`. The view begins at the matrix
-    with the lowest address and reaches over all of them, and over what may lie between; only rows of matrices are ever
-    asked for.
+    A window of W rows is one contiguous range of memory. So one strided view, whose element i is the range that starts
+    at value i, has all windows among its rows. A batch of windows is then one index into this view, whatever the number
+    of matrices. It costs about a memory copy, and numpy's index is as fast as torch's `index_select`. The view begins
+    at the matrix with the lowest address and spans all of them and any memory between them, but only rows of matrices
+    are ever indexed.
     """
 
     def __init__(self, matrices: Sequence[F32]) -> None:
@@ -111,22 +118,22 @@ class Matrices:
         self._extent = int((self._offset + self.bases[1:] * self.columns).max(initial=0))
 
     def __reduce__(self) -> Any:
-        return (Matrices, (self.matrices,))  # without the views, which would travel as copies
+        return (Matrices, (self.matrices,))  # leave out the views, which would be pickled as copies
 
     @property
     def rows(self) -> int:
-        """All rows."""
+        """Number of all rows."""
         return int(self.bases[-1])
 
     def offsets(self, starts: I64) -> I64:
-        """Return where in memory these rows begin, in values from the first of the view: int64, same length."""
+        """Return the offsets of these rows in memory, in values from the start of the view; int64, same length."""
         if len(self.matrices) == 1:
             return starts * self.columns
         offsets: I64 = starts * self.columns + self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
         return offsets
 
     def windows(self, offsets: I64, window_rows: int) -> F32:
-        """Copy the W rows from each of these offsets on: [B, W, C]. No window crosses two matrices."""
+        """Copy the W rows that begin at each offset: [B, W, C]. No window crosses two matrices."""
         if not len(offsets):
             return np.empty((0, window_rows, self.columns), np.float32)
         if window_rows not in self._views:
@@ -137,7 +144,7 @@ class Matrices:
         return self._views[window_rows][offsets].reshape(-1, window_rows, self.columns)
 
     def copy_rows(self, begins: I64, ends: I64) -> F32:
-        """Copy the rows of these stretches end to end: [sum, C]. Each is in one matrix."""
+        """Copy the rows of these ranges end to end: [sum, C]. Each range is within one matrix."""
         out = np.empty((int((ends - begins).sum()), self.columns), np.float32)
         at = 0
         numbers = np.searchsorted(self.bases, begins, side="right") - 1
@@ -150,9 +157,10 @@ class Matrices:
 
 
 class SeriesStore:
-    """Columns, entities, static features and mapped matrices of a run.
+    """The columns, entities, static features and mapped matrices of a run.
 
-    static: float32 [N, S]; static_of_entity: the same for each entity, NaN where it has none, [E, S].
+    static: float32 [N, S].
+    static_of_entity: static features of each entity, NaN if it has none, [E, S].
     pipeline_digests: file of the fitted pipelines → SHA-256.
     """
 
@@ -193,7 +201,7 @@ class SeriesStore:
 
     @property
     def matrices(self) -> Matrices:
-        """The rows of all shards, mapped and checked when first asked for, read-only."""
+        """The rows of all shards, read-only, mapped and checked on first use."""
         with self._lock:
             if self._matrices is None:
                 rows = np.diff(self.bases).tolist()
@@ -204,15 +212,15 @@ class SeriesStore:
             return self._matrices
 
     def times(self, entity: I64, position: I64) -> I64:
-        """Return microseconds since 1970 of rows, by their place among the entity's rows; int64, same length."""
+        """Return the times, in microseconds since 1970, of rows given by their position in the entity; int64."""
         own = self.entities
         return times_at(self.columns.frequency, own.first_time[entity], own.from_end[entity], position)
 
 
 def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | None = None) -> SeriesStore:
-    """Open the store behind a path, as `headrace.open` finds runs. Raises `InputError` if there are no series.
+    """Open the store behind a path, found as `headrace.open` finds runs. Raises `InputError` if there are no series.
 
-    files: how its shards become local files; None: checked, and copied from an object store to the usual cache.
+    files: how its shards become local files; None: checked, and copied from an object store to the default cache.
     """
     root, manifest = find_run(path, run)
     if not (root / ENTITIES).is_file():
@@ -259,7 +267,7 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
 def _entities_of(
     table: pa.Table, path: Path, ranges: Sequence[Mapping[str, Sequence[int]]]
 ) -> tuple[list[str], I64, Entities]:
-    """Shard names, the first row of each and the end, and the entities with their rows numbered through all shards."""
+    """Return shard names, the first row of each and the end, and the entities with rows numbered across all shards."""
     encoded = table["shard"].combine_chunks().cast(pa.string()).dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     shard = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,11 +1,12 @@
-"""Windows for torch: a map-style dataset, and its stream. Needs the extra `torch`.
+"""Provide windows for torch as a map-style dataset and as a stream. Needs the extra `torch`.
 
     train = headrace.windows.open("out", "train", input_length=365, output_length=7)
     for batch in train.stream(batch_size=256, seed=0):                       # every window once over all ranks
         ...
     loader = DataLoader(train, batch_size=256, shuffle=True, collate_fn=arrays_of)         # or by a DataLoader
 
-A batch is one gather in this process. Worker processes make it slower: what they gather is copied again to get here.
+A batch is one gather in this process. Worker processes are slower, because their batches are copied once more to get
+here.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ SLOWER_WORKERS = (
 
 
 class WindowDataset(TorchDataset[dict[str, Any]]):
-    """The windows of a split by number, as tensors; `stream` for an order, ranks, chunks and resuming.
+    """The windows of a split by number, as tensors; use `stream` for ordering, ranks, chunks and resuming.
 
-    One window is X [L, F], y [horizons] and what else `Windows.gather` names, without its first axis; dates are int64
-    microseconds. Picklable: worker processes map the same store.
+    One window has X [L, F], y [horizons] and the other arrays of `Windows.gather`, without the first axis; dates are
+    int64 microseconds. Picklable: worker processes map the same store.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -46,12 +47,12 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         self._warned = False
 
     def __len__(self) -> int:
-        """All windows."""
+        """Number of all windows."""
         return len(self.windows)
 
     @property
     def counts(self) -> WindowCounts:
-        """Count the windows, and name the run's entities that have none."""
+        """Count the windows, and name the entities of the run that have none."""
         return self.windows.counts
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         return found
 
     def __getitems__(self, numbers: Sequence[SupportsIndex]) -> ItemBatch:
-        """Return the windows of some numbers, in this order; a DataLoader calls it once a batch."""
+        """Return the windows with these numbers, in this order; a DataLoader calls it once per batch."""
         if not self._warned and get_worker_info() is not None:
             self._warned = True
             warnings.warn(SLOWER_WORKERS, UserWarning, stacklevel=2)
@@ -69,12 +70,13 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
     def stream(self, *, batch_size: int, **options: Unpack[WindowStreamArguments]) -> WindowLoader:
         """Stream batches for this rank, each with the arrays of `Windows.gather`; options: see `WindowLoader`.
 
-        Raises `SettingsError` for what cannot work, and `InputError`, which says why, where there are no windows.
+        Raises `SettingsError` for settings that cannot work, and `InputError`, with the reason, if there are no
+        windows.
         """
         check_some(self.windows)
         return WindowLoader(self.windows, batch_size=batch_size, **options)
 
 
 def open_dataset(path: str | Path, split: str = "train", **options: Any) -> WindowDataset:
-    """Open the windows of a split of prepared series for torch; options are those of `open_windows`."""
+    """Open the windows of a split of prepared series for torch; the options are those of `open_windows`."""
     return WindowDataset(open_windows(path, split, **options))

@@ -1,10 +1,10 @@
-"""The windows of a split by number: which there are, and batches of them as arrays.
+"""Find the windows of a split, number them, and gather batches of them as arrays.
 
     windows = open_windows("out", "train", input_length=365, output_length=7)
     windows.batch(range(256))["X"]      # float32 [256, 365, F]
 
-Numbers count through the entities in the order of the store. What a number means depends on the run, the split and the
-options alone, so any process may ask for any of them. Picklable; safe in threads.
+Numbers run through the entities in the order of the store. What a number refers to depends only on the run, the split
+and the options, so any process may request any window. Picklable and thread-safe.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _Steps = Annotated[int, Field(strict=True)]
 
 
 class WindowOptions(Settings):
-    """Define a window, and which ones there are.
+    """Define the shape of a window, and which windows there are.
 
-    input_length, output_length: L and H, steps of the inputs and of the horizon behind them.
-    horizons: the steps of the horizon that y has, from 1 to H, ascending; None: all.
+    input_length, output_length: L and H, the steps of the inputs and of the horizon after them.
+    horizons: the steps of the horizon in y, from 1 to H, ascending; None: all.
     stride: steps from one window of an entity to the next.
-    is_autoregressive: whether the past of the target, or of each, is the first column of X.
-    history: whether inputs may reach back before the split, into the rows that come before ("preceding"), or not
-        ("within"). Labels never cross: all of a window's horizon is in the split.
-    targets: "all" of a window's horizons must be observed; "any" of them, the others being 0 in y and false in
-        y_observed; "none": no y at all, which is how one predicts beyond the last row.
-    future: the horizon's forcing that is known ahead as an input of its own; "none": not needed and not given.
-    static: static attributes where the run has them; "none": not given.
-    masks: whether X ends with the columns that say which values were filled in; "none": without.
-    incomplete: "skip" windows that miss a value; "keep" all, with NaN in X and future where they are missing, and
-        `complete` false for such windows, which is for predicting.
-    layout: "views", X, y and future share one block of memory; "contiguous", each has its own.
-    fold: which fold of a run that was prepared in folds, from 0.
+    is_autoregressive: whether X begins with the past of the target, or of each target.
+    history: whether inputs may reach into the rows before the split ("preceding") or not ("within"). Labels never
+    cross: the whole horizon of a window is in the split.
+    targets: "all" horizons of a window must be observed; "any" of them, the others being 0 in y and false in
+    y_observed; "none": no y at all, for predicting beyond the last row.
+    future: the horizon's known-ahead forcing as a separate input; "none": neither required nor returned.
+    static: static attributes if the run has them; "none": not returned.
+    masks: whether X ends with the columns that mark filled values; "none": without them.
+    incomplete: "skip" windows that miss a value; "keep" all windows, for predicting, with NaN in X and future for
+    missing values and `complete` false for such windows.
+    layout: "views": X, y and future share one block of memory; "contiguous": each has its own.
+    fold: the fold of a run that was prepared in folds, from 0.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -83,21 +83,21 @@ class WindowOptions(Settings):
 
     @property
     def window_rows(self) -> int:
-        """Rows of a window: L + H, or L where nothing of the horizon is wanted."""
+        """Rows of a window: L + H, or L if the horizon is not used."""
         return self.input_length + self.horizon_rows
 
     @property
     def horizon_rows(self) -> int:
-        """H, or 0 where nothing of the horizon is wanted."""
+        """Rows of the horizon: H, or 0 if the horizon is not used."""
         return self.output_length if self.targets != "none" or self.future != "none" else 0
 
 
-_NAMED = 5  # entities without a window that a line names
-_TRIED = 64  # input lengths, where a stride leaves gaps between those that work
+_NAMED = 5  # names of entities without a window in a message
+_TRIED = 64  # input lengths to try: with a stride, the working ones are not contiguous
 
 
 class Blockers(NamedTuple):
-    """Runs of rows that may not be among a window's inputs, its future, its target."""
+    """Runs of rows that may not be in a window's inputs, its future, or its target."""
 
     inputs: Runs = NOTHING
     future: Runs = NOTHING
@@ -105,7 +105,7 @@ class Blockers(NamedTuple):
 
 
 def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
-    """Find what these options block by one pass over the values; nothing where incomplete windows are kept."""
+    """Find the rows that these options block, in one pass over the values; empty if incomplete windows are kept."""
     if options.incomplete != "skip":
         return Blockers()
     matrices, columns = store.matrices, store.columns
@@ -119,7 +119,7 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
 
 
 def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[I64, I64]:
-    """Return where the rows of every entity begin and end that a split's windows may be in; int64 [E] each."""
+    """Return the range of rows in every entity that the windows of a split may use; begins and ends, int64 [E]."""
     entities = store.entities
     low, high = entities.bounds(split, options.fold)
     begins = entities.first_row + low
@@ -129,7 +129,7 @@ def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[
 
 
 def segments_of(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> Segments:
-    """Find the windows of a split that touch nothing that is blocked."""
+    """Find the windows of a split that touch no blocked row."""
     begins, ends = row_ranges(store, split, options)
     return find_valid_sequences(
         begins,
@@ -145,10 +145,13 @@ def segments_of(store: SeriesStore, split: str, options: WindowOptions, blockers
 
 @dataclass(frozen=True)
 class WindowCounts:
-    """Count a split's windows, and name the entities without any; `str` is a line about it.
+    """The number of windows of a split, and the entities without any; `str` gives a one-line summary.
 
-    entities: with windows; of: all of the run. without: the names of those that have no window in the split.
-    longest_without: rows of the longest of them there; window_rows: rows that a window takes.
+    entities: number of entities with windows.
+    of: number of entities in the run.
+    without: names of the entities that have no window in the split.
+    longest_without: rows in the split of the longest of these.
+    window_rows: rows that a window takes.
     """
 
     split: str
@@ -172,7 +175,7 @@ class WindowCounts:
 
 
 def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts:
-    """Count a split's windows. used: those of them that are served, where not all entities were chosen."""
+    """Count a split's windows. used: the subset that is served, if not all entities were chosen."""
     per_entity = windows.per_entity
     lacking = np.flatnonzero(per_entity == 0)
     rows = (windows.ends - windows.begins)[lacking]
@@ -189,9 +192,9 @@ def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts
 
 
 def check_some(windows: Windows, *, remedy: str = "") -> None:
-    """Raise `InputError` where there is no window, with what would work: a loop over none would do nothing.
+    """Raise `InputError` if there is no window, with suggestions, because a loop over none would silently do nothing.
 
-    remedy: what else to do, for the message.
+    remedy: a further suggestion for the message.
     """
     if len(windows):
         return
@@ -228,14 +231,14 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
 
 
 def _remedies(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> list[str]:
-    """Options that give windows, each tried."""
+    """Return options that would give windows; each was tried."""
 
     def count(**changed: Any) -> int:
         return len(segments_of(store, split, options.model_copy(update=changed), blockers))
 
     begins, ends = row_ranges(store, split, options.model_copy(update={"history": "within"}))
     tried = range(1, int((ends - begins).max(initial=0)) + 1)
-    # at stride 1 a window without its first input is a window too
+    # bisect: at stride 1 a window stays valid without its first input
     most = bisect_left(tried, True, key=lambda length: not count(stride=1, input_length=length))
     lengths = range(most, max(0, most - (_TRIED if options.stride > 1 else 1)), -1)
     works = next((length for length in lengths if count(input_length=length)), None)
@@ -255,23 +258,25 @@ SPLITS = ("train", "val", "test", "all")
 
 
 class Places(NamedTuple):
-    """Locate some windows in memory, with their entities and the microsecond their inputs end; int64 [B] each."""
+    """The memory offsets of some windows, their entities, and the microsecond their inputs end; int64 [B] each."""
 
     offset: I64
     entity: I64
     input_end: I64
 
     def part(self, begin: int, end: int) -> Places:
-        """Return those from `begin` to before `end`."""
+        """Return the windows from `begin` to before `end`."""
         return Places(self.offset[begin:end], self.entity[begin:end], self.input_end[begin:end])
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The windows of some entities. `windows[n]` is one; `batch(numbers)` many, as arrays whose first axis is B.
+    """The windows of some entities. `windows[n]` is one window, `batch(numbers)` many, as arrays whose first axis is B.
 
-    segments: which rows windows start at; origin: of each entity the row where its time axis begins, int64 [E]; begins
-    and ends: the rows that its windows are in. held: rows in memory; None: those of the store, mapped when needed.
+    segments: the rows at which windows start.
+    origin: for each entity the row where its time axis begins, int64 [E].
+    begins, ends: for each entity the range of rows that its windows use, int64 [E].
+    held: rows in memory; None: those of the store, mapped when needed.
     """
 
     store: SeriesStore
@@ -284,7 +289,7 @@ class Windows:
     held: Matrices | None = None
 
     def __len__(self) -> int:
-        """All windows."""
+        """Number of all windows."""
         return len(self.segments)
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
@@ -299,51 +304,51 @@ class Windows:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The columns of X."""
+        """The column names of X."""
         return self.store.columns.names[self._inputs]
 
     @property
     def future_names(self) -> tuple[str, ...]:
-        """The columns of future."""
+        """The column names of future."""
         return self.store.columns.future if self.options.future != "none" else ()
 
     @property
     def static_names(self) -> tuple[str, ...]:
-        """The columns of static."""
+        """The column names of static."""
         return self.store.static_names if self.options.static != "none" else ()
 
     @cached_property
     def per_entity(self) -> I64:
-        """Count each entity's windows; int64 [E]."""
+        """Number of windows of each entity; int64 [E]."""
         return self.segments.per_entity(len(self.store.entities))
 
     @property
     def counts(self) -> WindowCounts:
-        """Count the windows, and name the run's entities that have none."""
+        """Count the windows, and name the entities of the run that have none."""
         return count_windows(self)
 
     @cached_property
     def identity(self) -> str:
-        """A word that changes whenever a number may mean another window."""
+        """A digest that changes whenever a window number may refer to another window."""
         rules = self.options.model_dump(exclude={"layout", "static", *(["fold"] if self.options.fold is None else [])})
         some = sha256_hex(np.packbits(self.per_entity > 0).tobytes())
         return sha256_hex(canonical_json([self.store.run_id, self.split, rules, len(self), some]))
 
     def entity_names(self, entities: Sequence[SupportsIndex] | I64) -> list[str]:
-        """Return the texts of entity numbers, as `batch["entity"]` has them."""
+        """Return the names of entity numbers, such as those in `batch["entity"]`."""
         names: list[str] = self.store.entities.names.take(pa.array(np.asarray(entities, np.int64))).to_pylist()
         return names
 
     def locate(self, numbers: I64) -> Places:
-        """Find these windows; numbers int64 in 0..len-1."""
+        """Locate these windows in memory; numbers: int64 in 0..len-1."""
         start, entity = self.segments.locate(numbers)
         end = start + (self.options.input_length - 1) - self.origin[entity]
         return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
-        """Return the windows of these numbers, in this order, as `gather` has them.
+        """Return the windows with these numbers, in this order, as the arrays of `gather`.
 
-        Raises `IndexError` outside 0..len-1, `CorruptShard` for a shard that is not what was published.
+        Raises `IndexError` outside 0..len-1, `CorruptShard` if a shard differs from what was published.
         """
         asked = np.asarray(numbers, np.int64)
         if len(asked) and not (int(asked.min()) >= 0 and int(asked.max()) < len(self)):
@@ -353,9 +358,14 @@ class Windows:
     def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
         """Copy the windows at these places, in the options' layout or another one.
 
-        X [B, L, F] and y [B, horizons] float32, of several targets [B, horizons, T]; static [B, S], future [B, H, Ff],
-        entity int64 [B], input_end_date datetime64[us] [B]; y_observed bool, as y, where targets may be missing,
-        complete bool [B] where inputs may.
+        X: float32 [B, L, F].
+        y: float32 [B, horizons], with several targets [B, horizons, T].
+        static: float32 [B, S].
+        future: float32 [B, H, Ff].
+        entity: int64 [B].
+        input_end_date: datetime64[us] [B].
+        y_observed: bool, shaped as y; present if targets may be missing.
+        complete: bool [B]; present if inputs may be missing.
         """
         options, behind = self.options, self.options.input_length
         block = self.matrices.windows(places.offset, options.window_rows)
@@ -388,11 +398,11 @@ class Windows:
         return self.store.matrices if self.held is None else self.held
 
     def of_entities(self, wanted: Bools) -> Windows:
-        """Return only the windows of the entities that are true; bool [E]. Numbers count anew."""
+        """Return only the windows of the selected entities, bool [E], numbered from 0 again."""
         return replace(self, segments=self.segments.of_entities(wanted))
 
     def in_memory(self, entities: I64) -> Windows:
-        """Return the windows of these ascending entities over a copy of just their rows, read from end to end."""
+        """Return the windows of these ascending entities over an in-memory copy of their rows, read sequentially."""
         begins, ends = self.begins[entities], self.ends[entities]
         wanted = np.zeros(len(self.begins), bool)
         wanted[entities] = True
@@ -412,7 +422,11 @@ class Windows:
 
 
 def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Windows:
-    """Find the windows of a split: one pass over the values finds what is missing."""
+    """Find the windows of a split, with one pass over the values to find missing ones.
+
+    Raises `InputError` for an unknown split, missing static features, or masks that the run does not have; and as
+    `_check_fold`.
+    """
     name = split if split in SPLITS else ALIASES.get(split, split)
     if name not in SPLITS:
         raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
@@ -420,7 +434,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     _check_fold(store, name, options.fold)
     begins, ends = row_ranges(store, name, options)
     holes = np.isnan(store.static_of_entity).any(axis=1)
-    if options.static != "none" and holes.any():  # nothing is filled in silently
+    if options.static != "none" and holes.any():  # never fill in values silently
         which = store.entities.names[int(np.argmax(holes))].as_py()
         raise InputError(
             f"{store.root}: static features of entity {which!r} are missing, and of {int(holes.sum()) - 1} others;"
@@ -435,7 +449,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
 
 
 def _check_fold(store: SeriesStore, split: str, fold: int | None) -> None:
-    """Raise `SettingsError` for a fold that is not there or not chosen, `InputError` for a split that folds lack."""
+    """Raise `SettingsError` if the fold does not exist or was not chosen, `InputError` if folds lack the split."""
     if store.folds and fold is None and split != "all":
         raise SettingsError(f"{store.root}: is prepared in {store.folds} folds; choose one, such as fold=0")
     if fold is not None and fold >= store.folds:
@@ -456,13 +470,17 @@ def open_windows(
     disk_bytes: int = DISK_BYTES,
     **options: Any,
 ) -> Windows:
-    """Open the windows of a split of prepared series. options: see `WindowOptions`. run: a run_id.
+    """Open the windows of a split of prepared series.
 
-    verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
-    A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up
-    to disk_bytes, are checked, and are shared by the processes of a machine.
-    Entities without a window are logged. Raises `InputError` where there are no series or no windows, `SettingsError`
-    for options that cannot work.
+    options: see `WindowOptions`.
+    run: a run_id.
+    verify: "first_touch" checks shards against their checksums when each process first touches them; "never" does not.
+    cache_dir: for a run in an object store, where its shards are copied and mapped from (None: ~/.cache/headrace). The
+    copies are checked, and shared by the processes of a machine.
+    disk_bytes: the most bytes that these copies take.
+
+    Logs the entities without a window. Raises `InputError` if there are no series or no windows, `SettingsError` for
+    options that cannot work.
     """
     checked = WindowOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)

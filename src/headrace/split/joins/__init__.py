@@ -1,1 +1,1 @@
-"""Join features to the rows of a split, each the latest that was known at the time of its row."""
+"""Join features to the rows of a split: for each row the latest feature known at its time."""

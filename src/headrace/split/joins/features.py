@@ -75,7 +75,7 @@ class Features(Settings):
 
     @property
     def max_age_us(self) -> int | None:
-        """The age of the oldest features that are joined, in microseconds."""
+        """The greatest age of a feature that is joined, in microseconds."""
         return None if self.max_age is None else duration_us("max_age", self.max_age)
 
     def files(self) -> list[tuple[Path, str]]:
@@ -86,20 +86,20 @@ class Features(Settings):
 
 
 def listed(value: object) -> object:
-    """Take one table of features for a list of one."""
+    """Wrap a single table of features in a list."""
     return (value,) if isinstance(value, dict | Features) else tuple(value) if isinstance(value, list) else value
 
 
 def files_of(joins: Sequence[Features]) -> list[tuple[Path, str]]:
-    """List the files of all tables of features, named after their place among them."""
+    """List the files of all tables of features, with names that begin with the number of their table."""
     return [(path, f"{folder(number)}{name}") for number, each in enumerate(joins) for path, name in each.files()]
 
 
 def folder(number: int) -> str:
-    """Return what stands before the names of the files of a table of features."""
+    """Return the prefix of the file names of a table of features."""
     return f"join[{number}]/"
 
 
 def is_of_join(joins: Sequence[Features], name: str) -> bool:
-    """Tell whether a file of the run's source, by its name, is one of features."""
+    """Return True if a file of the run's source holds features, judging by its name."""
     return any(name.startswith(folder(number)) for number in range(len(joins)))

@@ -1,12 +1,13 @@
 """Choose for every row the latest feature of its entity that was known at its time. Pure.
 
-Entity and time of a feature make one 64-bit key, so one sort orders features by entity and the time they were known
-from, and a search finds for each row the last that was known. The feature that counts is not that one but, among those
-up to it, the one of the latest event: a late correction of an old event does not hide a newer one. So features are
-ranked by (entity, event, ...) as well, and the running maximum of the rank, in the order of knowing, is the rank of the
-feature that counts. Ranks ascend with the entity, so the maximum never reaches over from another one.
+Entity and time of a feature form one 64-bit key. One sort orders features by entity and by the time from which they
+were known, and a binary search finds the last known feature for each row. But that is not always the feature to join:
+among all known features it is the one of the latest event, because a late correction of an old event must not hide a
+newer event. So features are also ranked by (entity, event, ...). The running maximum of the rank, in the order in which
+features became known, is the rank of the feature to join. Ranks ascend with the entity, so the maximum never carries
+over from another entity.
 
-About 20 ns a feature, 50 where some are known later than their event, and 100 bytes.
+Cost: about 20 ns per feature, 50 ns if some are known later than their event, and 100 bytes per feature.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _KEY_BITS = 63
 
 @dataclass(frozen=True)
 class Timed:
-    """Features [N]: number of their entity, microseconds of the event, and from when on they were known, if apart."""
+    """Features [N]: entity number, event time in microseconds, and the time from which each is known, if separate."""
 
     entity: I64
     event: I64
@@ -35,10 +36,11 @@ class Timed:
 def latest_known(
     features: Timed, entity: I64, time: I64, max_age_us: int | None, ranked: Callable[[I64], I64]
 ) -> tuple[I64, int]:
-    """Return for each row [R] the place of its feature, -1 for none, and how many rows have only one that is too old.
+    """Return the index of each row's feature [R], -1 for none, and the number of rows whose only feature is too old.
 
-    entity, time: of the rows. ranked: ranks features [M], given by place, by their values: it decides between features
-    of one event that were known at the same time. Of those known at different times the one known last counts.
+    entity, time: of the rows. ranked: ranks features [M], given by index, by their values; this decides between
+    features of one event that became known at the same time. Among those that became known at different times the last
+    one counts.
     """
     found = np.full(len(time), -1, np.int64)
     if not len(time) or not len(features.event):
@@ -48,7 +50,7 @@ def latest_known(
     pairs += [] if known is None else [(features.entity, np.maximum(event, known))]
     (of_row, of_event, *of_usable), shift = _keys(pairs)
 
-    by_event, ordered = in_order(of_event)  # equal keys are settled next
+    by_event, ordered = in_order(of_event)  # _settle orders equal keys
     best = None
     _settle(by_event, ordered, known, ranked)
     if known is not None:
@@ -56,7 +58,7 @@ def latest_known(
         rank[by_event] = np.arange(len(by_event))
         order, ordered = in_order(of_usable[0])
         best = np.maximum.accumulate(rank[order])
-    rows, asked = in_order(of_row)  # searched in order: the features that are looked at stay in the cache
+    rows, asked = in_order(of_row)  # ascending searches keep the features in the CPU cache
     last = np.searchsorted(ordered, asked, side="right") - 1
     own = (last >= 0) & (ordered[last] >> shift == asked >> shift)
     rows, last = rows[own], last[own]
@@ -70,14 +72,14 @@ def latest_known(
 
 
 def reachable(features: Timed, entity: I64, time: I64, max_age_us: int | None) -> tuple[I64, int, int]:
-    """List the places of the features that rows get, ascending, and of all that only their values tell from these.
+    """List the indices of features that rows get, ascending, and of all that tie with these except for their values.
 
-    Also returns how many rows get one, and how many have only one that is too old.
+    Also returns how many rows get a feature, and how many have only one that is too old.
     """
     ties = [np.empty(0, np.int64)]
 
     def ranked(places: I64) -> I64:
-        ties.append(places)  # those of one entity and time stand together
+        ties.append(places)  # those of one entity and time are adjacent
         return np.zeros(len(places), np.int64)
 
     found, too_old = latest_known(features, entity, time, max_age_us, ranked)
@@ -94,7 +96,7 @@ def reachable(features: Timed, entity: I64, time: I64, max_age_us: int | None) -
 
 
 def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
-    """Put entity and time of each pair into one key, ordered by both; and by how many bits the entity is shifted."""
+    """Combine entity and time of each pair into one key that sorts by both; also return the entity's shift in bits."""
     entities, times = [entity for entity, _ in pairs], [time for _, time in pairs]
     first, last = min(int(each.min()) for each in times), max(int(each.max()) for each in times)
     bits = (last - first).bit_length()
@@ -110,7 +112,7 @@ def _keys(pairs: Sequence[tuple[I64, I64]]) -> tuple[list[U64], np.uint64]:
 
 
 def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I64]) -> None:
-    """Put features of one entity and event in order, in place: by when they were known, then by their values."""
+    """Sort features of one entity and event by when they became known, then by their values; in place."""
     places = repeated(keys[1:] == keys[:-1])
     if not len(places):
         return
@@ -127,8 +129,8 @@ def _settle(order: I64, keys: U64, known: I64 | None, ranked: Callable[[I64], I6
 
 
 def ranks(values: pa.Table) -> I64:
-    """Rank rows by their values, column by column; missing is least, numbers go by size, text by its bytes. [N]"""
-    import polars as pl  # a split without joins does not wait for it
+    """Rank rows by their values, column by column [N]; missing is least, numbers sort by size, text by its bytes."""
+    import polars as pl  # a split without joins need not load it
 
     columns = [pl.Series(str(number), _ordered(column)) for number, column in enumerate(values.columns)]
     found = np.empty(values.num_rows, np.int64)
@@ -141,7 +143,7 @@ def ranks(values: pa.Table) -> I64:
 
 
 def _ordered(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Turn floats into whole numbers of the same order, in which 0.0 and -0.0, equal to a sort, differ."""
+    """Map floats to integers of the same order, in which 0.0 and -0.0 differ although a sort treats them as equal."""
     if not pa.types.is_floating(column.type):
         return column
     size = column.type.bit_width
@@ -152,7 +154,7 @@ def _ordered(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 
 
 def without_order(columns: Sequence[pa.Field]) -> pa.Field | None:
-    """Return the first column whose values have no order, and so could not settle ties."""
+    """Return the first column whose values have no order and so could not break ties."""
     kinds = (
         *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128),
         *(pa.types.is_temporal, pa.types.is_string, pa.types.is_large_string),

@@ -1,7 +1,7 @@
-"""Number entities by their places among known hashes.
+"""Number entities by their index among known hashes.
 
-To hash a text and to find its hash costs about 200 ns. So each distinct value of a batch is hashed once, and whole
-numbers, the usual ids, are looked up among those that earlier batches met.
+Hashing a text and finding its hash takes about 200 ns. So each distinct value of a batch is hashed once, and whole
+numbers, the usual ids, are looked up in a cache of those that earlier batches contained.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ _OTHER, _NOBODY = -1, -2
 
 
 class EntityNumbers:
-    """Numbers the entities of columns, as the split reads them; threads may share it. entities: ascending by hash.
+    """Numbers the entities of columns, as the split reads them; thread-safe. entities: ascending by hash.
 
-    Each whole number has one slot, where the last one that was met stays. Consecutive ids do not share slots.
+    Each whole number maps to one cache slot, which holds the last number that used it. Consecutive ids do not share
+    slots.
     """
 
     def __init__(self, entities: Hashes, null_values: Sequence[str], seed: int) -> None:
         self.entities, self._null_values, self._seed = entities, null_values, seed
         self._bits = min(_MOST_BITS, max(_LEAST_BITS, (4 * len(entities)).bit_length()))
-        self._met = np.zeros((1 << self._bits, 2), np.int64)  # value and number, which come into the cache together
-        self._met[0] = 1  # which has another slot; so no value counts as met
+        self._met = np.zeros((1 << self._bits, 2), np.int64)  # value and number, side by side in one cache line
+        self._met[0] = 1  # 1 belongs in another slot, so no value counts as met
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EntityNumbers, (self.entities, self._null_values, self._seed)
 
     def of(self, column: pa.ChunkedArray) -> tuple[I64, Bools]:
-        """Number the entity of every row, -1 for others than the known ones; and say which rows have none."""
+        """Return the entity number of every row, -1 for unknown ones, and which rows have no entity."""
         if pa.types.is_integer(column.type) and column.type != pa.uint64():
             values = pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False)
             number = self._of_integers(values)
@@ -61,7 +62,7 @@ class EntityNumbers:
             new = np.flatnonzero(met[:, 0] != values)
             if len(new):
                 number[new] = self._of_any(pa.chunked_array([values[new]]))
-                self._met[slot[new]] = np.stack([values[new], number[new]], axis=1)  # of several for a slot, the last
+                self._met[slot[new]] = np.stack([values[new], number[new]], axis=1)  # the last one of a slot wins
         return number
 
     def _of_any(self, column: pa.ChunkedArray) -> I64:

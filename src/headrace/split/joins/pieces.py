@@ -1,13 +1,13 @@
-"""Gather features, and the rows that ask for them, by partition of their entities.
+"""Gather features, and the rows that need them, by partition of their entities.
 
-Entities are numbered by the order of their hashes, and a partition is a range of numbers. Features of entities that no
-row has are left out.
+Entities are numbered in the order of their hashes, and a partition is a range of numbers. Features of entities without
+rows are left out.
 
-A feature is gathered as its keys: its entity, its times, and where it stands in its file. Its values are fetched in a
+A feature is gathered as its keys: its entity, its times, and its position in its file. Its values are fetched in a
 second pass over the file, once its partition has found that a row can get them.
 
-A piece is the file of one source shard: for each stretch of its rows, a record batch for each partition. A
-partition reads of every piece only what is its own. O(stretch) of memory.
+A piece is the file of one source shard. For each stretch of its rows it holds a record batch for each partition. A
+partition reads only its own batches of every piece. Memory is O(stretch).
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ NOBODY, UNTIMED = "without_entity", "without_time"  # features that no row can g
 
 @dataclass(frozen=True)
 class Join:
-    """A table of features, surveyed. number: its place among the tables that are joined.
+    """A surveyed table of features. number: its index among the joined tables.
 
-    read: the schema of the columns to join as they are read; output: as rows get them, with the types asked for.
+    read: the schema of the columns to join as they are read. output: the same columns as rows get them, with the
+    declared types.
     """
 
     features: Features
@@ -72,34 +73,34 @@ class Join:
 
     @property
     def times(self) -> dict[str, str]:
-        """The column of each time of a piece."""
+        """The source column of each time that a piece holds."""
         known = {} if self.features.known_at is None else {KNOWN: self.features.known_at}
         return {EVENT: self.features.event_time, **known}
 
     @property
     def key_names(self) -> list[str]:
-        """The columns that keys are made of."""
+        """The columns that keys are made from."""
         return [self.entity, *self.times.values()]
 
     @property
     def keys(self) -> pa.Schema:
-        """The schema of what is gathered of a feature. Its row counts from the first of its batch."""
+        """The schema of a gathered feature. Its row is counted from the first row of its batch."""
         return pa.schema([(ENTITY, pa.uint32()), *((name, pa.int64()) for name in self.times), (ROW, pa.uint32())])
 
     @property
     def matched(self) -> pa.Schema:
-        """The schema of what a row gets: its number in the stretch, and the values."""
+        """The schema of a matched row: its number in the stretch, and the values."""
         return pa.schema([(ROW, pa.uint32()), *((str(place), kind) for place, kind in enumerate(self.output.types))])
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of a feature with its values, which are numbered, as their names are free."""
+        """The schema of a feature with its values, whose columns are numbered because users choose their names."""
         keys = [field for field in self.keys if field.name != ROW]
         return pa.schema([*keys, *((str(place), kind) for place, kind in enumerate(self.output.types))])
 
 
 class PieceWriter:
-    """Writes the piece of one shard. write: of `batch_file`; entities: how many there are."""
+    """Writes the piece of one shard. write: from `batch_file`; entities: the number of entities."""
 
     def __init__(self, write: Callable[[pa.Table], None], schema: pa.Schema, entities: int, partitions: int) -> None:
         self._write, self._schema, self._entities, self._partitions = write, schema, entities, partitions
@@ -107,7 +108,7 @@ class PieceWriter:
         self.rows = 0
 
     def add(self, table: pa.Table) -> None:
-        """Keep the rows of a table, by partition: some ten thousand at once, which are ordered in the cache."""
+        """Hold the rows of a table, by partition; give about ten thousand at once, to sort them in the CPU cache."""
         if not len(table):
             return
         entity = table[ENTITY].to_numpy().astype(np.int64)
@@ -118,7 +119,7 @@ class PieceWriter:
         self.rows += len(table)
 
     def flush(self) -> None:
-        """Write what was kept as a batch for each partition, in the order it was added in."""
+        """Write the held rows as a batch for each partition, in the order of `add`."""
         for part in range(self._partitions):
             parts = [batch.slice(bounds[part], bounds[part + 1] - bounds[part]) for batch, bounds in self._held]
             self._write(pa.Table.from_batches(parts, self._schema))
@@ -126,16 +127,16 @@ class PieceWriter:
 
 
 def piece_file(name: str) -> str:
-    """Path of a piece, relative to the run."""
+    """Return the path of a piece, relative to the run."""
     return f"{STAGE_DIRECTORY}/join-{name}.batches"
 
 
 @contextmanager
 def batch_file(files: TaskFiles, target: str) -> Iterator[Callable[[pa.Table], None]]:
-    """Make a file of batches, one for each table that is written.
+    """Open a file of batches, and yield a function that writes a table as one batch.
 
-    Messages of Arrow stand one after the other, and behind them where each begins. Partitions open every piece for a
-    batch or two, for which an Arrow file takes ten times as long: it is opened by threads of its own.
+    The file holds Arrow messages one after the other, then the offset of each. Partitions open every piece for a batch
+    or two, which would take ten times as long with an Arrow file, because pyarrow opens it with threads of its own.
     """
     temporary = files.temporary(target)
     digest, begins, rows = xxhash.xxh3_128(), [0], 0
@@ -162,7 +163,10 @@ def batch_file(files: TaskFiles, target: str) -> Iterator[Callable[[pa.Table], N
 
 
 def read_batches(path: Path, schema: pa.Schema, first: int, step: int) -> list[pa.Table]:
-    """Read every so many-th batch of a file. Not mapped: many small parts of files would bring their neighbours in."""
+    """Read every `step`-th batch of a file from `first` on.
+
+    The file is not mapped, because small reads of many files would load neighbouring pages.
+    """
     found = []
     with path.open("rb", buffering=0) as source:
         end = source.seek(-_PLACE.itemsize, os.SEEK_END)
@@ -181,8 +185,8 @@ def gather_features(
 ) -> dict[str, Any]:
     """Write the keys of one shard of features. numbers: of the entities of all rows.
 
-    Returns, among counts, the first row of each batch. Raises `InputError` for a time that is none, where that is an
-    error.
+    Returns counts and the first row of each batch. Raises `InputError` for an invalid time, if the settings make that
+    an error.
     """
     counts: Counter[str] = Counter()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
@@ -208,9 +212,9 @@ def gather_features(
 
 
 def _chunks(shard: Shard, columns: Sequence[str], coded: Sequence[str]) -> Iterator[pa.Table]:
-    """Read those of the columns that the shard has, in the order of rows.
+    """Read those of the columns that the shard has, in row order.
 
-    coded: those that may come as codes, which Parquet decodes three times as fast as texts.
+    coded: columns that may be dictionary-encoded, which Parquet decodes three times as fast as texts.
     """
     wanted = [name for name in dict.fromkeys(columns) if name in shard.schema.names] or shard.schema.names[:1]
     texts = [name for name in coded if name in wanted and is_text(shard.schema.field(name).type)]
@@ -227,7 +231,7 @@ def _keys(
     counts: Counter[str],
     forms: dict[str, set[str]],
 ) -> pa.Table:
-    """Make the keys of those features of a chunk that a row can get. first: the chunk's first row, and in its batch."""
+    """Return the keys of the features of a chunk that a row can get. first: the chunk's first row, and in its batch."""
     absent = pa.chunked_array([pa.nulls(len(chunk), pa.string())])
     columns = {name: chunk[name] if name in chunk.column_names else absent for name in join.key_names}
     entity, nobody = numbers.of(columns[join.entity])
@@ -247,7 +251,7 @@ def _keys(
 def fetch_features(
     files: TaskFiles, join: Join, shard: Shard, name: str, wanted: Iterator[pa.Table], entities: int, partitions: int
 ) -> dict[str, Any]:
-    """Write the features of one shard that are wanted, with their values.
+    """Write the wanted features of one shard with their values.
 
     wanted: tables of keys, whose rows are numbers in the shard and ascend from table to table.
     """
@@ -273,7 +277,7 @@ def fetch_features(
 class _Values:
     """Reads values of one shard of features, in the order of its rows.
 
-    Where types are declared, texts are read as these in every row, so that a bad value is told of in any.
+    If types are declared, every row is converted, so that a bad value raises in any row, not only in fetched ones.
     """
 
     def __init__(self, join: Join, shard: Shard) -> None:
@@ -283,19 +287,19 @@ class _Values:
         self._chunk, self._first = join.read.empty_table(), 0
 
     def of(self, rows: I64) -> Iterator[pa.Table]:
-        """Yield the values of rows, which ascend, a table for some at a time."""
+        """Yield the values of rows, which must ascend, in tables of some rows each."""
         done = 0
         while done < len(rows):
             last = self._first + len(self._chunk)
             if rows[done] >= last:
                 self._chunk, self._first = self._typed(next(self._chunks), last), last
                 continue
-            end = done + int(np.searchsorted(rows[done : done + CHUNK_ROWS], last))  # long texts may have short codes
+            end = done + int(np.searchsorted(rows[done : done + CHUNK_ROWS], last))  # short codes may be long texts
             yield self._fitted(self._chunk.take(pa.array(rows[done:end] - self._first)))
             done = end
 
     def finish(self) -> None:
-        """Read on to the end where every value counts."""
+        """Read on to the end if every value must be checked."""
         for chunk in self._chunks if self._join.types else ():
             self._first += len(self._chunk)
             self._chunk = self._typed(chunk, self._first)
@@ -310,7 +314,7 @@ class _Values:
 
 
 def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:
-    """Read times in UTC, `MISSING` where there is none."""
+    """Read times in UTC, `MISSING` for absent ones."""
     form = join.features.time_format
     column = nulled(column, ("", *join.null_values))
     dates = parse_dates(column, form)
@@ -330,10 +334,10 @@ def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row
 
 
 def in_utc(micros: I64, wall: Bools, zone: str, twice: Literal["earliest", "latest"]) -> I64:
-    """Convert times that are wall-clock times of the zone to UTC.
+    """Convert the times that are wall-clock times of the zone to UTC.
 
-    twice: which of two instants a time is that clocks show twice. A feature takes the later and a row the earlier, so
-    that none counts as known before it was.
+    twice: which instant to choose for a time that happens twice. A feature takes the later one and a row the earlier
+    one, so that no feature counts as known before it was.
     """
     if zone == "UTC" or not wall.any():
         return micros

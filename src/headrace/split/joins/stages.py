@@ -6,10 +6,10 @@
     join_fetch      each file of features     → these features with their values, by partition
     join_match      each partition            → the features of its rows, for each stretch of rows of the source
 
-So the values of most features are decoded and left at that: only those that a row gets are moved. A stretch is some
-consecutive rows of a shard. What partitions leave of a stretch is put in the order of its rows when the shard is
-written. On disk: 16 bytes a feature, 24 with `known_at`, 16 a row, and twice the joined values.
-To choose takes about 100 bytes for each of a partition's million features or rows.
+So the values of most features are only decoded; values move only if a row gets them. A stretch is a run of consecutive
+rows of a shard. The results of all partitions for a stretch are put in row order when the shard is written. Disk: 16
+bytes per feature, 24 with `known_at`, 16 per row, and twice the joined values. Memory of `join_choose`: about 100 bytes
+for each feature or row of a partition, which has about a million.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from headrace.split.settings import TemporalSplit
 
 STRETCH_ROWS = 1 << 19
 _PARTITION_ROWS, MAX_PARTITIONS = 1 << 20, 1 << 12
-_TASK_BYTES = 256 << 20  # of one task, and together they stay below the limit
+_TASK_BYTES = 256 << 20  # memory of one task; all of a machine stay below the limit
 _MEMORY_BYTES = 768 << 20
-_TEXT_ROW_BYTES = 32  # of a file of features that is no Parquet, about
+_TEXT_ROW_BYTES = 32  # estimate for a features file other than Parquet
 TIME, JOINED = "time", "joined"
 ROW_SCHEMA = pa.schema([(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.uint32())])
 
@@ -69,7 +69,8 @@ ROW_SCHEMA = pa.schema([(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.uint
 class Joins:
     """All tables of features of a run.
 
-    entities: of all rows, ascending by hash; partitions: of them; stretches: of the rows of each source shard.
+    entities: of all rows, ascending by hash. partitions: the number of partitions of entities. stretches: the number of
+    stretches of each source shard.
     """
 
     joins: Sequence[Join]
@@ -79,11 +80,11 @@ class Joins:
 
     @property
     def fields(self) -> list[pa.Field]:
-        """The columns that rows get."""
+        """The joined columns of a row."""
         return [field for join in self.joins for field in join.output]
 
     def reader(self, run: Path, shard: int) -> Callable[[int, int], list[pa.ChunkedArray]]:
-        """Return what reads the joined columns of some consecutive rows of a shard: first row, number of rows."""
+        """Return a function (first row, number of rows) that reads joined columns of consecutive rows of a shard."""
         begin = sum(self.stretches[:shard])
         held: dict[int, pa.Table] = {}
 
@@ -106,7 +107,7 @@ class Joins:
         return pa.schema(self.fields).empty_table()
 
     def _stretch(self, run: Path, number: int) -> pa.Table:
-        """Put in order what the partitions have of a stretch; rows that asked for nothing get nulls."""
+        """Read a stretch from all partitions, in row order; rows that needed no features get nulls."""
         columns: list[pa.ChunkedArray] = []
         for join in self.joins:
             paths = [run / matched_file(join.number, part) for part in range(self.partitions)]
@@ -119,27 +120,27 @@ class Joins:
 
 
 def matched_file(join: int, partition: int) -> str:
-    """Path of the features of a partition's rows, relative to the run."""
+    """Return the path of the features of a partition's rows, relative to the run."""
     return piece_file(f"{join}-matched-{partition:05d}")
 
 
 def rows_name(shard: int) -> str:
-    """Name of the piece of the rows of a shard."""
+    """Return the name of the piece of the rows of a shard."""
     return f"rows-{shard:05d}"
 
 
 def keys_name(join: int, shard: int) -> str:
-    """Name of the piece of the keys of a file of features."""
+    """Return the name of the piece of the keys of a file of features."""
     return f"{join}-keys-{shard:05d}"
 
 
 def chosen_file(join: int, partition: int) -> str:
-    """Path of the keys of the features that a partition's rows get, relative to the run."""
+    """Return the path of the keys of the features that a partition's rows get, relative to the run."""
     return piece_file(f"{join}-chosen-{partition:05d}")
 
 
 def features_name(join: int, shard: int) -> str:
-    """Name of the piece of those features of a file that rows get."""
+    """Return the name of the piece of those features of a file that rows get."""
     return f"{join}-features-{shard:05d}"
 
 
@@ -148,7 +149,7 @@ def survey_joins(
 ) -> list[Join]:
     """Find the columns that rows get. files: of the whole run; source: the schema of the rows.
 
-    Raises `InputError` for columns that are not there, that have no order, or that rows have already.
+    Raises `InputError` for columns that do not exist, that have no order, or that rows have already.
     """
     names = dict.fromkeys(source.names, "a column of the source")
     if settings.lineage == "columns":
@@ -212,7 +213,7 @@ def _surveyed(settings: TemporalSplit, number: int, features: Features, shards: 
 
 
 def partitions_of(joins: Sequence[Join], rows: int) -> int:
-    """Choose how many partitions there are, by the rows and the features of the largest table."""
+    """Choose the number of partitions, by the number of rows and the features of the largest table."""
     most = max([rows, *(sum(map(_rows_about, join.shards)) for join in joins)])
     return min(MAX_PARTITIONS, max(1, -(-most // _PARTITION_ROWS)))
 
@@ -225,10 +226,10 @@ def _rows_about(shard: Shard) -> int:
 
 
 def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
-    """Gather the keys of all features; the receipts of each table. Raises `InputError` for times of two forms."""
+    """Gather the keys of all features; return the receipts by table. Raises `InputError` for times of two forms."""
     numbers = EntityNumbers(
         joins.entities, joins.joins[0].null_values, joins.joins[0].seed
-    )  # as the settings have them
+    )  # the same for all joins, from the settings
     tasks, owners = [], []
     for join in joins.joins:
         for place, shard in enumerate(join.shards):
@@ -254,12 +255,12 @@ def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
 
 
 def digest_of(gathered: Sequence[Receipt]) -> str:
-    """Digest the files of a table of features: by the bytes of local files, the versions of objects in a store."""
+    """Digest the files of a table of features, from the bytes of local files or the versions of stored objects."""
     return sha256_hex(canonical_json([each.result["version"] for each in gathered]))
 
 
 def fetch_stages(context: RunContext, joins: Joins, gathered: Sequence[Sequence[Receipt]]) -> list[list[Receipt]]:
-    """Choose the features that rows get, and fetch their values; the receipts of choosing, of each table."""
+    """Choose the features that rows get, and fetch their values; return the receipts of the choice for each table."""
     few = _few_at_once(context)
     found = few.stage("join_choose", _of_partitions(joins, choose), durable=False)
     tasks = []
@@ -287,9 +288,9 @@ def _of_partitions(joins: Joins, work: Callable[..., dict[str, Any]]) -> list[Ta
 def join_stages(
     context: RunContext, joins: Joins, sources: Sequence[Shard], write_rows: Callable[[int, TaskFiles], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Do the stages, and return what the manifest says of each table of features.
+    """Run all stages, and return the manifest's facts about each table of features.
 
-    write_rows: writes the piece of a shard's rows, given its place, and returns the task's result.
+    write_rows: writes the piece of the rows of a shard, given its index, and returns the task's result.
     """
     gathered = gather_stage(context, joins)
     rows = [Task(shard.name, 0, partial(write_rows, place)) for place, shard in enumerate(sources)]
@@ -315,7 +316,7 @@ def join_stages(
 
 
 def _told(join: Join, found: dict[str, Any]) -> Note:
-    """Say how many rows got features; a warning where none did, as the two then rarely name entities alike."""
+    """Report how many rows got features; a warning if none did, because entity names then rarely agree."""
     told = f"join[{join.number}]: {found['matched']:,} of {found['rows']:,} rows with an entity got features"
     if found["too_old"]:
         told += f", {found['too_old']:,} have only one older than {join.features.max_age}"
@@ -328,12 +329,12 @@ def _told(join: Join, found: dict[str, Any]) -> Note:
 
 
 def _few_at_once(context: RunContext) -> RunContext:
-    """Let no more tasks run at a time on each machine than memory is meant for."""
+    """Limit the tasks that run at a time on each machine by the memory budget."""
     return replace(context, workers=min(context.workers, context.engine.machines() * (_MEMORY_BYTES // _TASK_BYTES)))
 
 
 def _one_form(join: Join, gathered: Sequence[Receipt]) -> None:
-    """Raise `InputError` naming two files whose times are written in two forms."""
+    """Raise `InputError` naming two files whose times have different forms."""
     for role, name in join.times.items():
         first: dict[str, str] = {}
         for receipt, shard in zip(gathered, join.shards, strict=True):
@@ -347,7 +348,7 @@ def _one_form(join: Join, gathered: Sequence[Receipt]) -> None:
 
 
 def choose(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[str, Any]:
-    """Write the keys of the features that a partition's rows get, a batch for each that was gathered."""
+    """Write the keys of the features that a partition's rows get, one batch for each gathered batch."""
     asked = rows_of(files.run, joins, partition)
     pieces = _pieces(files.run, joins, join, partition, keys_name, join.keys)
     features, entity, time = _timed(joins, join, partition, pieces, asked)
@@ -396,13 +397,13 @@ def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[st
 
 
 def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
-    """Read the rows of a partition that ask for features, a table for each stretch."""
+    """Read the rows of a partition that need features, one table for each stretch."""
     paths = [run / piece_file(rows_name(place)) for place in range(len(joins.stretches))]
     return [table for path in paths for table in read_batches(path, ROW_SCHEMA, partition, joins.partitions)]
 
 
 def features_of_rows(run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]) -> pa.Table:
-    """Find the features of rows, in their order: the columns of the output by number, null where there is none."""
+    """Find the features of rows, in row order: the columns of the output by number, null if a row has none."""
     pieces = _pieces(run, joins, join, partition, features_name, join.schema)
     features, entity, time = _timed(joins, join, partition, pieces, asked)
     values = pa.concat_tables([join.schema.empty_table(), *pieces]).drop_columns([ENTITY, *join.times])
@@ -418,7 +419,7 @@ def features_of_rows(run: Path, joins: Joins, join: Join, partition: int, asked:
 def _pieces(
     run: Path, joins: Joins, join: Join, partition: int, name: Callable[[int, int], str], schema: pa.Schema
 ) -> list[pa.Table]:
-    """Read what a partition has of the pieces of features of this name."""
+    """Read a partition's batches from the pieces of features of this name."""
     paths = [run / piece_file(name(join.number, place)) for place in range(len(join.shards))]
     return [table for path in paths for table in read_batches(path, schema, partition, joins.partitions)]
 
@@ -426,7 +427,7 @@ def _pieces(
 def _timed(
     joins: Joins, join: Join, partition: int, pieces: Sequence[pa.Table], asked: Sequence[pa.Table]
 ) -> tuple[Timed, I64, I64]:
-    """Return features, and of rows their entities and times. Entities count from the first of the partition."""
+    """Return features, and the entities and times of rows. Entities count from the first of the partition."""
     first = -(-partition * len(joins.entities) // joins.partitions)
     entity, row_entity = (_column(tables, ENTITY) for tables in (pieces, asked))
     entity -= first

@@ -1,8 +1,8 @@
 """Prove that each row of a split has the features its source gives it: the latest known at its time, none later.
 
-The features are read again from where the run read them, and the rows from the output alone, into pieces in a directory
-of their own; each partition is then matched anew and compared with what the output holds. It costs what the join cost,
-and proves nothing where the source is no longer there or has changed since.
+The features are read again from the paths that the run read. The rows are read from the output alone, into pieces in a
+separate directory. Each partition is then matched again and compared with the output. This costs as much as the join,
+and proves nothing if the source is gone or has changed since.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _KEYS = [(ENTITY, pa.uint32()), (TIME, pa.int64()), (ROW, pa.int64())]
 
 
 def join_checks(run: FinishedRun, settings: TemporalSplit, workers: int) -> Iterator[Check]:
-    """Match the rows of the output with the features once more: a check for each table of features."""
+    """Match the rows of the output with the features again; return a check for each table of features."""
     said = run.manifest.facts["join"]
     with tempfile.TemporaryDirectory(prefix="headrace-verify-") as directory:
         context = RunContext(Path(directory), workers, silent)
@@ -120,16 +120,16 @@ def _name(number: int) -> str:
 
 
 def _row_schema(joins: Joins) -> pa.Schema:
-    """The schema of a row of the output: its keys, and a digest of what each join gave it."""
+    """Return the schema of a row of the output: its keys, and a digest of the columns of each join."""
     return pa.schema([*_KEYS, *((str(join.number), pa.uint64()) for join in joins.joins)])
 
 
 def _gather_rows(
     run: FinishedRun, settings: TemporalSplit, joins: Joins, place: int, files: TaskFiles
 ) -> dict[str, Any]:
-    """Write the piece of a split: entity, time and number of its rows, and a digest of what each join gave them.
+    """Write the piece of a split: entity, time and number of its rows, and a digest of the columns of each join.
 
-    A row without entity can have no feature; the first that has one is a problem of that join.
+    A row without entity can have no feature; the first one that has a feature is reported as a problem of that join.
     """
     assert settings.entity is not None
     split, problem = run.splits[place], dict[int, str]()
@@ -161,7 +161,7 @@ def _gather_rows(
 
 
 def _compare(run: FinishedRun, pieces: Path, joins: Joins, join: Join, partition: int) -> str | None:
-    """Match the rows of a partition again, and say what is wrong."""
+    """Match the rows of a partition again, and report the first difference."""
     asked = [
         (split, table)
         for place, split in enumerate(run.splits)

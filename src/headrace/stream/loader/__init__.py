@@ -1,1 +1,1 @@
-"""The loaders that people loop over, and the datasets they come from."""
+"""Loaders for training loops, and the datasets that make them."""

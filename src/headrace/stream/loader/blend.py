@@ -1,4 +1,4 @@
-"""Several datasets as one stream: `headrace.blend`."""
+"""Stream several datasets as one: `headrace.blend`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Part = Dataset | tuple[Dataset, str]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blend:
-    """Datasets that are streamed as one, in fixed proportions. Made by `headrace.blend`; read-only.
+    """Datasets streamed as one, in fixed proportions. Created by `headrace.blend`; read-only.
 
-    names: of the datasets; parts: each with its split, or None; weights: as given, None: by rows.
+    names: of the datasets. parts: each dataset with its split, or None. weights: as given; None: by rows.
     """
 
     names: tuple[str, ...]
@@ -51,9 +51,10 @@ class Blend:
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
-        """Stream the blend, as `Dataset.stream` does a dataset. split: of the datasets that were given without one.
+        """Stream the blend, as `Dataset.stream` does for a dataset.
 
-        Raises `InputError` where the columns read are not the same in all, `SettingsError`, `StreamError`.
+        split: for the datasets that were given without one. Raises `InputError` if the columns to read differ between
+        datasets, `SettingsError`, `StreamError`.
         """
         parts = self._parts(split, stream_options(batch_size, options))
         return stream_of(parts, workers=workers, topology=topology)
@@ -67,7 +68,11 @@ class Blend:
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamingDataset:
-        """Wrap the blend as `Dataset.torch_dataset` does. split: of datasets given without one. Raises as `stream`."""
+        """Wrap the blend as `Dataset.torch_dataset` does.
+
+        split: for the datasets that were given without one. Raises what `stream` raises, and `MissingExtra` without
+        torch.
+        """
         import_torch()  # before anything is read
         from headrace.stream.loader.torch_dataset import StreamingDataset
 
@@ -78,7 +83,7 @@ class Blend:
         return [(dataset, split if own is None else own) for dataset, own in self.parts]
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
-        """packed="auto" is decided for all datasets together."""
+        """Return the arguments of the loader; packed="auto" is resolved for all datasets together."""
         if options.cost_model is not None:
             raise SettingsError(
                 "balance orders the rows of one dataset, and a blend of datasets takes them by turns; prepare the"
@@ -97,9 +102,9 @@ class Blend:
         return index, read_block, options, passes
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
-        """The blocks of all splits as one index, and a function that reads them as a stream with these options does.
+        """Return the blocks of all splits as one index, and a function that reads them as these options say.
 
-        Raises `InputError` where the columns read are not the same in all.
+        Raises `InputError` if the columns to read differ between datasets.
         """
         splits, form = self._splits(split), options.form
         indexes = [dataset.split_index(own) for dataset, own in splits]
@@ -113,10 +118,11 @@ def blend(
 ) -> Blend:
     """Stream several datasets as one: every batch holds rows of all of them, in proportion to the weights.
 
-    datasets: opened datasets, or (dataset, split), by name or in a list. weights: positive numbers, in the same form;
-    what counts is their proportion. Without weights an epoch is every row of every dataset once. With weights it has
-    as many rows as the datasets together, or `samples_per_epoch`: small datasets repeat, each row once per round of
-    its dataset, and large ones are continued in the next epoch. Raises `SettingsError`.
+    datasets: opened datasets, or (dataset, split), by name or in a list.
+    weights: positive numbers in the same form; only their proportion matters. Without weights, an epoch is every row of
+    every dataset once. With weights it has the total number of rows of the datasets, or `samples_per_epoch`. Small
+    datasets then repeat, each row once per round of its dataset, and large ones continue in the next epoch. Raises
+    `SettingsError`.
     """
     if isinstance(datasets, Mapping):
         names, given = tuple(datasets), list(datasets.values())
@@ -142,7 +148,7 @@ def join_indexes(
     weights: Sequence[float] | None,
     columns: Sequence[str] | None = None,
 ) -> BlendIndex:
-    """One index of the blocks of several splits, shards named NAME/SHARD. Raises `InputError` on unlike columns."""
+    """Join the indexes of several splits, with shards named NAME/SHARD. Raises `InputError` if their columns differ."""
     firsts = np.cumsum([0, *(len(part.shards) for part in parts)])
     return BlendIndex(
         split="+".join(dict.fromkeys(part.split for part in parts)),
@@ -191,7 +197,7 @@ def _weights(names: Sequence[str], weights: Mapping[str, float] | Sequence[float
 
 
 def _shared_schema(parts: Sequence[SplitIndex], names: Sequence[str], columns: Sequence[str] | None) -> pa.Schema:
-    """The columns that are read, as the first has them; nullable where any is."""
+    """Return the columns to read with the types of the first split; a column is nullable if it is so in any split."""
     first = parts[0].schema
     wanted = first.names if columns is None else list(columns)
     for name, part in zip(names, parts, strict=True):

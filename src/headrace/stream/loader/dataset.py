@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
@@ -27,7 +27,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
-from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, stream_options
+from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, check_options, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.group import once_in_group
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 class Dataset(IndexedDataset):
-    """Splits ready to be streamed. Made by `headrace.open`; read-only.
+    """Splits that are ready to stream. Created by `headrace.open`; read-only.
 
-    manifest: of a prepared dataset; None for plain shards.
+    manifest: that of a prepared dataset; None for plain shards.
     """
 
     def __init__(self, source: IndexedDataset, *, cache_dir: Path | None = None) -> None:
@@ -71,12 +71,12 @@ class Dataset(IndexedDataset):
 
     @property
     def index(self) -> Index:
-        """The blocks of all splits, with columns and types. Not for writing to."""
+        """The blocks of all splits, with columns and types; do not write to it."""
         return self._source.index
 
     @property
     def contents(self) -> str:
-        """A word that changes whenever the rows may."""
+        """A word that changes whenever the rows may have changed."""
         return self._source.contents
 
     @property
@@ -90,42 +90,43 @@ class Dataset(IndexedDataset):
         return self._source.splits
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; see `IndexedDataset.split_index`."""
+        """Return the blocks of a split; see `IndexedDataset.split_index`."""
         return self._source.split_index(split)
 
     def block_reader(
         self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
     ) -> ReadBlock:
-        """A function (block number in `split_index`, columns or None) → the rows of that block as an Arrow table.
+        """Return a function (block number in `split_index`, columns or None) → the block's rows as an Arrow table.
 
-        verify, files: see `IndexedDataset.block_reader`. The function may be called from any thread; it raises
-        `CorruptShard`, `InputError` or `StoreError`.
+        verify, files: see `IndexedDataset.block_reader`. The function is thread-safe; it raises `CorruptShard`,
+        `InputError` or `StoreError`.
         """
         return self._source.block_reader(split, verify=verify, files=files)
 
     def __getitem__(self, split: str) -> SplitRows:
-        """The rows of a split in the order of its shards, for other libraries: `to_polars()`, `to_pandas()` …
+        """Return a split's rows in the order of its shards, for other libraries: `to_polars()`, `to_pandas()` …
 
-        Raises `InputError` for a name of no split.
+        Raises `InputError` if there is no such split.
         """
         return SplitRows(self._source, self.split_index(split).split)
 
     def fold(self, number: int) -> Dataset:
-        """One fold of a run that was prepared in folds, from 0, with splits of its own: `fold(3).stream("train", …)`.
+        """Return one fold of a run prepared in folds; it has its own splits: `fold(3).stream("train", …)`.
 
-        Nothing is read but the index of the run. Raises `SettingsError` where there is no such fold.
+        number: counted from 0. Reads only the index of the run. Raises `SettingsError` if there is no such fold.
         """
         if not isinstance(self._source, FinishedRun):
             raise SettingsError(f"fold: {self!r} is no whole prepared run; choose the fold first, and filter its rows")
         return Dataset(Fold(self._source, number), cache_dir=self._cache_dir)
 
     def filter(self, condition: Filter | None) -> Dataset:
-        """The same splits with the rows that match only; None: all.
+        """Return the same splits with only the rows that match a condition; None keeps all rows.
 
-        condition: a pyarrow.compute expression, or terms such as [("x", ">", 3), ("kind", "in", ["a", "b"])], all of
-        which hold, or a list of such lists, one of which holds. A comparison with null does not match. Blocks that
-        statistics rule out are never read; in the others matching rows are counted when a split is first used.
-        Raises `SettingsError` for unknown columns and values of another type.
+        condition: a pyarrow.compute expression, a list of terms that must all hold, such as [("x", ">", 3), ("kind",
+        "in", ["a", "b"])], or a list of such lists, one of which must hold. A comparison with null does not match.
+        Blocks that statistics rule out are never read; in the others, matching rows are counted when a split is first
+        used.
+        Raises `SettingsError` for unknown columns and for values of another type.
         """
         if condition is None:
             return self
@@ -136,15 +137,15 @@ class Dataset(IndexedDataset):
         return filtered
 
     def filter_report(self, split: str | None = None) -> FilterReport | None:
-        """Report what the filter leaves of a split and how many blocks it spares; None without a filter."""
+        """Report what the filter keeps of a split and how many blocks it skips; None without a filter."""
         return self._source.report(split) if isinstance(self._source, FilteredRows) else None
 
     def log_to(self, run: Any, split: str | None = None) -> None:
-        """Log the dataset, or one split of it, as an input of an experiment: `dataset.log_to(wandb.init(), "train")`.
+        """Log the dataset, or one split, as an input of an experiment: `dataset.log_to(wandb.init(), "train")`.
 
-        run: what `mlflow.start_run()` or `wandb.init()` returned. Logged are digest, place, rows, columns, and of a
-        prepared dataset the run that made it; no shard is read. A split is MLflow's context. In W&B the dataset is an
-        artifact that the run uses, or logs if the run is offline. Raises `SettingsError` for any other object.
+        run: what `mlflow.start_run()` or `wandb.init()` returned. Logs the digest, location, rows and columns, and for
+        a prepared dataset the run that made it; reads no shard. The split becomes MLflow's context. In W&B the dataset
+        is an artifact that the run uses, or logs if the run is offline. Raises `SettingsError` for any other object.
         """
         log_dataset(self, self.manifest, run, split)
 
@@ -159,14 +160,17 @@ class Dataset(IndexedDataset):
         filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
-        """Batches of this rank's share of a split: every row exactly once over all ranks, equal steps on each.
+        """Stream this rank's share of a split: every row exactly once over all ranks, with equal steps on each.
 
-        split: may be left out where there is only one. This process reads, in threads. workers: processes that run the
-        transform, which needs torch; the batches are the same with any number of them. Rank and world size are found
-        out (torch.distributed, else RANK and WORLD_SIZE, else one rank) unless `topology` says. filter: see
-        `filter`. Options: see `StreamOptions`. store: a torch store for distribution="dynamic"; None: the process
-        group's. A batch is a dict by column of tensors [batch_size, …] of the column's type, texts as lists of str; see
-        `stream.batch` for other columns and formats. Raises `SettingsError`, `InputError`, `StreamError`.
+        A batch is a dict by column of tensors [batch_size, …] of the column's type, and lists of str for text columns;
+        see `stream.batch` for other columns and formats. This process reads, in threads.
+
+        split: optional if there is only one.
+        workers: processes that run the transform, which needs torch; the batches are the same with any number of them.
+        topology: rank and world size; None: detected from torch.distributed, else RANK and WORLD_SIZE, else one rank.
+        store: a torch store for distribution="dynamic"; None: that of the process group.
+        filter: see `filter`. Options: see `StreamOptions`.
+        Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
         parts = rows._parts(split, stream_options(batch_size, options))
@@ -182,9 +186,10 @@ class Dataset(IndexedDataset):
         filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
     ) -> StreamingDataset:
-        """The same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+        """Return the stream as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
 
-        num_workers: that of the DataLoader. filter: see `filter`. Raises as `stream`, and `MissingExtra` without torch.
+        num_workers: that of the DataLoader. filter: see `filter`. Raises what `stream` raises, and `MissingExtra`
+        without torch.
         """
         import_torch()  # before anything is read
         from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -208,10 +213,10 @@ class Dataset(IndexedDataset):
         return index, read_block, options, passes
 
     def counted_index(self, split: str | None = None, options: StreamOptions | None = None) -> CountedIndex:
-        """The blocks of a split of packed rows, with the tokens of each row, by which balanced steps cost them.
+        """Return the blocks of a split of packed rows with the tokens of each row, which balanced steps use as costs.
 
-        Counted once and kept in the cache. options: how blocks are read, those of a stream. Raises `SettingsError`
-        where rows are not packed.
+        Tokens are counted once and cached. options: those of a stream, which decide how blocks are read. Raises
+        `SettingsError` if rows are not packed.
         """
         index = self.split_index(split)
         options = (options or StreamOptions(batch_size=1)).for_splits([(self.root, index)])
@@ -227,23 +232,24 @@ class Dataset(IndexedDataset):
     def entity_index(
         self, column: str | None = None, *, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> EntityIndex:
-        """Return which rows each entity has, from one pass over its column that is kept in the cache.
+        """Return the rows of each entity, from one pass over the entity column; the result is cached.
 
-        column: whose values name entities; None: as the run's settings say, or in bins that say it the rows that their
-        sequences are of, as SOURCE:ROW. on_progress: hears (blocks read, blocks).
-        Raises `SettingsError` where nothing names the entities of rows, and what reading raises.
+        column: the column whose values name entities. None: the one in the run's settings or, for bins that record the
+        rows of their sequences, those rows as SOURCE:ROW.
+        on_progress: called with (blocks read, blocks).
+        Raises `SettingsError` if nothing names the entities of rows, and what reading raises.
         """
         return entity_index(self, indexed_column(self, column), cache_dir=self._cache_dir, on_progress=on_progress)
 
     def _contents_if_any(self) -> str | None:
-        """Return `contents`; None where there is no such word, and rows are counted each time."""
+        """Return `contents`; None if the dataset has no such word, so rows are counted each time."""
         try:
             return self.contents
         except SettingsError:
             return None
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
-        """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
+        """Return the block reader of a split, which checks and caches blocks as the stream options say."""
         base = cache_directory(options.cache_dir)
         files = self._file_cache(split, base / "files", options.cache_bytes) if options.cache == "files" else None
         read = self.block_reader(split, verify=options.verify, files=files)
@@ -261,7 +267,10 @@ class Dataset(IndexedDataset):
         )
 
     def _file_cache(self, split: str | None, directory: Path, limit_bytes: int) -> FileCache:
-        """Return the cache of whole shards. Warn now of a limit that they do not fit in, and not by a slow epoch."""
+        """Return the cache of whole shards.
+
+        Warns at once if the shards exceed the limit; otherwise only a slow epoch would show it.
+        """
         if place_of(self.root).reads == "calls":
             raise SettingsError(
                 f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'
@@ -288,10 +297,10 @@ class Dataset(IndexedDataset):
         disk_bytes: int = 1 << 35,
         filter: Filter | None = None,  # noqa: A002 - the name users expect
     ) -> MapDataset:
-        """Random access to a split's rows, for samplers and data that fits in memory; see `MapDataset`.
+        """Return random access to a split's rows, for samplers and data that fits in memory; see `MapDataset`.
 
-        cache: "decoded" keeps decoded blocks on a disk as a stream does, below cache_dir and within disk_bytes: a row
-        of a block that was touched before is read from a mapped file. Raises `MissingExtra` without torch.
+        cache: "decoded" keeps decoded blocks on disk as a stream does, below cache_dir and within disk_bytes. A row of
+        a block that was used before then comes from a mapped file. Raises `MissingExtra` without torch.
         """
         from headrace.stream.loader.map import MapDataset
 
@@ -304,7 +313,7 @@ class Dataset(IndexedDataset):
 
 
 def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: Any = None) -> StreamLoader:
-    """A stream of this process, or one with worker processes. Raises `MissingExtra` for workers without torch."""
+    """Create a stream, with worker processes if asked. Raises `MissingExtra` for workers without torch."""
     check_integer("workers", workers, least=0)
     if not workers:
         return StreamLoader(*parts, topology=topology, store=store)
@@ -322,22 +331,27 @@ def open_dataset(
     null_values: Sequence[str] = (),
     cache_dir: str | Path | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    **others: Never,
 ) -> Dataset:
-    """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
-    TSV, JSON lines, a dataset of the hub (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`), or a table
-    of another library (see `headrace.dataset.tables`), which is written into the cache.
+    """Open a prepared dataset or plain shards.
 
-    Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
-    Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
-    Plain shards are one split, "all", unless names tell splits: directories called train, val or test below the path,
+    Plain shards are one split, "all", unless names define splits: directories called train, val or test below the path,
     or files such as train-00000-of-00002.parquet. A directory that `save_to_disk` of Hugging Face datasets wrote has
     the splits and files that it lists. The index of the shards is the one that `headrace index` published beside them,
-    if it is that of the files as they are; else one process of the machine makes it while others wait. It is kept in
-    `cache_dir` (None: ~/.cache/headrace), where all processes map it.
-    on_progress: hears (files looked at, files) while that index is made.
-    types, null_values: what columns of plain CSV and TSV files are, e.g. {"price": "float32"}; text otherwise.
+    if it matches the files. Otherwise one process of the machine makes it while others wait.
+
+    path: a directory, a file, a glob or a list of Parquet, Arrow, CSV, TSV or JSON lines files; a dataset of the hub
+    (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`); or a table of another library (see
+    `headrace.dataset.tables`), which is written into the cache. Any path may be in an object store: s3://, gs:// or
+    az:// (extra of that name), with ambient credentials.
+    run: the run to open in a dataset directory; None: the newest finished one. A run directory opens as itself.
+    cache_dir: where the index is kept and mapped by all processes; None: ~/.cache/headrace.
+    on_progress: called with (files examined, files) while the index is made.
+    types, null_values: for plain CSV and TSV files, types of columns, e.g. {"price": "float32"}, and words that mean
+    null; columns are text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
+    check_options(others, ("run", "types", "null_values", "cache_dir"), "headrace.open")
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     path = with_paths(path, kept, once_in_group)
     if isinstance(path, str | PurePath):

@@ -1,33 +1,33 @@
-"""Experimental: distribution="dynamic" lets ranks claim blocks when they are ready, so a slow rank reads fewer rows.
+"""Let ranks claim blocks when they are ready, so a slow rank reads fewer rows: distribution="dynamic", experimental.
 
     stream = headrace.open("out").stream("train", batch_size=256, shuffle=True, distribution="dynamic")
     for batch in stream:
         if batch["valid"].any(): ...
 
-Every row is delivered once over all ranks, and every rank gets the same number of batches. The faster rank decides who
-gets which row, so no run repeats another's order. Choose it for work that is not in step at every batch: evaluation,
-embedding, local updates. A loop with a collective at every batch works too, at the pace of its slowest rank. A batch
-holds rows of one or two blocks, so this mixes less than "balanced" does.
+Every row is delivered once over all ranks, and every rank gets the same number of batches. Which rank gets a row
+depends on their speed, so no run repeats another's order. Choose it for work that is not synchronised at every batch:
+evaluation, embedding, local updates. A loop with a collective at every batch also works, at the pace of its slowest
+rank. A batch holds rows of one or two blocks, so this mixes less than "balanced" does.
 
-A rank that finds no claim left finishes its rows, looks up how many batches the claims of each rank make, and fills up
-to the largest of these numbers with batches without a valid row. The number of batches is known only then, so there is
-no `len`.
+A rank that finds no claim left finishes its rows and looks up how many batches the claims of each rank make. It then
+fills up to the largest of these numbers with batches that have no valid row. The number of batches is known only then,
+so there is no `len`.
 
-The ranks agree through a store: that of torch.distributed's default group, or `store=`. Passes, and `state_dict` during
-or after one, are collective: every rank starts the same passes, and calls it after the same number of batches. Memory:
-the block that is being delivered and the next one.
+The ranks coordinate through a store: that of torch.distributed's default group, or `store=`. Passes are collective:
+every rank starts the same passes. So is `state_dict` during or after a pass: every rank calls it after the same number
+of batches. Memory: the block that is being delivered and the next one.
 
 The line of an epoch is its blocks end to end, in shuffled order (see `order`). Rows inside a block are permuted by a
-key of that block alone. What is left of the line is cut at the borders of blocks, so a claim is one block, or a run of
-small ones of about a batch. The last blocks are cut finer: a rank that claims one of them late keeps the others
-waiting. After a stop, what is left is ranges of the line again, whoever had claimed them. Cost is O(blocks).
+key of that block alone. The remaining line is cut at block boundaries, so a claim is one block, or a run of small ones
+of about a batch. The last blocks are cut finer, because a rank that claims one of them late makes the others wait.
+After a stop, the remaining rows are again ranges of the line, whichever rank had claimed them. Cost is O(blocks).
 
     <pass>/here/<rank>         counts the processes that read as this rank
     <pass>/start               the state at which the pass starts, the same on every rank
     <pass>/next                a counter: the rank that adds 1 to it has the claim of that number
     <pass>/rows/<rank>         counts the rows that a rank has claimed
     <pass>/entered             counts these rows over all ranks, so <pass>/rows is complete once it reaches their total
-    <pass>/left                a rank that left before all blocks were claimed, and its state where that differs
+    <pass>/left                a rank that left before all blocks were claimed, and its state if that differs
     <pass>/state/<n>/<rank>    what a rank had claimed and not delivered at the n-th call of state_dict
 """
 
@@ -72,9 +72,9 @@ from headrace.stream.read.transform import TransformContext
 
 log = logging.getLogger("headrace")
 
-_LAST_PARTS = 4  # small claims at the end keep the last ranks from waiting for one
+_LAST_PARTS = 4  # small claims at the end shorten the wait for the last rank
 _LOOK_S = 0.01
-_TIMEOUT_S = 1800.0  # torch's own collectives wait as long
+_TIMEOUT_S = 1800.0  # the same as for torch's own collectives
 _KIND = "dynamic stream"
 _MADE: Counter[tuple[str, str, int, int]] = Counter()
 
@@ -94,14 +94,14 @@ def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, r
         parts = max(1, min(_LAST_PARTS, (stop - start) // batch_size))
         finer.append(start + (stop - start) * np.arange(1, parts + 1, dtype=np.int64) // parts)
     borders = np.concatenate(finer)
-    # Of the borders between two multiples of a batch the first is enough: small blocks are claimed in runs.
+    # Keep the first border between two multiples of a batch, so that small blocks are claimed in runs.
     wanted = np.diff(borders // batch_size) > 0
     wanted[-1] = True
     return np.concatenate([[0], borders[1:][wanted]]).astype(np.int64)
 
 
 def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
-    """Return where the rows at these places of the line are, in the order of delivery."""
+    """Return the locations of the rows at these places of the line, in the order of delivery."""
     along, rows = split_at(order.line, places)
     needed, which = np.unique(along, return_inverse=True)
     if order.shuffle:
@@ -113,7 +113,7 @@ def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
 
 
 def left_of(remaining: Remaining, borders: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]) -> Remaining:
-    """Return what nobody has received: claims from number `claimed` on, and these [start, stop) of earlier ones."""
+    """Return what no rank has received: claims from number `claimed` on, and [start, stop) parts of earlier ones."""
     parts = sorted((start, stop) for start, stop in not_received if start < stop)
     parts.append((int(borders[claimed]), int(borders[-1])))
     starts, stops = np.array(parts, np.int64).T
@@ -121,7 +121,7 @@ def left_of(remaining: Remaining, borders: I64, *, claimed: int, not_received: I
 
 
 class LocalStore:
-    """Stands in for a torch store where there is one rank."""
+    """A replacement for a torch store when there is one rank."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -145,10 +145,10 @@ class LocalStore:
 class Claims:
     """The claims of one rank in one pass, each entered in the store at once with its rows.
 
-    A rank that finds no claim left therefore learns how many batches every rank will have without waiting for the slow
-    ones, even while they stand in a collective.
+    So a rank that finds no claim left learns the number of batches of every rank without waiting for slow ranks, even
+    while they are in a collective.
     store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see `claim_borders`.
-    check: raises where another rank has failed.
+    check: raises if another rank has failed.
     """
 
     store: Any
@@ -158,12 +158,15 @@ class Claims:
     borders: I64
     batch_size: int
     check: Callable[[], None]
-    _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed and not received
+    _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed but not received
     _claimed: int = 0
     _claiming: Lock = field(default_factory=Lock)
 
     def arrive(self, start: str) -> None:
-        """Register this rank. Raises `StreamError` if another process is it too, or another rank starts elsewhere."""
+        """Register this rank.
+
+        Raises `StreamError` if another process has the same rank, or if another rank starts from a different state.
+        """
         if (processes := int(self.store.add(f"{self.prefix}/here/{self.topology.rank}", 1))) > 1:
             raise StreamError(
                 f"{self.topology}: {processes} processes of this job are that rank, and with"
@@ -181,7 +184,7 @@ class Claims:
             self.store.set(f"{self.prefix}/left", json.dumps([self.topology.rank, differing_start]))
 
     def take(self) -> Iterator[tuple[int, int]]:
-        """Claim one part after the other, each as it is asked for: places [start, stop) of what remains."""
+        """Claim parts one by one, each when it is requested: places [start, stop) of what remains."""
         while True:
             with self._claiming:
                 number = int(self.store.add(f"{self.prefix}/next", 1)) - 1
@@ -211,7 +214,7 @@ class Claims:
         return -(-max(rows) // self.batch_size)
 
     def received(self, rows: int) -> None:
-        """Note that the training loop received this many more rows, in the order of `take`."""
+        """Record that the training loop received this many more rows, in the order of `take`."""
         with self._claiming:
             while rows:
                 start, stop = self._held.popleft()
@@ -223,7 +226,7 @@ class Claims:
     def left_over(self, call: int, remaining: Remaining) -> Remaining:
         """Return what no rank has received at its call number `call`. Waits for this call of every rank."""
         keys = [f"{self.prefix}/state/{call}/{rank}" for rank in range(self.topology.world_size)]
-        with self._claiming:  # until all ranks have called: no claim is missed or counted twice
+        with self._claiming:  # held until all ranks have called, so no claim is missed or counted twice
             self.store.set(keys[self.topology.rank], json.dumps([self._claimed, list(self._held)]))
             self._await(lambda: self.store.check(keys), f"call {call} of state_dict on every rank")
         answers = [json.loads(text_of(self.store.get(key))) for key in keys]
@@ -253,9 +256,9 @@ class Claims:
 
 
 class DynamicPasses:
-    """Passes over the rows of a split; every row once over all ranks, the same number of batches on each.
+    """Passes over the rows of a split: every row once over all ranks, and the same number of batches on each.
 
-    store: of torch.distributed; None takes that of the default process group, which several ranks need.
+    store: a torch.distributed store; None: that of the default process group, which several ranks need.
     """
 
     def __init__(
@@ -274,7 +277,7 @@ class DynamicPasses:
                 f'remainder="{options.remainder}" and distribution="dynamic" do not go together: ranks that run out of'
                 ' rows fill their batches; leave remainder out, and see batch["valid"]'
             )
-        # States, seeds and columns are those of any stream of rows; what differs is who gets which.
+        # States, seeds and columns work as in any stream of rows; only the assignment to ranks differs.
         rows = replace(options, remainder="pad", distribution="balanced", lanes=1)
         self._rows = RowPasses(index, read_block, rows, topology)
         self.index, self.read_block, self.topology = index, read_block, topology
@@ -283,18 +286,18 @@ class DynamicPasses:
         self.identities = block_identities(index)
         self.names, self.arrow = options.check_columns(index.schema.names), options.batch_format in IN_ARROW
         made = index.split, index.identity, topology.world_size, topology.rank
-        _MADE[made] += 1  # ranks build their streams in the same order, so equal numbers are one stream
+        _MADE[made] += 1  # ranks build their streams in the same order, so equal numbers mean the same stream
         self.name = f"headrace/dynamic/{index.split}/{index.identity[:16]}/{topology.world_size}/{_MADE[made]}"
-        self.begun = 0  # passes that were read
+        self.begun = 0  # passes read so far
 
-    def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to go on in
+    def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to continue
         return self._of(self._rows.begin(epoch).start)
 
     def whole(self, of: Pass) -> DynamicPass:
         return self.begin(of.epoch)
 
     def resume(self, values: Mapping[str, Any]) -> DynamicPass:
-        """Go on from a saved state; the present ranks claim what it left."""
+        """Resume from a saved state; the current ranks claim what it left."""
         if kind_of(values) == "stream":
             raise StreamError(
                 'stream state: it is not of distribution="dynamic"; its positions are of another order: load it into a'
@@ -308,19 +311,19 @@ class DynamicPasses:
 
 @dataclass(eq=False)
 class DynamicPass:
-    """The rest of an epoch, to be claimed; see `Pass`. claims: those of this rank, once it is read.
+    """The rest of an epoch, to be claimed; see `Pass`. claims: those of this rank, once the pass is read.
 
-    Batches may be made before the loop takes them, so claims hear what was received when a state asks for it.
+    Batches may be made before the loop takes them, so claims learn only at a state request what was received.
     """
 
     passes: DynamicPasses
     start: StreamState
     claims: Claims | None = None
     _calls: int = field(default=0, repr=False)
-    _rows: array[int] = field(default_factory=lambda: array("q", [0]), repr=False)  # made, after each batch
-    _said: int = field(default=0, repr=False)  # batches that the claims know to be received
+    _rows: array[int] = field(default_factory=lambda: array("q", [0]), repr=False)  # total rows made after each batch
+    _said: int = field(default=0, repr=False)  # batches already reported to the claims as received
 
-    _is_finalizing = staticmethod(sys.is_finalizing)  # still found when the interpreter has emptied this module
+    _is_finalizing = staticmethod(sys.is_finalizing)  # reachable even after the interpreter has cleared this module
 
     @property
     def epoch(self) -> int:
@@ -332,7 +335,7 @@ class DynamicPass:
 
     @property
     def steps(self) -> None:
-        """Not known before the last block is claimed."""
+        """None: the number is unknown until the last block is claimed."""
         return None
 
     @property
@@ -349,7 +352,8 @@ class DynamicPass:
     def state_after(self, batches: int) -> dict[str, Any]:
         """Return what no rank has received yet: JSON, equal on all ranks. Collective once a batch was received.
 
-        Every rank calls it, after the same number of batches. It resumes on any number of ranks with any batch size.
+        Every rank calls it after the same number of batches. The state resumes on any number of ranks with any batch
+        size.
         """
         if self.claims is None or not batches:
             return self.start.to_dict(_KIND)
@@ -361,12 +365,12 @@ class DynamicPass:
         return self._rows[min(batches, len(self._rows) - 1)]
 
     def context(self, batch: int) -> TransformContext:
-        """Say which batch of this rank it is; its rows have no positions, as claims are not repeated."""
+        """Return the context of this rank's batch; its rows have no positions, because claims are not repeatable."""
         options, rank = self.passes.options, self.passes.topology.rank
         return TransformContext(seed=options.seed, epoch=self.epoch, step=batch, rank=rank, positions=None)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """Yield this rank's batches; if it ends early, that is published to the other ranks."""
+        """Yield this rank's batches; an early end is published to the other ranks."""
         assert not first, "nobody knows what the first batches of others hold"
         passes, start, topology, size = self.passes, self.start, self.passes.topology, self.passes.options.batch_size
         passes.begun, self._calls, self._said, self._rows = passes.begun + 1, 0, 0, array("q", [0])
@@ -398,12 +402,12 @@ class DynamicPass:
                 yield self._batch(reading, [], 0)
             finished = True
         finally:
-            if not self._is_finalizing() and not finished:  # else Python has emptied the modules
-                with suppress(RuntimeError):  # the store may have gone first
+            if not self._is_finalizing() and not finished:  # at shutdown Python has already cleared the modules
+                with suppress(RuntimeError):  # the store may be gone already
                     claims.leave()
 
     def _read(self, reading: Reading, order: EpochOrder, claims: Claims) -> Iterator[Columns]:
-        """The rows of each claim of this rank."""
+        """Yield the rows of each claim of this rank."""
         passes, quarantine = self.passes, reading.quarantine
         read_block = reading.read_block if quarantine is None else quarantine.around(reading.read_block)
         names = passes.names if quarantine is None else (*passes.names, VALID)
@@ -420,7 +424,7 @@ class DynamicPass:
             yield gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
 
     def _batch(self, reading: Reading, parts: list[Columns], real: int) -> Batch:
-        """A batch of these rows, filled up to the size of all."""
+        """Return a batch of these rows, padded to the batch size."""
         passes, quarantine, options = self.passes, reading.quarantine, self.passes.options
         own = np.arange(options.batch_size) < real
         if real < options.batch_size:
@@ -437,7 +441,7 @@ class DynamicPass:
 
 
 def _cut(parts: Iterator[Columns], size: int) -> Iterator[tuple[Columns, int]]:
-    """Cut rows into batches of `size`, the last one shorter; each with its number of rows."""
+    """Cut rows into batches of `size`, the last one shorter; yields each with its number of rows."""
     left: list[Columns] = []
     rows = 0
     for columns in parts:

@@ -1,10 +1,10 @@
-"""Numbered items as a source of the stream: an epoch has N of them, and each is made from its position in that epoch.
+"""Stream numbered items: an epoch has N of them, and each is made from its position in that epoch.
 
-Windows of series and contexts of histories are such items. No block holds them, and their order is their own business:
-an `Items` says how many an epoch has and makes those at given positions. Everything else is that of rows: rank r of R
-takes the positions r, r + R, … that are left, `batch_size` at a time, so a step of all ranks is a run of positions; the
-loader, its workers and its state (`order.state`) are the same. As no rank depends on which positions the others take, a
-state resumes exactly on any number of ranks and with any batch size.
+Windows of series and contexts of histories are such items. They are in no block and have their own order: an `Items`
+says how many an epoch has and makes those at given positions. Everything else works as for rows. Rank r of R takes
+positions r, r + R, … of those left, `batch_size` at a time, so a step of all ranks is a run of positions. The loader,
+its workers and its state (`order.state`) are the same. No rank depends on which positions the others take, so a state
+resumes exactly on any number of ranks and with any batch size.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from headrace.stream.read.batch import in_format
 from headrace.stream.read.transform import Transform
 
 ItemFormat = Literal["torch", "numpy"]
-_POSITIONS = 1 << 14  # asked for at a time; a lookup of one batch costs almost as much
+_POSITIONS = 1 << 14  # per lookup; a lookup for one batch costs almost as much
 
 
 class ItemArguments(TypedDict, total=False):
-    """The options of a stream of items beside its batch size; see `StreamOptions`."""
+    """The options of a stream of items other than its batch size; see `StreamOptions`."""
 
     remainder: Remainder | None
     batch_format: ItemFormat
@@ -53,41 +53,41 @@ class ItemArguments(TypedDict, total=False):
 
 
 class Items(Protocol):
-    """The items of every epoch; picklable. Errors in making them are raised as they are."""
+    """The items of every epoch; picklable. Errors in making items are raised unchanged."""
 
     @property
     def split(self) -> str:
-        """The split that they are made from, for messages."""
+        """The name of the split that items are made from, for messages."""
 
     @property
     def identity(self) -> str:
-        """A word that changes whenever an epoch may have other items, or others at its positions."""
+        """A word that changes whenever an epoch may have other items, or other items at its positions."""
 
     @property
     def lanes(self) -> Lanes:
-        """The lanes that a new stream notes in its states, and `batches` finds there again."""
+        """The lanes that a new stream records in its states, from which `batches` reads them."""
 
     def count(self, epoch: int) -> int:
-        """Items of an epoch, over all ranks."""
+        """Return the number of items of an epoch, over all ranks."""
 
     def chunk(self, epoch: int) -> tuple[int, int] | None:
-        """(pass over all items, chunk of it) that an epoch is; None where every epoch is a pass."""
+        """Return an epoch as (pass over all items, chunk of that pass); None if every epoch is a whole pass."""
 
     def sample(self) -> Mapping[str, npt.NDArray[Any]]:
-        """A batch of no items: names, types and shapes."""
+        """Return a batch of no items, which shows names, types and shapes."""
 
     def batches(
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
-        """Batches in the format of the options, each of the next `options.batch_size` positions of an epoch.
+        """Yield batches in the format of the options, each of the next `options.batch_size` positions of an epoch.
 
-        positions: in pieces of whole batches, but for the last. Position p is item p of the epoch that the state is in.
+        positions: in pieces of whole batches, except the last. Position p is item p of the state's epoch.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemIndex(SplitIndex):
-    """Items where an index of blocks is expected: as one block that is never read."""
+    """An index of items in the form of an index of blocks, with one block that is never read."""
 
     items: Items
 
@@ -98,7 +98,7 @@ class ItemIndex(SplitIndex):
 
 
 def item_index(items: Items) -> ItemIndex:
-    """The index of some items, with as many as the first epoch has."""
+    """Return the index of these items, with the number that the first epoch has."""
     nothing = np.zeros(1, np.int64)
     fields = [
         pa.field(name, pa.list_(pa.from_numpy_dtype(array.dtype), int(np.prod(array.shape[1:]))), nullable=False)
@@ -111,14 +111,14 @@ def item_index(items: Items) -> ItemIndex:
 
 
 def item_options(batch_size: int, given: ItemArguments, *, shuffle: bool, seed: int) -> StreamOptions:
-    """The settings of a stream of items. Raises `SettingsError` for what cannot work."""
+    """Build the settings of a stream of items. Raises `SettingsError` for values that cannot work."""
     check_options(given, ItemArguments.__annotations__)
     check_word("batch_format", given.get("batch_format", "torch"), get_args(ItemFormat))
     return StreamOptions(batch_size=batch_size, shuffle=shuffle, seed=seed, packed="off", **given)
 
 
 def no_block(block: int, columns: Sequence[str] | None) -> NoReturn:
-    """Stand where a stream is given what reads its blocks; items have none."""
+    """Fail if called: a placeholder for the block reader of a stream, as items have no blocks."""
     raise AssertionError(f"block {block} of items, columns {columns}")
 
 
@@ -131,11 +131,11 @@ class ItemPasses(RowPasses):
         self.items = index.items
 
     def of_epoch(self, epoch: int) -> SplitIndex:
-        """The index with the number of items that an epoch has."""
+        """Return the index with the number of items of this epoch."""
         return replace(self.index, rows=np.array([self.items.count(epoch)], np.int64))
 
     def begin(self, epoch: int, after: Pass | None = None) -> ItemPass:
-        """Begin an epoch, in lanes like those of the pass before."""
+        """Begin an epoch, in the lanes of the previous pass."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         lanes = self.items.lanes
         if isinstance(after, ItemPass):
@@ -144,11 +144,11 @@ class ItemPasses(RowPasses):
         return self.at(self.state_of(epoch, lanes, rows=self.items.count(epoch), pass_number=pass_number, chunk=chunk))
 
     def at(self, start: StreamState) -> ItemPass:
-        """Return what is left at a state."""
+        """Return the pass that starts at a state."""
         return ItemPass(self, start)
 
     def checked(self, values: Mapping[str, Any]) -> StreamState:
-        """Return a saved state that is of these items, this seed and shuffle. Raises `StreamError` for others."""
+        """Return a saved state that belongs to these items, this seed and shuffle. Raises `StreamError` for others."""
         state = StreamState.from_dict(values)
         if (state.split, state.index) != (self.index.split, self.index.identity):
             raise StreamError(
@@ -173,18 +173,18 @@ class ItemPasses(RowPasses):
         return state
 
     def continued(self, state: StreamState) -> StreamState:
-        """Return the state: the order of items is that of any ranks."""
+        """Return the state unchanged: the order of items does not depend on ranks."""
         return state
 
 
 @dataclass(frozen=True, eq=False)
 class ItemPass(RowPass):
-    """The rest of an epoch of items. start: where it begins."""
+    """The rest of an epoch of items. start: the state where it begins."""
 
     passes: ItemPasses
 
     def plan(self) -> Plan:
-        """Steps, items and their bytes of every rank."""
+        """Return the steps, items and bytes of items of every rank."""
         passes, index = self.passes, self.passes.of_epoch(self.epoch)
         return _ItemPlan(
             index=index,
@@ -196,7 +196,7 @@ class ItemPass(RowPass):
         )
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002
-        """This rank's batches from number `first` on; nothing is read in blocks."""
+        """Yield this rank's batches from number `first` on, without reading blocks."""
         share, options = self._share, self.passes.options
         size = options.batch_size
         if first * size >= share.items:
@@ -208,7 +208,10 @@ class ItemPass(RowPass):
                 yield {**batch, **in_format(mask, options.batch_format)}
 
     def _positions(self, share: Share, first: int) -> Iterator[I64]:
-        """The positions of this rank's items from batch `first` on, in pieces of whole batches; filling ones repeat."""
+        """Yield the positions of this rank's items from batch `first` on, in pieces of whole batches.
+
+        Filling items repeat one position.
+        """
         size, left = self.passes.options.batch_size, self.start.remaining
         piece = max(1, _POSITIONS // size) * size
         for begin in range(first * size, share.items, piece):
@@ -220,16 +223,16 @@ class ItemPass(RowPass):
 
 
 class _ItemPlan(Plan):
-    """The plan of items: a rank makes those that it delivers, and nothing else."""
+    """The plan of items: a rank makes only the items that it delivers."""
 
     @property
     def keeps_split(self) -> bool:
-        """Nothing is kept."""
+        """False: no decoded split stays in memory."""
         return False
 
     @property
     def bytes_per_rank(self) -> I64:
-        """Bytes of the arrays of each rank's items, without filling ones: int64 [R]."""
+        """Bytes of the arrays of each rank's items, without filling items; int64 [R]."""
         return self.rows_per_rank * (int(self.block_bytes.sum()) // max(1, self.split_rows))
 
     @property

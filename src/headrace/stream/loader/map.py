@@ -1,11 +1,11 @@
-"""Random access to the rows of a split, for data that fits in memory or is read block by block.
+"""Read the rows of a split by number, for data that fits in memory or is read block by block.
 
     dataset = MapDataset(index, read_block, columns=["amount", "bought"])
     loader = DataLoader(dataset, batch_size=256, sampler=DistributedSampler(dataset), collate_fn=columns_of)
 
-Row i is row i of the files in order. Blocks are decoded when first touched and kept, least recently used last out,
-below `cache_bytes`; each process keeps its own. One batch is one gather per block and column. With a cache that holds
-less than the split, a shuffling sampler decodes blocks again and again: use `StreamingDataset` there.
+Row i is row i of the files in order. Blocks are decoded on first use and cached up to `cache_bytes`; the least recently
+used is evicted first. Each process has its own cache. One batch is one gather per block and column. If the cache is
+smaller than the split, a shuffling sampler decodes blocks again and again; use `StreamingDataset` then.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ __all__ = ["MapDataset", "columns_of"]
 class MapDataset(TorchDataset[dict[str, Any]]):
     """The rows of a split by number: `dataset[i]` is a dict of tensors without axes, texts or lists.
 
-    Types are the columns', as in batches of a stream; rows are numbered in the order of shards, and of rows in them.
-    columns: which to read, in this order; None: all. cache_bytes: decoded blocks kept by each process.
-    read_block must be picklable for spawn and forkserver; the cache does not travel.
+    Types are those of the columns, as in batches of a stream. Rows are numbered in the order of shards and of the rows
+    in them.
+    columns: the columns to read, in this order; None: all. cache_bytes: bound of the decoded blocks in each process.
+    read_block must be picklable for spawn and forkserver; the cache is not pickled.
     """
 
     def __init__(
@@ -62,19 +63,22 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         self._forget()
 
     def __len__(self) -> int:
-        """Rows of the split, the same on every rank."""
+        """Return the number of rows of the split, the same on every rank."""
         return self.index.total_rows
 
     def __getitem__(self, row: SupportsIndex) -> dict[str, Any]:
-        """One row. Raises `IndexError` outside -len..len-1."""
+        """Return one row. Raises `IndexError` outside -len..len-1."""
         return cast(dict[str, Any], self.__getitems__([row])[0])
 
     def __getitems__(self, rows: Sequence[SupportsIndex]) -> ItemBatch:
-        """Rows in the order asked for, repeats included; a DataLoader calls it once per batch. Raises `IndexError`."""
+        """Return rows in the requested order, repeats included; a DataLoader calls it once per batch.
+
+        Raises `IndexError` outside -len..len-1.
+        """
         return ItemBatch(self.batch(rows), len(rows), what="row")
 
     def batch(self, rows: Sequence[SupportsIndex] | I64) -> dict[str, Any]:
-        """The same as columns: a dict of tensors [rows], lists of text or of tensors.
+        """Return rows as columns: a dict of tensors [rows], lists of text or of tensors.
 
         Blocks that are not in memory are read, each once. Raises `IndexError` outside -len..len-1, `CorruptShard`.
         """

@@ -1,4 +1,4 @@
-"""The settings of a stream, checked when built."""
+"""Settings of a stream, checked when they are built."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Lists = Literal["ragged", "padded"]
 PackedWord = Literal["auto", "varlen", "padded", "off"]
 BalanceWord = Literal["none", "flops"]
 
-_UNBALANCED: Mapping[str, Any] = {  # setting → what balanced steps need it to be
+_UNBALANCED: Mapping[str, Any] = {  # setting → the value that balanced steps require
     "shuffle": True,
     "samples_per_epoch": None,
     "distribution": "balanced",
     "pack": None,
     "on_bad_block": "raise",
 }
-_UNMASKED: Mapping[str, Any] = {"pack": None}  # setting → what masked entities need it to be
-STORE_THREADS = 64  # they wait for answers; how many of them ask at once is measured, see `headrace.storage.in_flight`
-_WORDS: Mapping[str, Any] = {  # setting → what it may be
+_UNMASKED: Mapping[str, Any] = {"pack": None}  # setting → the value that masked entities require
+STORE_THREADS = 64  # they mostly wait; `headrace.storage.in_flight` measures how many send requests at once
+_WORDS: Mapping[str, Any] = {  # setting → its allowed words
     "batch_format": BatchFormat,
     "lists": Lists,
     "cache": Cache,
@@ -57,7 +57,7 @@ _WORDS: Mapping[str, Any] = {  # setting → what it may be
     "memory": Memory,
 }
 
-_NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → what does it here
+_NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → its equivalent here
     "num_workers": "a stream takes workers=, a torch dataset num_workers=",
     "workers": "a stream takes workers=, a torch dataset num_workers=",
     "drop_last": 'remainder="drop" does that',
@@ -67,46 +67,53 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → what does
     "buffer_size": "shuffle=True shuffles over all rows, and shuffle_rows= sets how many at a time",
     "rank": "topology=headrace.Topology(rank=…, world_size=…) sets both",
     "world_size": "topology=headrace.Topology(rank=…, world_size=…) sets both",
+    "revision": "it is a part of the address, hf://datasets/OWNER/NAME@REVISION",
+    "split": 'the split of an opened dataset is chosen with stream("train", …) or dataset["train"]',
+    "batch_size": "the dataset is opened first, and stream(batch_size=…) makes batches",
+    "columns": "the dataset is opened first, and stream(columns=…) reads some columns",
     "num_replicas": "topology=headrace.Topology(rank=…, world_size=…) sets both",
 }
 
 VALID = "valid"
-IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, nulls and all
+IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, which keep nulls
 
 
 class RowForm(Protocol):
-    """A way to make batches of rows that are more than their columns, such as packed bins. Frozen and picklable."""
+    """A way to make batches of rows that are more than their columns, such as packed bins; frozen and picklable."""
 
     @property
     def word(self) -> str:
-        """A word that changes whenever blocks are read differently."""
+        """A word that changes whenever blocks are read in another way."""
 
     def check(self, root: Path, index: SplitIndex) -> None:
         """Raise `SettingsError` if the rows of a split have another form."""
 
     def default_columns(self, available: Sequence[str]) -> list[str]:
-        """List the columns that are read where none are asked for."""
+        """List the columns to read if the caller names none."""
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise `SettingsError` unless batches can be made of these columns."""
 
     def index_of(self, index: SplitIndex) -> SplitIndex:
-        """Return the index with the types that columns have after `blocks`."""
+        """Return the index with the column types that `blocks` produces."""
 
     def blocks(self, read_block: ReadBlock, *, root: Path, index: SplitIndex) -> ReadBlock:
-        """Return a reader of checked blocks over one of blocks as they are stored."""
+        """Return a reader of checked blocks that reads through a reader of stored blocks."""
 
     def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
-        """Yield batches of `batch_size` rows, the last with what is left. `VALID` is among the columns, if anywhere."""
+        """Yield batches of `batch_size` rows; the last has the rest.
+
+        `VALID` is the mask column, if the columns have one.
+        """
 
     def count(
         self, index: SplitIndex, read_block: ReadBlock, *, contents: str | None, cache_dir: Path | None
     ) -> CountedIndex:
-        """Count the tokens of each row. contents, cache_dir: as of `RowSource`. Raises what reading blocks raises."""
+        """Count the tokens of each row. contents, cache_dir: as in `RowSource`. Raises what reading blocks raises."""
 
 
 class RowSource(Protocol):
-    """A thing that passes are made of in place of rows, such as bins that are packed while rows are streamed."""
+    """A source of passes other than plain rows, such as bins that are packed while rows are streamed."""
 
     def passes_of(
         self,
@@ -117,20 +124,20 @@ class RowSource(Protocol):
         contents: str | None,
         cache_dir: Path | None,
     ) -> MakePasses:
-        """Return what makes the passes over a split.
+        """Return a factory of the passes over a split.
 
-        contents: a word that changes whenever the rows may, to keep what was found out under cache_dir; None: nothing
-        is kept. Raises what reading blocks raises.
+        contents: a word that changes whenever the rows may have changed; it keys what is cached under cache_dir. None:
+        nothing is cached. Raises what reading blocks raises.
         """
 
 
 def packing(part: str) -> Any:
-    """Import a part of packing, which the stream knows by the registration of its recipe alone."""
+    """Import a part of packing, which the stream knows only through the registration of its recipe."""
     return load(load(BUILT_IN["packed_sequences"]).streams[part])
 
 
 class StreamArguments(TypedDict, total=False):
-    """The options of a stream beside its batch size, for functions that pass them on; see `StreamOptions`."""
+    """The options of a stream other than its batch size, for functions that pass them on; see `StreamOptions`."""
 
     shuffle: bool
     seed: int
@@ -167,17 +174,20 @@ class StreamArguments(TypedDict, total=False):
     entity_column: str | None
 
 
-def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `SettingsError` for an option that is none, and say what does here what it does in other loaders."""
+def check_options(given: Iterable[str], known: Iterable[str], of: str = "a stream") -> None:
+    """Raise `SettingsError` for an unknown option, and name the equivalent of an option of other loaders."""
     known = list(known)
     for name in given:
         if name not in known:
             hint = _NAMES_ELSEWHERE.get(name) or nearest(name, known, f"there are {', '.join(known)}")
-            raise SettingsError(f"{name} is no option of a stream; {hint}")
+            raise SettingsError(f"{name} is no option of {of}; {hint}")
 
 
 def stream_options(batch_size: int, given: StreamArguments) -> StreamOptions:
-    """Build the settings of a stream from a caller's. Raises `SettingsError` for unknown names and bad values."""
+    """Build the settings of a stream from a caller's options.
+
+    Raises `SettingsError` for unknown names and bad values.
+    """
     check_options(given, StreamArguments.__annotations__)
     return StreamOptions(batch_size=batch_size, **given)
 
@@ -187,51 +197,54 @@ class StreamOptions:
     """Settings of a stream over a split.
 
     batch_size: rows in a batch of one rank.
-    shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
-    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks; None: all of a small split (up to
-        4,194,304 rows and 256 MiB decoded), else 262,144, or as many as 1/8 of memory_bytes holds.
+    shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, the order of the files.
+    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks. None: all rows of a small split
+        (up to 4,194,304 rows and 256 MiB decoded), else 262,144, or the number that fits in 1/8 of memory_bytes.
     lanes: slices of the data that are read side by side; None: chosen from the index, see `lanes`. They decide the
         order, and a resumed stream keeps those of its state.
     remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that every batch has; "drop"
         leaves out less than one global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one
         consumer, else "pad".
-    columns: which to read, in this order; None: all.
+    columns: the columns to read, in this order; None: all.
     batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
-    lists: lists of numbers as they are, "ragged", or "padded" to the longest of the batch, with a column more for each,
-        name + "_lengths". pad_values: by column, else 0. pad_to_multiple_of: widths are rounded up to a multiple.
-    packed: what becomes of rows that hold packed sequences: "varlen" or "padded" batches, or `PackedBatches` with more
-        settings; "off": rows as they are. "auto": "varlen" where the first shard says that its rows are packed.
-    pack: rows of tokens are packed while they are streamed, into bins of so many tokens, or as `PackRows` say;
+    lists: "ragged" keeps lists of numbers as they are; "padded" pads them to the longest of the batch, and adds a
+        column name + "_lengths" for each. pad_values: by column, else 0. pad_to_multiple_of: widths are rounded up to a
+        multiple.
+    packed: the form of rows that hold packed sequences: "varlen" or "padded" batches, or `PackedBatches` with more
+        settings; "off": rows as they are. "auto": "varlen" if the first shard says that its rows are packed.
+    pack: packs rows of tokens while they are streamed, into bins of this number of tokens or as `PackRows` says;
         batch_size then counts bins. See `packing`.
-    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode. None: as many
-        as this process has processors, 2 to 8, and 16 where shards are in an object store, whose answers take time.
-    memory_bytes: what the open blocks of a process that reads all lanes may take; lanes are chosen by it.
-    cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones; in cache_dir (None:
-        ~/.cache/headrace), of cache_bytes at most for all that is kept there. "files" keeps whole shards of an object
-        store there, fetched once for all processes of a machine and checked against their checksums.
-    on_bad_block: what a block does that cannot be read: "raise", or "quarantine" its rows, false in batch["valid"].
-    quarantine_limit: the part of the split's rows, in [0, 1], that one reader may give up in a pass before it raises.
-    stall_seconds: a wait for data that is logged as a warning; None: none is.
+    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead. read_threads: threads that decode. None: the
+        number of processors of this process, 2 to 8, and 64 if shards are in an object store, whose responses take
+        time.
+    memory_bytes: bound of the open blocks of a process that reads all lanes; lanes are chosen by it.
+    cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones. They are in cache_dir
+        (None: ~/.cache/headrace), whose whole content is limited to cache_bytes. "files" keeps whole shards of an
+        object store there, fetched once for all processes of a machine and checked against their checksums.
+    on_bad_block: what to do with a block that cannot be read: "raise", or "quarantine" its rows, which are then false
+        in batch["valid"].
+    quarantine_limit: the share of the split's rows, in [0, 1], that one reader may give up in a pass before it raises.
+    stall_seconds: a longer wait for data logs a warning; None: no warnings.
     verify: when a shard of a prepared run is checked against its checksum: at the "first_touch" in each process, or
-        "never", which leaves the checksums that Parquet pages have. The shards that `headrace.open` opens are meant.
-    samples_per_epoch: rows of an epoch, fewer or more than the split has: an epoch continues where the last one ended.
-        None: every row once; of a blend with weights, as many rows as its splits have together.
-    transform: makes of each batch what the loop receives, of (batch) or (batch, context), ahead of the loop in a thread
-        or in workers; see `transform`.
-    memory: "pinned" puts tensors where a GPU copies them from in the background; not with DataLoader workers.
-    device: "cuda", "cuda:N" or "cpu": tensors are there, ready, when the loop receives them; see `memory`. None: they
+        "never", which leaves the checksums of Parquet pages. Applies to prepared runs only.
+    samples_per_epoch: rows of an epoch, fewer or more than the split has; an epoch continues where the last one ended.
+        None: every row once; for a blend with weights, the number of rows of its splits together.
+    transform: a function of (batch) or (batch, context) that returns what the loop receives. It runs ahead of the loop,
+        in a thread or in workers; see `transform`.
+    memory: "pinned" puts tensors where a GPU can copy them in the background; not with DataLoader workers.
+    device: "cuda", "cuda:N" or "cpu": tensors are ready there when the loop receives them; see `memory`. None: they
         stay where they are made. Not with DataLoader workers.
-    distribution: "balanced" shares out rows evenly. Whole shards go to each rank with "round_robin" (in turns),
-        "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
-        "dynamic", experimental: ranks claim blocks when they are ready for them, see `dynamic`.
-    locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
-        numbered node by node.
-    balance: "flops" gives all ranks packed rows of like cost in each step, by the cost of an 8-billion-parameter
-        transformer, or by a `CostModel` of yours; see `balance`. Rows are counted when the stream is made, and the
-        counts are kept in the cache. "none": as they come.
-    mask_entities: rows of these entities are false in batch["valid"]; batches, steps and states are the same without.
-        All ranks need the same. A step may then have no valid row. entity_column: whose values name entities, as text;
-        None: as the run's settings say.
+    distribution: "balanced" shares out rows evenly. The others give whole shards to each rank: "round_robin" in turns,
+        "by_size" packed evenly by bytes, and "local" to nodes that hold them, the rest by size. "dynamic",
+        experimental: ranks claim blocks when they are ready for them, see `dynamic`.
+    locality: for "local": the node or nodes that hold a shard, by the shard's path in the index. ranks_per_node: ranks
+        are numbered node by node.
+    balance: "flops" gives all ranks packed rows of similar cost in each step, by the cost of an 8-billion-parameter
+        transformer or by your own `CostModel`; see `balance`. Rows are counted when the stream is made, and the counts
+        are cached. "none": no balancing.
+    mask_entities: rows of these entities are false in batch["valid"]; batches, steps and states are the same as
+        without. All ranks need the same list. A step may then have no valid row. entity_column: the column whose values
+        name entities, as text; None: the one in the run's settings.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -346,7 +359,7 @@ class StreamOptions:
             )
 
     def _check_batches(self) -> None:
-        """Check that the options of batches go together."""
+        """Check that the options of batches are compatible."""
         if self.lists == "padded" and self.batch_format in IN_ARROW:
             raise SettingsError(
                 f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}" leave lists "ragged"'
@@ -373,7 +386,10 @@ class StreamOptions:
             )
 
     def check_columns(self, available: list[str]) -> tuple[str, ...]:
-        """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
+        """Return the columns to read, in order.
+
+        Raises `SettingsError` for unknown columns and for a name that the batch needs itself.
+        """
         read = available if self.form is None else self.form.default_columns(available)
         columns = tuple(read if self.columns is None else self.columns)
         known = set(available)
@@ -399,27 +415,27 @@ class StreamOptions:
 
     @property
     def padding(self) -> Padding | None:
-        """Values that fill lists up; None where they stay ragged."""
+        """The padding of lists; None if they stay ragged."""
         return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of) if self.lists == "padded" else None
 
     @property
     def form(self) -> RowForm | None:
-        """The form of rows that are more than their columns; None where they are as they are."""
+        """The form of rows that are more than their columns; None for plain rows."""
         return None if isinstance(self.packed, str) else self.packed
 
     @property
     def source(self) -> RowSource | None:
-        """The source of passes that are not made of rows; None: rows."""
-        return cast(RowSource | None, self.pack)  # a number became one when the settings were built
+        """The source of passes that are not made of rows; None for rows."""
+        return cast(RowSource | None, self.pack)  # __post_init__ turned a number into a source
 
     @property
     def cost_model(self) -> CostModel | None:
-        """The model by which steps are balanced; None: they are not."""
+        """The model that balances steps; None if they are not balanced."""
         return self.balance if isinstance(self.balance, CostModel) else CostModel() if self.balance != "none" else None
 
     @property
     def mask(self) -> EntityMask | None:
-        """The mask of entities; None: no row is masked. Raises `SettingsError` where no column names entities."""
+        """The mask of entities; None if no row is masked. Raises `SettingsError` if no column names entities."""
         if not self.mask_entities:
             return None
         if self.entity_column is None:
@@ -428,25 +444,25 @@ class StreamOptions:
 
     @property
     def mask_digest(self) -> str | None:
-        """A digest by which ranks compare their masks without telling names."""
+        """A digest by which ranks compare their masks without revealing names."""
         mask = self.mask
         return None if mask is None else sha256_hex(canonical_json([mask.column, list(mask.entities)]))[:32]
 
     @property
     def threads(self) -> int:
-        """The threads that decode."""
+        """The number of threads that decode."""
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
         return self.read_threads or max(2, min(8, usable))
 
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
-        """Return the options with packed="auto" and the number of threads decided for these splits, each with its root.
+        """Return the options with packed="auto" and the number of threads resolved for these splits.
 
-        Raises `SettingsError` if the rows are not of the form that was asked for.
+        parts: each split's root and index. Raises `SettingsError` if the rows do not have the requested form.
         """
         if self.read_threads is None and any(place_of(root).reads == "requests" for root, _ in parts):
             return replace(self, read_threads=STORE_THREADS).for_splits(parts)
         if self.packed == "auto" and self.source is None:
-            # Packed rows are lists: for others the import, a third of the time to open a small split, is spared.
+            # Packed rows are lists. Skip the import for others: it takes a third of the time to open a small split.
             may_be = all(any(map(pa.types.is_nested, index.schema.types)) for _, index in parts)
             return replace(self, packed=(packing("form of rows")(parts, self) if may_be else None) or "off")
         for root, index in parts:

@@ -1,7 +1,7 @@
-"""A pass: what is left of an epoch, for these ranks. Loaders, states and plans are made of it.
+"""Define a pass: the rest of an epoch for these ranks, from which loaders, states and plans are made.
 
-`Passes` begins passes and goes on from saved states; there is one for rows and one for rows that are packed while they
-are streamed. A loader holds one pass at a time, and knows nothing of what its batches are made of.
+`Passes` begins passes and resumes saved states. One implementation is for rows, another for rows that are packed while
+they are streamed. A loader holds one pass at a time and does not know what its batches are made of.
 """
 
 from __future__ import annotations
@@ -37,62 +37,67 @@ from headrace.stream.read.transform import TransformContext
 
 log = logging.getLogger("headrace")
 
-_WORTH_A_WARNING = 2.0  # times that what is left is decoded
+_WORTH_A_WARNING = 2.0  # how many times the remaining rows are decoded
 _WORTH_A_WORD_BYTES = 1 << 26  # decoded in less than a second
-_MOST_COUNTED = 1 << 17  # blocks and ranks: a plan of them takes tenths of a second
+_MOST_COUNTED = 1 << 17  # blocks plus ranks; a plan of this size takes tenths of a second
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The means to read a pass. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
+    """The means to read a pass.
 
-    check: raises where another rank has failed, for whoever waits for others. make: makes batches of so many rows of
-    columns; None: as the options say. Packed rows are always made as the options say.
+    read_block: decodes a block; called in threads. quarantine: records bad blocks.
+    check: raises if another rank has failed; called while waiting for other ranks.
+    make: makes batches of a given number of rows from columns; None: as the options say. Packed rows are always made as
+    the options say.
     """
 
     read_block: ReadBlock
     quarantine: Quarantine | None = None
-    check: Callable[[], None] = lambda: None  # no other rank can have failed
+    check: Callable[[], None] = lambda: None  # a single rank has no others to check
     make: Callable[[Columns, int], Iterator[Any]] | None = None
 
 
 class Pass(Protocol):
-    """The rest of an epoch, for these ranks, whatever it is made of."""
+    """The rest of an epoch for these ranks, of any source."""
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch."""
+        """The number of the epoch."""
 
     @property
     def steps(self) -> int | None:
-        """Batches that each rank receives; the same for all. None: not known yet."""
+        """Batches that each rank receives, the same for all; None if not known yet."""
 
     @property
     def is_partial(self) -> bool:
-        """True if something of the epoch was received before."""
+        """True if part of the epoch was received before."""
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that nobody receives, over all ranks."""
+        """Rows that no rank receives, over all ranks."""
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """Return the state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
+        """Return the state after this number of batches on every rank, as JSON.
+
+        Raises `StreamError` if the pass has fewer.
+        """
 
     def rows_after(self, batches: int) -> int:
-        """Count the rows that this rank's first `batches` batches hold, without filling ones."""
+        """Count the rows in this rank's first `batches` batches, without filling rows."""
 
     def plan(self) -> Plan:
         """Return steps, rows and bytes of every rank."""
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """This rank's batches from number `first` on, as they are before a transform."""
+        """Yield this rank's batches from number `first` on, before any transform."""
 
     def context(self, batch: int) -> TransformContext:
-        """Say where this rank's batch of this number stands in the epoch."""
+        """Return the position in the epoch of this rank's batch with this number."""
 
 
 class Passes(Protocol):
-    """A source of passes: some data, in some form, for these ranks. Picklable."""
+    """A source of passes over some data in some form, for these ranks; picklable."""
 
     index: SplitIndex
     options: StreamOptions
@@ -100,13 +105,13 @@ class Passes(Protocol):
     remainder: Remainder
 
     def begin(self, epoch: int, after: Pass | None = None) -> Pass:
-        """Begin an epoch; in the order of the pass before, if these ranks can go on in it."""
+        """Begin an epoch, in the order of the previous pass if these ranks can continue in it."""
 
     def resume(self, values: Mapping[str, Any]) -> Pass:
-        """Go on from a saved state. Raises `StreamError` if it is not of these data, this seed and shuffle."""
+        """Resume from a saved state. Raises `StreamError` if it is of other data, seed or shuffle."""
 
     def whole(self, of: Pass) -> Pass:
-        """Return the epoch of a pass from its beginning, in its order."""
+        """Return the epoch of a pass from its beginning, in the same order."""
 
 
 MakePasses: TypeAlias = Callable[[SplitIndex, ReadBlock, StreamOptions, Topology], Passes]
@@ -114,7 +119,7 @@ MakePasses: TypeAlias = Callable[[SplitIndex, ReadBlock, StreamOptions, Topology
 
 @dataclass(frozen=True, eq=False)
 class RowPass:
-    """The rest of an epoch of rows; see `Pass`. start: where it begins."""
+    """The rest of an epoch of rows; see `Pass`. start: the state where it begins."""
 
     passes: RowPasses
     start: StreamState
@@ -153,7 +158,7 @@ class RowPass:
         return self.after(batches).start.to_dict()
 
     def after(self, batches: int) -> RowPass:
-        """Return what so many batches on every rank leave. Raises `StreamError` if there are fewer."""
+        """Return the rest after this number of batches on every rank. Raises `StreamError` if there are fewer."""
         passes = self.passes
         start = self.start.after(
             batches, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
@@ -190,7 +195,7 @@ class RowPass:
 
     @cached_property
     def _share(self) -> Share:
-        """This rank's part of what is left."""
+        """This rank's share of the remaining rows."""
         return self.plan().share(self.passes.topology.rank)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -200,8 +205,8 @@ class RowPass:
 class RowPasses:
     """Passes over the rows of a split, as batches of `options.batch_size` rows on each rank.
 
-    read_block: decodes a block, called in threads. Raises what would fail at the first batch: `SettingsError` for
-    unknown columns and for "exact" on several ranks, `MissingExtra` for torch batches without torch.
+    read_block: decodes a block; called in threads. Raises at once what would fail at the first batch: `SettingsError`
+    for unknown columns and for "exact" on several ranks, `MissingExtra` for torch batches without torch.
     """
 
     def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
@@ -214,18 +219,18 @@ class RowPasses:
         self._order: tuple[StreamState, Order] | None = None
 
     def declare(self, schema: pa.Schema, columns: Sequence[str] | None) -> None:
-        """From the next pass on, read these columns of blocks that have this schema by then."""
+        """Set the schema of blocks and the columns to read, from the next pass on."""
         self.index = replace(self.index, schema=schema)
         self.options = replace(self.options, columns=columns)
         self.kept = KeptSplit()
 
     @property
     def ranks(self) -> int:
-        """R."""
+        """The number of ranks, R."""
         return self.topology.world_size
 
     def begin(self, epoch: int, after: Pass | None = None) -> RowPass:
-        """Begin an epoch, in the lanes of the pass before if these ranks divide its groups."""
+        """Begin an epoch, in the lanes of the previous pass if these ranks divide its groups."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
         state = after.start if isinstance(after, RowPass) else None
@@ -251,7 +256,7 @@ class RowPasses:
         return self.at(self.state_of(epoch, chosen, rows=rows, samples_per_epoch=samples, regions=regions))
 
     def state_of(self, epoch: int, lanes: Lanes, **more: Any) -> StreamState:
-        """Return the beginning of an epoch in these lanes. more: what else is in its state."""
+        """Return the state at the beginning of an epoch in these lanes. more: other fields of the state."""
         return StreamState(
             split=self.index.split,
             index=self.index.identity,
@@ -265,7 +270,7 @@ class RowPasses:
 
     @cached_property
     def costs(self) -> RowCosts | None:
-        """The costs by which steps are balanced; None: they are not."""
+        """The costs that balance steps; None if steps are not balanced."""
         model = self.options.cost_model
         return self.index.costs(model.even_tokens) if model and isinstance(self.index, CountedIndex) else None
 
@@ -276,19 +281,19 @@ class RowPasses:
         return None if model is None else (self.ranks * self.options.batch_size, model.even_tokens)
 
     def at(self, start: StreamState) -> RowPass:
-        """Return what is left at a state."""
+        """Return the pass that starts at a state."""
         return RowPass(self, start)
 
     def whole(self, of: Pass) -> RowPass:
         assert isinstance(of, RowPass)
-        return self.at(replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
+        return self.at(replace(of.start, position=0, holes=()))  # keeps the changes of order that its ranks made
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
-        """Go on from a saved state; in new lanes from the next round on, if these ranks do not divide its groups."""
+        """Resume from a saved state; if these ranks do not divide its groups, use new lanes from the next round on."""
         return self.at(self.continued(self.checked(values)))
 
     def order(self, state: StreamState) -> Order:
-        """Return the order of the epoch that a state is in; the last one is kept, as laying it costs O(blocks)."""
+        """Return the order of a state's epoch; the last one is cached, because building it costs O(blocks)."""
         key = replace(state, position=0, holes=())
         if self._order is None or self._order[0] != key:
             self._order = key, order_of_state(self.index, state)
@@ -298,7 +303,7 @@ class RowPasses:
         return {**self.__dict__, "_order": None}
 
     def checked(self, values: Mapping[str, Any]) -> StreamState:
-        """Return a saved state that is of these rows, or raise `StreamError`."""
+        """Return a saved state after checking that it belongs to these rows. Raises `StreamError`."""
         state = StreamState.from_dict(values)
         state.check_index(self.index)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
@@ -311,13 +316,16 @@ class RowPasses:
         return state
 
     def continued(self, state: StreamState) -> StreamState:
-        """Return the same place on these ranks. What other ranks cost is logged, and warned of above a factor of 2."""
+        """Return the same position, adapted to these ranks.
+
+        Logs what the change of ranks costs, and warns above a factor of 2.
+        """
         if self._fits(state) or state.position == state.rows:
             return state
-        if not state.position and state.samples_per_epoch is None:  # nothing was received: the epoch begins on these
+        if not state.position and state.samples_per_epoch is None:  # nothing was received: begin on these ranks
             return self.begin(state.epoch).start
         changed = self._changed(state)
-        if not self.topology.rank:  # one rank says it for all
+        if not self.topology.rank:  # one rank logs for all
             self._tell_cost(changed)
         return changed
 
@@ -338,13 +346,13 @@ class RowPasses:
             log.info(said, *told, factor)
 
     def _changed(self, state: StreamState) -> StreamState:
-        """Cut new lanes from the next border of a round on; in a blend, deal all that is left to these ranks."""
+        """Cut new lanes from the next round boundary on; in a blend, deal all remaining rows to these ranks."""
         changes = [change for change in state.changes if change.position < state.position]
         if state.holes or state.regions is not None or len(changes) > MOST_CHANGES - 2:
             return state
         if isinstance(self.index, BlendIndex) or state.samples_per_epoch is not None:
             return replace(state, changes=(*changes, Change(position=state.position, ranks=self.ranks)))
-        if changes and changes[-1].ranks is not None:  # it was stopped again before its round was over
+        if changes and changes[-1].ranks is not None:  # stopped again before the end of its round
             later = [each.position for each in state.changes if each.position >= state.position and each.ranks is None]
             border = min(later, default=state.rows)
         else:
@@ -363,7 +371,7 @@ class RowPasses:
         return replace(state, changes=tuple(changes))
 
     def _fits(self, state: StreamState) -> bool:
-        """Return whether these ranks read a state's lanes without reading those of others."""
+        """Check whether these ranks can read a state's lanes without reading those of other ranks."""
         if state.regions is not None:
             return len(state.regions.rows) == self.ranks
         if state.changes:
@@ -374,9 +382,9 @@ class RowPasses:
 
 
 def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:
-    """The regions of an epoch; None for "balanced", where every rank strides over all rows.
+    """Return the regions of an epoch; None for "balanced", in which every rank strides over all rows.
 
-    Raises `SettingsError` for blends and parts of epochs, which no whole shards make up.
+    Raises `SettingsError` for blends and for partial epochs, which do not consist of whole shards.
     """
     if options.distribution == "balanced":
         return None

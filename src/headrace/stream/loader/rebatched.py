@@ -1,11 +1,11 @@
-"""Refuse loaders that would batch batches again, or share out again what is one rank's share; tell Accelerate the end.
+"""Refuse loaders that would stack whole batches or shard a rank's share again; report the last batch to Accelerate.
 
     DataLoader(dataset, batch_size=8)                       stacks whole batches to batches of batches
     accelerator.prepare(DataLoader(dataset, …))             reads on the main process alone, or keeps a part on each
-    IterableDatasetShard(dataset), split_dataset_by_node    keep a part of what this rank was given
+    IterableDatasetShard(dataset), split_dataset_by_node    keep a part of this rank's rows
 
-The last two train a part of the rows, and nothing else would tell. A dataset is not told who reads it: Accelerate says
-which loader is being read, and of the others the calling frames are all there is.
+The last two would silently train on a part of the rows. Torch does not tell a dataset what reads it. Accelerate names
+the loader that is being read; for the others, only the calling frames show it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _REMEDY = (
 
 
 def refuse_batches_of_batches(caller: FrameType | None, batch_size: int, name: str) -> None:
-    """Raise `SettingsError` where a DataLoader with a batch_size of its own begins to read a dataset of batches.
+    """Raise `SettingsError` if a DataLoader with its own batch_size begins to read a dataset of batches.
 
-    caller: the frame that asks the dataset for an iterator, which is a method of the DataLoader's fetcher, here or in a
-    worker. A collate_fn that is not torch's own, or of transformers, knows what it is given.
+    caller: the frame that requests the iterator, a method of the DataLoader's fetcher, here or in a worker. Only the
+    default collate_fn of torch and those of transformers are refused; any other is assumed to expect whole batches.
     """
     from torch.utils.data import default_collate
 
@@ -48,9 +48,9 @@ def refuse_batches_of_batches(caller: FrameType | None, batch_size: int, name: s
 
 
 def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | None = None) -> None:
-    """Raise `SettingsError` where something shares out again what of this dataset is one rank's share already.
+    """Raise `SettingsError` if a loader shards this dataset again, which already gives each rank its own share.
 
-    caller: the frame that asks for an iterator; None: only what Accelerate says is asked.
+    caller: the frame that requests an iterator; None: check only Accelerate's own record.
     """
     if world_size == 1:
         return
@@ -67,9 +67,9 @@ def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | N
 
 
 def _dispatcher(dataset: Any) -> str | None:
-    """The loader of Accelerate that is being read on the main process for all ranks, if it reads this dataset.
+    """Name Accelerate's loader that reads this dataset on the main process for all ranks; None if there is none.
 
-    A forked worker finds the same as its parent.
+    A forked worker gets the same answer as its parent.
     """
     states, loaders = sys.modules.get("accelerate.state"), sys.modules.get("accelerate.data_loader")
     if states is None or loaders is None:
@@ -84,19 +84,19 @@ def _dispatcher(dataset: Any) -> str | None:
 
 
 def _sharer(caller: Any) -> str | None:
-    """Name the class of a frame's `self` if it keeps a part of what it reads."""
+    """Name the class of a frame's `self` if it keeps only a part of what it reads."""
     kind = type(caller)
     library = kind.__module__.partition(".")[0]
     if library in ("accelerate", "transformers") and kind.__name__ == "IterableDatasetShard":
         return f"{library}'s IterableDatasetShard"
-    # The split of a datasets.IterableDataset is kept in a field of its own, which no public name tells.
+    # A datasets.IterableDataset keeps its split in a private field, and no public name shows it.
     if library == "datasets" and getattr(caller, "_distributed", None) is not None:
         return "split_dataset_by_node of datasets"
     return None
 
 
 def told_to_accelerate(batches: Iterator[Given], *, steps: int | None) -> Iterator[Given]:
-    """The same batches; Accelerate, where it is loaded, hears that number `steps` is the last. None: not known.
+    """Return the same batches and, if Accelerate is loaded, report number `steps` to it as the last. None: not known.
 
     `accelerator.accumulate` steps the optimizer every few batches, and after the last batch of a loader, while
     `GradientState().end_of_dataloader` is true.
@@ -119,7 +119,7 @@ def _told(batches: Iterator[Given], steps: int | None) -> Generator[Given, None,
 
 @functools.cache
 def _kind() -> Any:
-    """Make what stands for a pass in Accelerate's list of loaders that are being read."""
+    """Create the class that represents a pass in Accelerate's list of active loaders."""
     loaders: Any = sys.modules["accelerate.data_loader"]
 
     class Reading(loaders.DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types

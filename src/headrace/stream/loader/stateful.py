@@ -1,11 +1,11 @@
-"""Save and load what DataLoader workers did, for torchdata's StatefulDataLoader. Pure.
+"""Save and load the progress of DataLoader workers, for torchdata's StatefulDataLoader. Pure.
 
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
     saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks, workers, batch size
     state = stream_state(saved)            # one portable state: dataset.load_state_dict(state) resumes on any others
 
-A worker knows only the batches it gave itself. The loader keeps, per worker, the progress as of the last batch the loop
-received, so the sum over workers is what the rank received, and the portable state follows by arithmetic.
+A worker knows only the batches that it gave itself. For each worker, the loader keeps the progress as of the last batch
+that the loop received. The sum over workers is therefore what the rank received, and determines the portable state.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from headrace.stream.order.remaining import Remainder
 from headrace.stream.order.state import FORMAT_VERSION, PackingState, StreamState, check_keys
 
 _KIND = "worker"
-_MOST_DEPTH = 100  # of what others put around our states
+_MOST_DEPTH = 100  # of the containers that other libraries put around our states
 _NUMBERS = {"epoch": 0, "worker": 0, "batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProgress:
-    """Worker `worker` of `workers`, on each of `world_size` ranks, gave `batches` batches of the pass from `start`.
+    """The progress of worker `worker` of `workers`, on each of `world_size` ranks.
 
-    start: the state of the stream at the beginning of the pass, which is of this epoch.
+    It gave `batches` batches of the pass that began at `start`, a state of the stream in epoch `epoch`.
     """
 
     start: dict[str, Any]
@@ -41,12 +41,12 @@ class WorkerProgress:
     remainder: str
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives an equal progress back."""
+        """Return a JSON object; `from_dict` restores an equal progress."""
         return seal(_KIND, FORMAT_VERSION, asdict(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
-        """Read a progress back. Raises `StreamError` if it is not one, or was changed."""
+        """Restore a progress. Raises `StreamError` if the values are not one, or were changed."""
         values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
         check_keys("worker state", values, _NUMBERS, others=("start", "remainder"))
         if values["remainder"] not in get_args(Remainder) or not isinstance(values["start"], Mapping):
@@ -55,11 +55,11 @@ class WorkerProgress:
 
     @property
     def topology(self) -> tuple[int, int, int, str]:
-        """The numbers that must be the same for a worker to go on from here."""
+        """The values that must be equal for a worker to continue from here."""
         return self.world_size, self.workers, self.batch_size, self.remainder
 
     def check(self, *, worker: int, topology: tuple[int, int, int, str]) -> None:
-        """Raise `StreamError` unless this worker of this topology can go on from here."""
+        """Raise `StreamError` unless this worker of this topology can continue from here."""
         if (self.worker, self.topology) != (worker, topology):
             raise StreamError(
                 f"worker state: it was saved by worker {self.worker} with (world_size, workers, batch_size, remainder)"
@@ -69,14 +69,15 @@ class WorkerProgress:
 
 
 def is_worker_state(values: Any) -> bool:
-    """Return whether this is what a worker saved, and not the state of a stream."""
+    """Check whether a worker saved this state, rather than a stream."""
     return kind_of(values) == _KIND
 
 
 def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
-    """The portable state inside what StatefulDataLoader.state_dict() gave: for `load_state_dict` of any stream.
+    """Return the portable state inside a StatefulDataLoader's state, for `load_state_dict` of any stream.
 
-    Raises `StreamError` if there is none, or if workers are missing in it.
+    loader_state: the result of StatefulDataLoader.state_dict(). Raises `StreamError` if it has no state of a stream, or
+    lacks workers.
     """
     found = list(_inside(loader_state))
     if found and not any(map(is_worker_state, found)):  # one process: the dataset's own state
@@ -92,7 +93,7 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     first = parts[0]
     workers = [part.worker for part in parts]
     same = all((part.start, part.topology) == (first.start, first.topology) for part in parts)
-    given = [part.batches for part in parts]  # the workers took turns, so these are of one moment or were never
+    given = [part.batches for part in parts]  # workers take turns, so no other counts can exist at one moment
     same = same and given == [(sum(given) - number + len(given) - 1) // len(given) for number in range(len(given))]
     if workers != list(range(first.workers)) or not same:
         raise StreamError(
@@ -103,16 +104,16 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _after(part: WorkerProgress, batches: int) -> dict[str, Any]:
-    """The state after so many batches on every rank since the pass began that a worker saved."""
+    """Return the state after this number of batches on every rank since a worker's pass began."""
     if kind_of(part.start) == "packing":
         packing = PackingState.from_dict(part.start)
         return replace(packing, batches=packing.batches + batches).to_dict()
-    start, remainder = StreamState.from_dict(part.start), cast(Remainder, part.remainder)  # checked when it was read
+    start, remainder = StreamState.from_dict(part.start), cast(Remainder, part.remainder)  # `from_dict` checked it
     return start.after(batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder).to_dict()
 
 
 def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """Every state of ours inside nested mappings."""
+    """Yield every headrace state inside nested mappings."""
     if depth > _MOST_DEPTH:
         raise StreamError(f"loader state: it is more than {_MOST_DEPTH} levels deep; pass what state_dict() gave")
     if not isinstance(values, Mapping):

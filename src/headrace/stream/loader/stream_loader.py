@@ -1,15 +1,15 @@
-"""A stream of batches for one rank: this process, and threads that decode ahead.
+"""A stream of batches for one rank, read by this process with threads that decode ahead.
 
-An epoch is a pass over everything, as in a torch loop:
+An epoch is a pass over all rows, as in a torch loop:
 
-- `set_epoch(e)` makes the next pass epoch e; a pass that is taken to its end is followed by the next epoch by itself.
-- A new iterator before the end begins the same pass again, so that looking at one batch on one rank moves nothing.
-- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps it so. The state of
-  an epoch's end gives an empty pass, as there is nothing left of it.
+- `set_epoch(e)` makes the next pass epoch e. Without it, the next epoch follows once a pass was read to its end.
+- A new iterator before the end restarts the same pass, so looking at one batch on one rank changes nothing.
+- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps the rest. The state
+  of an epoch's end gives an empty pass, because nothing is left.
 
-Batches are counted as they are received, so that a state says what the loop has, and not what was made ahead for it.
-Two passes of one loader that are read by turns would be one count of both: the older one raises instead. What a pass is
-made of is the business of its source, see `passes`.
+Batches are counted when the loop receives them, so a state describes what the loop has, not what was prepared ahead.
+One counter cannot serve two interleaved passes of one loader, so the older pass raises. The source of a loader makes
+its passes; see `passes`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ Parts: TypeAlias = tuple[SplitIndex, ReadBlock, StreamOptions, MakePasses | None
 
 
 class Received:
-    """Counts the batches of its present pass that a loader has handed out. batches: received since that pass began.
+    """Count the batches of the current pass that the loop has received.
 
-    has_ended: whether the last batch of the pass was received, after which the next pass is another one. is_over:
-    whether the loop has also asked for more and been told that there is none.
+    batches: received since the pass began.
+    has_ended: whether the last batch of the pass was received; the next pass is then the next epoch.
+    is_over: whether the loop also asked for another batch after the last one.
     """
 
     def __init__(self) -> None:
@@ -64,22 +65,22 @@ class Received:
         self.forget()
 
     def forget(self) -> None:
-        """The next pass begins elsewhere; one that is under way is not counted any more, and raises."""
+        """Reset for a pass that begins elsewhere; an iterator of the old pass raises at its next batch."""
         self.begin()
         self.has_ended = self.is_over = False
 
     def begin(self) -> None:
-        """A pass begins now, from its beginning: none of it was received."""
+        """Start counting a pass from its beginning."""
         self._pass += 1
         self.batches = 0
 
     def counted(
         self, batches: Generator[Given, None, None], *, epoch: int, steps: int | None = None
     ) -> Generator[Given, None, None]:
-        """The batches of the pass that began last, counted as they are received, and closed with this generator.
+        """Yield the batches of the pass that began last, and count each as it is received; closes `batches` at the end.
 
-        steps: how many they will be, so that the last one ends the pass: a loop that knows len() may never ask for
-        more. None: nobody knows yet. Raises `StreamError` at the next batch after `begin` or `forget`.
+        steps: the number of batches, so that the last one ends the pass: a loop that knows len() may never ask for
+        more. None: not known yet. Raises `StreamError` at the next batch after `begin` or `forget`.
         """
         counted = self._pass
         with closing(batches):
@@ -97,15 +98,16 @@ class Received:
 
 
 class StreamLoader:
-    """Batches of one rank, every row of the split exactly once over all ranks, the same number on each.
+    """Batches of one rank: over all ranks every row of the split exactly once, with the same number of batches on each.
 
-    Rows come in the global order of the epoch: rank r of R takes the places r, r + R, r + 2R, … of it, batch_size at a
-    time. What a batch is: see `batch`. A block that cannot be read raises `CorruptShard`, `InputError` or `StoreError`.
-    index: the blocks of the split; read_block: decodes one of them, called in threads.
-    passes: makes the passes where they are not over rows, but over bins that `pack=` makes of rows, or over items.
-    store: of torch.distributed, for distribution="dynamic"; None: that of the default group.
-    topology: this rank; None: found out now (see `topology.capture`). Memory: a pool and what is decoded ahead.
-    quarantined: with on_bad_block="quarantine", the rows and blocks that the present pass gave up; else None.
+    Rows come in the global order of the epoch: rank r of R takes places r, r + R, r + 2R, …, batch_size at a time. See
+    `batch` for the content of a batch. A block that cannot be read raises `CorruptShard`, `InputError` or `StoreError`.
+    index: the blocks of the split.
+    read_block: decodes one block; called in threads.
+    passes: makes the passes if they are over items, or over bins that `pack=` makes from rows; None: over rows.
+    store: a torch.distributed store, for distribution="dynamic"; None: the store of the default group.
+    topology: this rank; None: detected now (see `topology.capture`). Memory: one pool and what is decoded ahead.
+    quarantined: with on_bad_block="quarantine", the rows and blocks that the current pass gave up; else None.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class StreamLoader:
 
     @property
     def index(self) -> SplitIndex:
-        """The blocks that are read."""
+        """The blocks that the stream reads."""
         return self.passes.index
 
     @property
@@ -155,42 +157,42 @@ class StreamLoader:
 
     @property
     def is_shuffled(self) -> bool:
-        """True if every epoch has an order of its own."""
+        """True if every epoch has its own order."""
         return bool(self.options.shuffle or self.options.samples_per_epoch)
 
     @property
     def present(self) -> Pass:
-        """The present pass, or the last one if that is finished."""
+        """The current pass, or the last one if it has finished."""
         return self._present
 
     @property
     def epoch(self) -> int:
-        """The epoch of the present pass, or of the last one if that is finished."""
+        """The epoch of the current pass, or of the last one if it has finished."""
         return self._present.epoch
 
     @property
     def partial_epoch(self) -> bool:
-        """True if the present pass is what a loaded state left of an epoch."""
+        """True if the current pass is the rest of an epoch, from a loaded state."""
         return self._present.is_partial
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that nobody receives in the present pass, over all ranks: what "drop", or packing, leaves out."""
+        """Rows that no rank receives in the current pass, over all ranks, because of "drop" or packing."""
         return self._present.dropped_rows
 
     @property
     def received(self) -> int:
-        """Batches that the loop received since the present pass began."""
+        """Batches that the loop has received since the current pass began."""
         return self._received.batches
 
     @property
     def cache_counts(self) -> CacheCounts:
-        """Blocks mapped from the cache and blocks decoded, in this process so far; see `StreamOptions.cache`."""
+        """The number of blocks mapped from the cache and decoded by this process so far; see `StreamOptions.cache`."""
         read_block = self.passes.read_block
         return read_block.counts if isinstance(read_block, CachedBlocks) else CacheCounts()
 
     def __len__(self) -> int:
-        """Batches of a whole pass from where it begins: the epoch, or what a loaded state left of it."""
+        """Return the number of batches of the whole current pass: a full epoch, or what a loaded state left of one."""
         confirm(self.topology)
         if self._present.steps is None:
             raise TypeError(
@@ -199,11 +201,11 @@ class StreamLoader:
         return self._present.steps
 
     def plan(self) -> Plan:
-        """Return the present pass: steps, rows and bytes of every rank."""
+        """Return the plan of the current pass: steps, rows and bytes of every rank."""
         return self.present.plan()
 
     def report(self) -> PackingReport:
-        """Return the present pass in numbers, over all ranks. Raises `SettingsError` where rows are not packed."""
+        """Return packing metrics of the current pass over all ranks. Raises `SettingsError` if rows are not packed."""
         report = getattr(self._present, "report", None)
         if report is None:
             raise SettingsError("report: it is of rows that are packed while they are streamed; set pack=")
@@ -211,11 +213,14 @@ class StreamLoader:
         return found
 
     def stats(self) -> StreamStats:
-        """Return what the present pass, or the last one, has cost its loop so far: seconds, rows, blocks read."""
+        """Return what the current or last pass has cost its loop so far: seconds, rows, blocks read."""
         return self.progress.stats(self._present.rows_after(self.progress.steps))
 
     def __iter__(self) -> Iterator[Batch]:
-        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        """Yield the batches of a pass from its beginning.
+
+        Raises `StreamError` if two passes of one loader are interleaved.
+        """
         confirm(self.topology)
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         self.begin_next()
@@ -223,7 +228,7 @@ class StreamLoader:
         yield from self.counted(self.read())
 
     def read(self) -> Generator[Batch, None, None]:
-        """The batches of the present pass from its beginning, watched but not counted."""
+        """Yield the batches of the current pass from its beginning, watched but not counted."""
         progress = self.progress = Progress(self.index)
         watch = self.watch(progress)
         self.quarantined = self.make_quarantine()
@@ -231,56 +236,57 @@ class StreamLoader:
         yield from watch.over(self.delivered(self._present.batches(reading)))
 
     def counted(self, batches: Generator[Given, None, None], *, steps: int | None = None) -> Iterator[Given]:
-        """The batches of the present pass from its beginning, counted as the loop receives them.
+        """Return an iterator over the current pass from its beginning that counts batches as the loop receives them.
 
-        steps: how many there are; None: the batches of the pass.
+        steps: the number of batches; None: that of the pass.
         """
         self._received.begin()
         steps = self._present.steps if steps is None else steps
         return told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
 
     def begin_next(self) -> None:
-        """Go on to the next epoch if the last pass was taken to its end."""
+        """Advance to the next epoch if the last pass was read to its end."""
         if self._received.has_ended:
             self._begin(self.passes.begin(self.epoch + 1, self._present))
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so.
+        """Make the next pass this epoch from its beginning; if a loaded state left a rest of this epoch, keep it.
 
-        Raises `SettingsError` unless it is an integer of 0 or more.
+        Raises `SettingsError` unless the epoch is an integer of 0 or more.
         """
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         if epoch != self.epoch or self._received.has_ended:
             self._begin(self.passes.begin(epoch, self._present))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream is after the batches handed out so far: JSON, the same on every rank."""
+        """Return the position after the batches handed out so far: JSON, the same on every rank."""
         return self.state_after(self._received.batches)
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """Return the state after so many batches of the present pass on every rank.
+        """Return the state after this number of batches of the current pass on every rank.
 
-        Raises `StreamError` beyond its end.
+        Raises `StreamError` if the pass has fewer.
         """
         return self._present.state_after(batches)
 
     def epoch_start(self) -> dict[str, Any]:
-        """Return the state at the beginning of the present epoch, in the order that the stream has now."""
+        """Return the state at the beginning of the current epoch, in the current order of the stream."""
         return self.passes.whole(self._present).state_after(0)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Continue from a saved state, whatever ranks or batch size it was saved with.
+        """Continue from a saved state, even one saved with other ranks or another batch size.
 
-        Raises `StreamError` if the state is not of these data, this seed and shuffle.
+        Raises `StreamError` if the state belongs to other data, another seed or another shuffle.
         """
         self._begin(self.passes.resume(values))
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
-        """Return what every rank must say alike before the present pass: rows, batches, positions. workers: of a
-        DataLoader. Options that only change how fast a rank reads are left out.
+        """Return the values that must be equal on every rank before the current pass: rows, batches, positions.
+
+        workers: the number of DataLoader workers. Options that only change how fast a rank reads are left out.
         """
         index, options, state = self.index, self.options, self._present.state_after(0)
-        start = state.get("start", state)  # a stream that packs rows nests the state of the rows
+        start = state.get("start", state)  # a stream that packs rows nests the state of its rows
         return {
             "source": type(self._present).__name__,
             "split": index.split,
@@ -293,7 +299,7 @@ class StreamLoader:
             **{name: getattr(options, name) for name in _ALIKE},
             **{name: start.get(name) for name in ("position", "lanes", "window_rows")},
             "columns": list(index.schema.names if options.columns is None else options.columns),
-            "transform": options.transform and name_of(options.transform),  # ranks have different objects
+            "transform": options.transform and name_of(options.transform),  # by name: each rank has its own object
             "mask": options.mask_digest,
             "packed": repr(options.packed),
             "pack": repr(options.pack),
@@ -303,14 +309,14 @@ class StreamLoader:
         }
 
     def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
-        """Return what stands beside a pass: ranks agree before, and what stops one rank is known on all."""
+        """Return the watch of a pass: ranks agree before it starts, and an error on one rank is published to all."""
         return Watch(self, self.contract(workers=workers), progress, stall_seconds=self.options.stall_seconds)
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:
-        """The batches of the present pass as the loop receives them.
+        """Return the batches of the current pass in the form that the loop receives.
 
-        Where they are transformed, pinned or copied to a device, a thread does it ahead of the loop. Batches that need
-        none of it are views of a pool, and a thread would cost more than making them.
+        If they are transformed, pinned or copied to a device, a thread does that ahead of the loop. Other batches are
+        views of a pool; for them a thread would cost more than making them.
         """
         options = self.options
         if options.transform is not None:
@@ -321,7 +327,7 @@ class StreamLoader:
         return ahead_of_the_loop(batches, options)
 
     def make_quarantine(self) -> Quarantine | None:
-        """Make the place where a pass puts its bad blocks; None if they raise."""
+        """Create the quarantine of a pass; None if bad blocks raise."""
         if self.options.on_bad_block != "quarantine":
             return None
         return Quarantine(
@@ -332,7 +338,7 @@ class StreamLoader:
         )
 
     def warn_of_repeat(self) -> None:
-        """Warn, once, where a pass was left inside and begins again in the same order; one batch is but a look."""
+        """Warn once if a pass was abandoned and restarts in the same order, unless at most one batch was read."""
         received = self._received
         if not self.is_shuffled or received.has_warned or received.has_ended or received.batches < 2:
             return

@@ -1,4 +1,4 @@
-"""The stream as a torch dataset, for a DataLoader with or without worker processes.
+"""A stream as a torch dataset, for a DataLoader with or without worker processes.
 
     dataset = headrace.open("out").torch_dataset("train", batch_size=256, shuffle=True)
     loader = DataLoader(dataset, batch_size=None, num_workers=4)
@@ -6,13 +6,14 @@
         dataset.set_epoch(epoch)
         for batch in loader: ...
 
-It yields whole batches, so the DataLoader gets batch_size=None. The process of the dataset reads; worker w of W takes
-the steps w, w + W, … of its rank, and a DataLoader takes its workers in turn, so the batches are the same with any
-number of workers. fork, spawn and forkserver work, with persistent workers or without. See `workers.serving`.
+The dataset yields whole batches, so pass batch_size=None to the DataLoader. The process that owns the dataset reads.
+Worker w of W takes steps w, w + W, … of its rank, and a DataLoader takes its workers in turn, so the batches do not
+depend on the number of workers. fork, spawn and forkserver work, with or without persistent workers. See
+`workers.serving`.
 
-A pass that is taken to its end is followed by the next epoch, without workers and in `data_loader()`. A DataLoader of
-your own with workers does not say what it received. Every pass there is of the epoch that set_epoch named last, or the
-rest of it that a loaded state left. A second pass in the same order logs a warning.
+Without workers and in `data_loader()`, the next epoch follows once a pass was read to its end. A DataLoader of your own
+with workers does not report what it received. There, every pass reads the epoch that set_epoch named last, or the rest
+of it that a loaded state left. A second pass in the same order logs a warning.
 
 Inside torchdata's StatefulDataLoader each worker saves and loads its own progress; see `stateful`.
 """
@@ -57,15 +58,16 @@ except ImportError as error:
 log = logging.getLogger("headrace")
 
 _OF_ANY_PROCESS = ("topology", "passes", "num_workers", "progress", "quarantined", "_present", "_received")
-_SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()  # datasets that a forked worker may ask
+_SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()  # datasets that forked workers may read from
 
 
 class StreamingDataset(StreamLoader, IterableDataset[Batch]):
-    """A `StreamLoader` that DataLoader workers can read: its members, errors and batches are the same.
+    """A `StreamLoader` that DataLoader workers can read, with the same members, errors and batches.
 
-    index, read_block, options, passes, topology: as of a `StreamLoader`. num_workers: of `data_loader`; a DataLoader
-    of your own may have another number. topology is found out in the process that builds the dataset, and carried to
-    workers. read_block must be picklable for spawn and forkserver. Raises `SettingsError` for options that cannot work.
+    index, read_block, options, passes, topology: as for `StreamLoader`. The topology is detected in the process that
+    builds the dataset and sent to workers. read_block must be picklable for spawn and forkserver.
+    num_workers: workers of `data_loader`; a DataLoader of your own may use another number.
+    Raises `SettingsError` for options that cannot work.
     """
 
     def __init__(
@@ -90,44 +92,44 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self._serve_nothing()
 
     def _serve_nothing(self) -> None:
-        """Be what a dataset is before workers ask it, and in every worker."""
-        # In the process that reads: what serves workers, and since when.
+        """Initialise the state of a dataset that serves no workers yet, which is also its state in every worker."""
+        # In the process that reads: the server of the workers and the process that started it.
         self._server: Server | None = None
         self._address: Any = None
         self._process = os.getpid()
-        self._copies = 0  # workers that were given a copy of this so far; in a worker, those before it
-        self._skip = 0  # batches of the watched pass that its earlier workers gave; see `going_on_after`
-        self._reading: Callable[[], Progress | None] = lambda: None  # of a pass that is watched here
+        self._copies = 0  # workers that have received a copy so far; in a worker, the number before it
+        self._skip = 0  # batches of the watched pass from workers that died; see `going_on_after`
+        self._reading: Callable[[], Progress | None] = lambda: None  # the progress of a pass that is watched here
         self._is_unseen = False  # whether workers read for a loop that is not watched here
-        self._was_named = False  # whether set_epoch said which epoch is meant
-        self._own_epoch: int | None = None  # in which workers go on from progress of their own
-        self._read_to_end: Pass | None = None  # the pass that workers took to its end
-        self._has_warned = False  # of one that they begin again
-        # In a worker: its connection, the pass it is in, and what it gave of it.
+        self._was_named = False  # whether set_epoch named the epoch
+        self._own_epoch: int | None = None  # the epoch that workers resume from their own progress
+        self._read_to_end: Pass | None = None  # the pass that workers read to its end
+        self._has_warned = False  # about a pass that workers restart
+        # In a worker: its connection, its current pass, and the batches it gave.
         self._client: Client | None = None
         self._beginning: Beginning | None = None
         self._has_begun = False
         self._given = 0
-        self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
+        self._progress: WorkerProgress | None = None  # a worker's progress before it was stopped
         _SERVING.add(self)
 
     @property
     def quarantined_rows(self) -> int:
-        """Filling rows that stand for bad blocks in the present pass so far. Files and reasons are in the log.
+        """Filling rows that replace bad blocks in the current pass so far; the log has files and reasons.
 
-        With workers: of the batches that were read for them, some of which the loop has yet to receive.
+        With workers this counts batches that were read for them, some of which the loop has not received yet.
         """
         return 0 if self.quarantined is None else self.quarantined.rows
 
     @property
     def present(self) -> Pass:
-        """The present pass; in a worker, the one that it delivers steps of."""
+        """The current pass; in a worker, the pass whose steps it delivers."""
         return self._present if get_worker_info() is None else self.passes.resume(self._begun().start)
 
     def stats(self) -> StreamStats:
-        """Return what the present pass has cost its loop so far, without workers or in `data_loader()`.
+        """Return what the current pass has cost its loop so far, without workers or in `data_loader()`.
 
-        Raises `StreamError` where the workers of a DataLoader of your own read: this process does not see its loop.
+        Raises `StreamError` if workers of a DataLoader of your own read, because this process does not see that loop.
         """
         if self._is_unseen:
             raise StreamError(
@@ -137,12 +139,13 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         return super().stats()
 
     def __iter__(self) -> Iterator[Batch]:
-        """One pass of this worker, or of the rank if there are no workers; workers give what travels best.
+        """Yield one pass of this worker, or of the rank if there are no workers.
 
-        Raises `SettingsError` in a DataLoader with a batch_size of its own, as batches are whole already, and in what
-        would share out this rank's rows again; see `rebatched`.
+        Workers yield batches in the form that is cheapest to send. Raises `SettingsError` in a DataLoader with its own
+        batch_size, because batches are already whole, and in a loader that would shard this rank's rows again; see
+        `rebatched`.
         """
-        caller = sys._getframe(1)  # nothing else tells a dataset how it is read
+        caller = sys._getframe(1)  # torch does not tell a dataset how it is read
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
         refuse_batches_of_batches(caller, self.options.batch_size, "torch_dataset()")
         info = get_worker_info()
@@ -156,28 +159,31 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         return super().__iter__()
 
     def _served(self, collate: Any) -> Generator[Any, None, None]:
-        """Yield what travels best from a worker. collate: what the DataLoader does to it in the loop; None: unknown."""
+        """Yield batches in the form that is cheapest to send from a worker.
+
+        collate: the DataLoader's collate_fn, which the loop applies; None: unknown.
+        """
         keep_inherited()
-        # What torch itself does to a batch changes nothing but arrays, of which it makes tensors.
+        # torch's own conversion changes only arrays, which become tensors.
         is_as_it_is = collate is whole_batch or (collate is default_convert and self.options.batch_format != "numpy")
         in_place = is_as_it_is and self.options.transform is None
         with closing(self.batches(in_place=in_place)) as batches:
             for batch in batches:
-                # A function of the user's own is given tables as tables.
+                # A collate_fn of the user receives tables as tables.
                 is_told = collate in (default_convert, whole_batch) or not isinstance(batch, pa.Table)
                 yield parcel_of(batch) if is_told and not in_place else batch
 
     def batches(self, *, in_place: bool = False) -> Generator[Any, None, None]:
-        """The same pass, as batches in a worker too.
+        """Yield the same pass as `__iter__`, but as real batches in a worker too.
 
-        Raises `StreamError` if the captured rank is not the rank of this process, or if a worker cannot be served.
+        Raises `StreamError` if this process is not the captured rank, or if the worker cannot be served.
         """
         info = get_worker_info()
         if info is None:
             yield from super().__iter__()
             return
         confirm(self.topology)
-        if self._has_begun:  # the pass before stays known until now, for those who ask for its state
+        if self._has_begun:  # the previous pass is kept until now, in case its state is requested
             self._beginning = None
         begun, self._has_begun = self._begun(), True
         assert self._client is not None
@@ -197,7 +203,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 yield batch
 
     def _begun(self) -> Beginning:
-        """Return where the present pass of this worker began; begin one if there is none."""
+        """Return the start of this worker's current pass; begin a pass if there is none."""
         info = get_worker_info()
         assert info is not None
         if self._beginning is None:
@@ -206,7 +212,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                     raise StreamError(
                         f"worker {info.id}: it was started without the dataset being told; use a DataLoader over it"
                     )
-                # The workers of one DataLoader have one seed, and are copied one after the other.
+                # The workers of one DataLoader share a base seed and are copied in order, so this pair identifies it.
                 pool = info.seed - info.id, self._copies - info.id
                 self._client = Client(self._address, pool=pool, worker=info.id, workers=info.num_workers)
             self._beginning = self._client.begin(self._progress)
@@ -214,9 +220,9 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         return self._beginning
 
     def data_loader(self, *, method: str = "spawn", memory: Memory = "pageable") -> WatchedLoader:
-        """A DataLoader over this dataset with its number of workers. method: how workers start.
+        """Return a DataLoader over this dataset with its number of workers.
 
-        memory: "pinned" makes the DataLoader pin what it receives.
+        method: the start method of workers. memory: "pinned" makes the DataLoader pin the batches it receives.
         """
         check_word("memory", memory, get_args(Memory))
         if memory == "pinned" and self.options.device is not None:
@@ -234,10 +240,10 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         )
 
     def watched(self, batches: Iterable[Batch], *, workers: int | None = None) -> Iterator[Batch]:
-        """The batches of a DataLoader over this dataset, one pass: what stops one rank is then known on all.
+        """Return the batches of one pass of a DataLoader over this dataset, and publish errors of one rank to all.
 
-        workers: of the DataLoader; None: `num_workers`. Without workers the dataset does it by itself. Raises
-        `EngineError` that says which worker died where the DataLoader names its process only.
+        workers: workers of the DataLoader; None: `num_workers`. Without workers the dataset does this itself. Raises
+        `EngineError` that names the dead worker if the DataLoader names only its process.
         """
         workers = self.num_workers if workers is None else workers
         if not workers:
@@ -245,7 +251,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self.begin_next()
         self.warn_of_repeat()
         progress = Progress(self.index)
-        # Known now, as workers begin before the loop asks for a batch. A loop that never does leaves no trace.
+        # Set now, as workers start before the loop requests a batch. The weak reference lets an unused loop vanish.
         self._reading, self._is_unseen, self._skip = weakref.ref(progress), False, 0
 
         def over_workers() -> Generator[Batch, None, None]:
@@ -261,7 +267,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
     @contextmanager
     def going_on_after(self, batches: int) -> Generator[None, None, None]:
-        """Workers that start inside begin after so many batches of the present pass, in place of others that died."""
+        """Make workers that start inside the block begin after this number of batches, to replace workers that died."""
         self._skip = batches
         self._forget_run()
         yield
@@ -269,8 +275,8 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
 
-        Call it between passes, before the loop over the DataLoader begins. Raises `SettingsError` unless it is an
-        integer of 0 or more.
+        Call it between passes, before the loop over the DataLoader begins. Raises `SettingsError` unless the epoch is
+        an integer of 0 or more.
         """
         super().set_epoch(epoch)
         self._was_named, self._read_to_end, self._is_unseen = True, None, False
@@ -278,10 +284,11 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             self._own_epoch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream is after the batches handed out so far, without workers or in `data_loader()`.
+        """Return the position after the batches handed out so far, without workers or in `data_loader()`.
 
-        With workers in a DataLoader of your own this process does not see what the loop received: see `state_after`.
-        In a worker process: the progress of that worker alone, for a StatefulDataLoader; see `stateful`.
+        With workers in a DataLoader of your own, this process does not see what the loop received, and it raises
+        `StreamError`; see `state_after`. In a worker process it returns the progress of that worker alone, for a
+        StatefulDataLoader; see `stateful`.
         """
         if get_worker_info() is not None:
             return self._own_progress().to_dict()
@@ -293,10 +300,10 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         return self.state_after(self.received)
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches of the present pass, on every rank: arithmetic.
+        """Compute the state after this number of batches of the current pass on every rank.
 
-        batches: received from the DataLoader since the pass began, by this rank as by every other.
-        Raises `StreamError` if a pass has fewer batches, or if the workers went on from progress of their own.
+        batches: received from the DataLoader since the pass began, the same number on every rank.
+        Raises `StreamError` if the pass has fewer batches, or if the workers resumed from their own progress.
         """
         if self._own_epoch is not None:
             raise StreamError(
@@ -306,10 +313,11 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         return super().state_after(batches)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Continue from a saved state, whatever ranks, workers and batch size it was saved with.
+        """Continue from a saved state, even one saved with other ranks, workers or batch size.
 
-        In a worker, a StatefulDataLoader gives each its own progress back, which holds unless set_epoch named another
-        epoch. Raises `StreamError` if the state is not of this split, seed and shuffle, or a worker's is of another
+        In a worker, a StatefulDataLoader gives each worker its own progress back; it holds unless set_epoch named
+        another epoch.
+        Raises `StreamError` if the state belongs to another split, seed or shuffle, or a worker's state to another
         topology.
         """
         if not is_worker_state(values):
@@ -328,11 +336,11 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self._progress, self._beginning, self._has_begun = progress, None, False
 
     def __getstate__(self) -> dict[str, Any]:
-        confirm(self.topology)  # the last moment in the parent: a spawned worker has no torch.distributed to ask
+        confirm(self.topology)  # check in the parent: a spawned worker has no torch.distributed
         refuse_sharing_again(self, world_size=self.topology.world_size)
         check_travels(self.options.transform)
         values = {name: getattr(self, name) for name in _OF_ANY_PROCESS}
-        if get_spawning_popen() is not None:  # for a worker, or what may start some
+        if get_spawning_popen() is not None:  # pickled for a worker, or for a process that may start workers
             values |= {"_address": self._serve(), "_copies": self._copies}
             self._copies += 1
         return values
@@ -342,7 +350,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self.__dict__.update(values)
 
     def _serve(self) -> Any:
-        """The address at which workers are served; in a worker, or a copy of it, that of its parent."""
+        """Return the address that serves workers; in a worker or a copy of one, the address of its parent."""
         if get_worker_info() is not None:
             return self._address
         if self._server is None or self._process != os.getpid():
@@ -358,13 +366,13 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             self._server.forget()
 
     def _opened(self, worker: int, workers: int, progress: WorkerProgress | None) -> Opened:
-        """The batches that workers begin now."""
+        """Return the pass that workers begin now."""
         first = self._skip
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):
             super().load_state_dict(progress.start)
             self.quarantined = self.make_quarantine()
             self._own_epoch = progress.epoch
-            # Some workers are a batch behind this one, or ahead of it.
+            # Other workers may be one batch behind this one or ahead of it.
             first = max(0, (progress.batches - 1) * workers + worker + 1) if progress.batches else 0
         present = self._present
         if self._read_to_end is present and not first and not self._has_warned:
@@ -382,7 +390,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         )
 
     def _read(self, present: Pass, workers: int, first: int, in_place: bool) -> Generator[Any, None, None]:
-        if present.steps is not None and first > present.steps:  # a worker that begins when the others have had all
+        if present.steps is not None and first > present.steps:  # the other workers have read all batches
             return
         watched = self._reading()
         self._is_unseen = watched is None
@@ -394,7 +402,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         make = None if in_place or self.options.batch_format == "arrow" else unmade_batches(self.options)
         reading = Reading(progress.noted(self.passes.read_block), self.quarantined, make=make)
         batches = present.batches(reading, first=first)
-        # The ranks agree and hear of each other here, where nobody watches the loop itself.
+        # If no process watches the loop itself, ranks agree and exchange errors here.
         yield from batches if watched is not None else self.watch(progress, workers=workers).over(batches)
         if watched is None and (self.is_shuffled or present.is_partial):
             self._read_to_end = present
@@ -415,7 +423,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         )
 
     def _named_deaths(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
-        """The batches of any DataLoader; an error that names processes of workers that died says what to do."""
+        """Yield the batches of any DataLoader; turn its error about dead workers into one that names a remedy."""
         try:
             yield from batches
         except RuntimeError as error:
@@ -426,9 +434,9 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
 
 class WorkerStream(StreamingDataset):
-    """A stream whose transform runs in worker processes; the batches are the same.
+    """A stream that runs its transform in worker processes; the batches are the same.
 
-    Workers are spawned when a pass begins, and end with it.
+    Workers are spawned when a pass begins and end with the pass.
     """
 
     def __init__(self, *parts: Any, workers: int, topology: Topology | None = None) -> None:
@@ -440,7 +448,7 @@ class WorkerStream(StreamingDataset):
 
 
 def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:
-    """The dataset, whose own server must not keep it alive."""
+    """Return the dataset behind a weak reference; the server of a dataset must not keep it alive."""
     dataset = owner()
     if dataset is None:
         raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")

@@ -1,12 +1,12 @@
-"""The DataLoader that our datasets hand out: a worker that dies costs a restart, and no row.
+"""The DataLoader of headrace datasets: a dead worker costs a restart but no row.
 
-When worker processes die the batches received so far are known, and an epoch's order does not depend on who reads it:
-new workers go on with the batch that comes next. Every batch is as if nothing had happened. The third time that workers
-die and no batch came in between is an error. What a worker raises is no death: it is raised in the loop, and told
-to the other ranks.
+When worker processes die, the batches received so far are known, and an epoch's order does not depend on who reads it.
+New workers continue with the next batch, so the loop sees the same batches as without the death. It is an error if
+workers die for the third time without a batch in between. An exception in a worker is not a death: it is raised in the
+loop and published to the other ranks.
 
-The guard stands on names that torch keeps to itself, alike in 2.4 to 2.13. Under a torch that has changed them this is
-a plain DataLoader: a death is an error in the loop, and that is said once in the log.
+The guard uses private names of torch, which are the same in 2.4 to 2.13. If a version of torch has changed them, this
+is a plain DataLoader: a death is an error in the loop, and the log says so once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 _END = object()
-_PATIENCE_S = 1.0  # an error may come a moment before the end of the process that is its cause
+_PATIENCE_S = 1.0  # an error can arrive a moment before its process ends
 _REMEDY = (
     "give the job more memory, or use fewer workers; if it is no matter of memory, run the transform with num_workers=0"
     " to see what it does"
@@ -44,29 +44,32 @@ _TOLD_BY_TORCH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 
 
 class WatchedLoader(DataLoader[Batch]):
-    """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks.
+    """A DataLoader over a `StreamingDataset` or a wrapper of one, which publishes worker errors to all ranks.
 
-    Workers that die are begun anew, twice for each batch. Raises `EngineError` where that does not help.
+    Dead workers are restarted, twice for each batch. Raises `EngineError` if that does not help.
     """
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the following passes this epoch; trainers that tell their loader the epoch call it."""
+        """Make the following passes this epoch; called by trainers that set the epoch on their loader."""
         self._source.set_epoch(epoch)
 
     def stats(self) -> StreamStats:
-        """Return what the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
+        """Return what the current or last pass has cost its loop so far; see `StreamLoader.stats`."""
         found: StreamStats = self._source.stats()
         return found
 
     def __len__(self) -> int:
-        """Batches of the next pass; torch's own would warn when a later pass, of a whole epoch, is longer."""
+        """Return the number of batches of the next pass.
+
+        torch's own method would warn when a later pass, of a whole epoch, is longer.
+        """
         return len(self._source)
 
     @property
-    def _source(self) -> Any:  # torch knows no more of it than that it is a dataset
+    def _source(self) -> Any:  # Any: torch types it only as a dataset
         return self.dataset
 
-    def __iter__(self) -> Any:  # torch names its private iterator here
+    def __iter__(self) -> Any:  # Any: torch annotates it with its private iterator
         begin_next = getattr(self.dataset, "begin_next", None)
         if begin_next is not None:
             begin_next()
@@ -74,7 +77,7 @@ class WatchedLoader(DataLoader[Batch]):
         batches = self._unharmed(begun) if self.num_workers else super().__iter__()
         watched = getattr(self.dataset, "watched", None)
         batches = batches if watched is None else watched(batches)
-        if self.num_workers:  # the dataset knows now who loops over them
+        if self.num_workers:  # the dataset now knows whether the loop is watched
             begun.append(self._begin())
         return told_to_accelerate(batches, steps=len(self))
 
@@ -90,7 +93,7 @@ class WatchedLoader(DataLoader[Batch]):
             return super()._get_iterator()
 
     def _begin(self) -> GuardedWorkers:
-        """Workers for a pass: those of the pass before if they persist and live, else new ones."""
+        """Return the workers of a pass: those of the previous pass if they persist and live, else new ones."""
         idle: Any = self._iterator
         if hasattr(idle, "fallen") and idle.fallen():
             log.warning("DataLoader: workers %s died between two passes; all are begun anew", idle.fallen())
@@ -100,7 +103,10 @@ class WatchedLoader(DataLoader[Batch]):
             return cast("GuardedWorkers", super().__iter__())
 
     def _unharmed(self, begun: list[GuardedWorkers]) -> Generator[Batch, None, None]:
-        """The batches of a pass, whichever workers die. begun: its workers, when the first batch is asked for."""
+        """Yield the batches of a pass and restart workers that die.
+
+        begun: holds the workers of the pass when the first batch is requested.
+        """
         workers = begun.pop()
         earlier: list[int] = []
         received = 0
@@ -129,7 +135,7 @@ class WatchedLoader(DataLoader[Batch]):
             yield cast(Batch, batch)
 
     def _begin_anew(self, received: int) -> GuardedWorkers:
-        """New workers for the rest of the pass; the loop's random numbers stay what they were."""
+        """Start new workers for the rest of the pass, without a change to the loop's random state."""
         self._iterator = None
         with torch.random.fork_rng(devices=[]), self._source.going_on_after(received):
             return self._begin()
@@ -146,17 +152,18 @@ def _say_once(what: str) -> None:
 
 @contextmanager
 def _sheltered_start(method: str) -> Generator[None, None, None]:
-    """Processes begun inside never see SIGINT; this one sees it at the latest when the block is left.
+    """Start processes that never receive SIGINT; this process receives it when the block is left, at the latest.
 
-    A terminal signals Ctrl-C to all its processes, and this one decides. A worker that dies of it while it imports its
-    libraries makes the DataLoader's own ending fail: at times the loop then waits for ever. method: how workers start.
-    A fork server is no one's own: it is started without the shelter, and so are its children.
+    A terminal signals Ctrl-C to all its processes, and this one handles it. A worker that Ctrl-C kills while it imports
+    its libraries makes the DataLoader's own shutdown fail, and the loop may then wait forever. A fork server is shared,
+    so it is started with SIGINT unblocked, and so are its children.
+    method: the start method of the workers.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     if method != "fork":
-        resource_tracker.ensure_running()  # starting it inside would let SIGINT through again
+        resource_tracker.ensure_running()  # starting it inside the block would unblock SIGINT again
     if method == "forkserver":
         forkserver.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -167,7 +174,7 @@ def _sheltered_start(method: str) -> Generator[None, None, None]:
 
 
 def death_of(reader: str, process: int, code: int | None) -> str:
-    """Say what happened to a worker. code: its exit status, minus a signal; None: unknown."""
+    """Describe how a worker ended. code: its exit status, or minus a signal; None: unknown."""
     ending = "died" if code is None else f"ended with status {code} unasked"
     if code is not None and code < 0:
         known = -code in {int(each) for each in signal.Signals}
@@ -177,9 +184,9 @@ def death_of(reader: str, process: int, code: int | None) -> str:
 
 
 def why_not_again(earlier: Sequence[int], deaths: Sequence[str], received: int) -> str | None:
-    """Say why a pass whose workers died now must not go on; None: it may.
+    """Return why a pass whose workers died must not restart them; None if it may.
 
-    earlier: batches received when workers died before, each time. received: batches of the pass so far.
+    earlier: batches received at each earlier death. received: batches of the pass so far.
     """
     if list(earlier).count(received) + 1 < _LAST_TIME:
         return None
@@ -188,12 +195,12 @@ def why_not_again(earlier: Sequence[int], deaths: Sequence[str], received: int) 
 
 
 def told_by_torch(error: BaseException) -> list[int]:
-    """Find the processes of workers that died in the error of a torch DataLoader; none if it is another error."""
+    """Return the dead worker processes that a torch DataLoader's error names; empty for any other error."""
     match = _TOLD_BY_TORCH.search(str(error)) if type(error) is RuntimeError else None
     return [int(process) for process in match[1].split(",")] if match else []
 
 
 def died(rank: str, processes: Sequence[int]) -> str:
-    """Say what became of a DataLoader that is not ours, whose workers are not begun anew."""
+    """Describe the death of workers in a DataLoader of the user's own, which does not restart them."""
     told = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
     return f"{told}; resume from the last state, or use data_loader(), which begins workers anew; {_REMEDY}"

@@ -1,1 +1,1 @@
-"""From blocks to batches: decoding ahead, gathering, formats."""
+"""Turn blocks into batches: decoding ahead, gathering, formats."""

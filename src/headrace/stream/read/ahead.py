@@ -1,4 +1,4 @@
-"""Threads that read, how they end, and items made ahead of their consumer in a thread of their own."""
+"""Run reading threads, end them safely, and make items ahead of their consumer in a thread."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _this_thread = threading.local()
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads of one stream. starter: the thread that asked for them."""
+    """The threads of one stream. starter: the thread that created them."""
 
     starter: threading.Thread
 
 
 def start_threads(count: int, *, name: str) -> Threads:
-    """Return `count` threads under this name, begun when there is work. End them with `end_threads`."""
+    """Return a pool of `count` threads with this name, which start when there is work. End them with `end_threads`."""
     threads = Threads(count, thread_name_prefix=name, initializer=_mark)
     threads.starter = threading.current_thread()
     return threads
 
 
 def end_threads(threads: Threads, *, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    """Drop what has not begun, and wait for what has.
+    """Cancel work that has not begun, and wait for work that has.
 
-    Nothing is left to end when the interpreter goes down with a stream open: it has joined all such threads, and its
-    modules are no longer whole.
+    Does nothing while the interpreter shuts down with a stream open: it has already joined all such threads, and its
+    modules are partly cleared.
 
-    A stream that was dropped inside a cycle is ended by the garbage collector, in whatever thread that runs. A reading
-    thread must not wait then: for itself, or for one that waits for its block, it would wait forever. Only the threads
-    that it started itself never wait for it.
+    The garbage collector ends a stream that was dropped inside a cycle, in whichever thread it runs. A reading thread
+    must not wait then: it would wait forever for itself, or for a thread that waits for its block. It waits only for
+    threads that it started itself, because those never wait for it.
     """
     if finalizing():
         return
@@ -54,16 +54,17 @@ def made_ahead(
     most_bytes: int | None = None,
     size_of: Callable[[Item], int] | None = None,
 ) -> Generator[Item, None, None]:
-    """Yield the same items; while one is used, the next are made. Raises what making an item raised, in its place.
+    """Yield the same items, and make the next ones while one is used.
 
-    At most `most` items wait to be taken, the one being made among them. Where `size_of` gives their bytes, fewer wait:
-    as many as `most_bytes` hold of the largest so far, and always one. The first item is made alone.
-    The thread ends when the generator is exhausted, closed or dropped, after the item that it is at, and `items` is
-    closed. When the interpreter ends first, at most `most` items are still made.
+    Raises what making an item raised, at its position. At most `most` items wait, including the one being made. If
+    `size_of` gives their bytes, fewer wait: the number that fits in `most_bytes` at the size of the largest item so
+    far, but at least one. The first item is made alone. When the generator is exhausted, closed or dropped, the thread
+    finishes its current item and ends, and `items` is closed. If the interpreter ends first, at most `most` items are
+    still made.
     """
     threads = start_threads(1, name=thread_name)
     coming: deque[Future[tuple[Item, int] | None]] = deque()
-    end, close = end_threads, getattr(items, "close", None)  # this module may be empty when the interpreter ends
+    end, close = end_threads, getattr(items, "close", None)  # bound now: at exit the module may be cleared
 
     def make() -> tuple[Item, int] | None:
         for item in items:
@@ -84,7 +85,7 @@ def made_ahead(
         coming.clear()
         end(threads)
         if close is not None:
-            try:  # noqa: SIM105 - `suppress` has gone by then, too
+            try:  # noqa: SIM105 - `suppress` may be cleared by then, too
                 close()
-            except ValueError:  # its thread was not waited for, and is inside; it closes it when it drops it
+            except ValueError:  # an unjoined thread is still inside `items`, and closes it when done
                 pass

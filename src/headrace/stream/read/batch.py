@@ -1,4 +1,4 @@
-"""Batches in the form training wants: a dict of torch tensors or of numpy arrays, an Arrow table, or a list of rows.
+"""Make batches in the formats of training: dicts of torch tensors or numpy arrays, Arrow tables, or lists of rows.
 
     column                        torch                          numpy                    arrow
     integer, float, bool          tensor of that type            array of that type       as it is
@@ -10,9 +10,8 @@
     text                          list of str, None if null      object array             as it is
     everything else               list of Python objects         object array             as it is
 
-A date32 counts days in torch. Tensors share memory with the arrays, which are
-made for this pass alone, so a batch may be written to. Rows are dicts of plain
-Python values, the slow, friendly form:
+A date32 counts days in torch. Tensors share memory with the arrays, which are made for this pass alone, so a batch may
+be written to. Rows are dicts of plain Python values, which is slow but convenient:
 
     null                            None
     date; timestamp                 datetime.date; datetime.datetime, with its time zone
@@ -20,7 +19,8 @@ Python values, the slow, friendly form:
     list; struct; map               list; dict; list of (key, value)
     decimal; binary; text           decimal.Decimal; bytes; str
 
-What is not there in Python is an `InputError`, not another value: moments finer than a microsecond, years beyond 9999.
+A value that Python cannot represent raises `InputError` and is never changed: times finer than a microsecond, years
+beyond 9999.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def make_batches(
     padding: Padding | None = None,
     form: RowForm | None = None,
 ) -> Iterator[Batch]:
-    """Yield batches of `batch_size` rows, the last with what is left; a bool column `VALID` is the mask of real rows.
+    """Yield batches of `batch_size` rows, the last with the rest; a bool column `VALID` is the mask of real rows.
 
-    padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. form: makes the
-    batches where rows are more than their columns. Batches share memory with the columns.
-    Raises `InputError` for a null date or moment in torch and for what Python has no value for in rows, `MissingExtra`
-    if torch is asked for and not installed.
+    padding: turns lists of numbers into matrices [rows, longest], with an additional column of their lengths. form:
+    makes the batches of rows that are more than their columns. Batches share memory with the columns.
+    Raises `InputError` for a null date or time in torch and for values that Python rows cannot represent,
+    `MissingExtra` if torch is requested but not installed.
     """
     if batch_format in IN_ARROW:
         table = pa.table(
@@ -85,13 +85,16 @@ def make_batch(
     padding: Padding | None = None,
     form: RowForm | None = None,
 ) -> Batch:
-    """All rows as one batch; see `make_batches`."""
+    """Return all rows as one batch; see `make_batches`."""
     rows = len(next(iter(columns.values())))
     return next(make_batches(columns, max(1, rows), batch_format, padding, form))
 
 
 def in_format(batch: dict[str, Any], batch_format: BatchFormat) -> dict[str, Any]:
-    """Arrays as they are, or as the tensors that share their memory; other values as they are."""
+    """Convert a batch to a format: for torch, arrays become tensors that share their memory.
+
+    Other values, and batches of other formats, are returned unchanged.
+    """
     if batch_format != "torch":
         return batch
     torch = import_torch()
@@ -99,7 +102,7 @@ def in_format(batch: dict[str, Any], batch_format: BatchFormat) -> dict[str, Any
 
 
 def import_torch() -> Any:
-    """The torch module. Raises `MissingExtra` if it is not installed."""
+    """Return the torch module. Raises `MissingExtra` if it is not installed."""
     try:
         import torch
     except ImportError as error:
@@ -108,7 +111,7 @@ def import_torch() -> Any:
 
 
 def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Iterable[Any]:
-    """A column cut into batches, in the form of torch, or of numpy where that is None."""
+    """Cut a column into batches, in the form of torch, or of numpy if `torch` is None."""
     parts: Iterable[Any] = _slices(column, batch_size)
     if isinstance(column, np.ndarray):
         if torch is None:
@@ -121,7 +124,7 @@ def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Ite
                     ' batch_format="numpy"'
                 )
             column = column.view(np.int64)
-        # torch's own split releases the interpreter lock, and gets it back late while other threads decode.
+        # torch's own split releases the interpreter lock, and regains it late while other threads decode.
         return map(torch.from_numpy, _slices(column, batch_size))
     if isinstance(column, Ragged):
         if torch is None:
@@ -136,7 +139,7 @@ def _slices(column: Any, batch_size: int) -> Iterator[Any]:
 
 
 def _objects(column: pa.Array) -> npt.NDArray[np.object_]:
-    """The values as Python objects, None for nulls."""
+    """Return the values as Python objects, None for nulls."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # many times faster than to_pylist
         texts: npt.NDArray[np.object_] = column.to_numpy(zero_copy_only=False)
@@ -145,7 +148,7 @@ def _objects(column: pa.Array) -> npt.NDArray[np.object_]:
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows in order. Raises `InputError` for a value that Python's types cannot hold, naming its column."""
+    """Return the rows in order. Raises `InputError` that names the column of a value that Python cannot represent."""
     names = table.schema.names
     columns = [_values(name, column) for name, column in zip(names, table.columns, strict=True)]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -169,7 +172,7 @@ def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """The type with microseconds for nanoseconds, inside nested types too."""
+    """Return the type with microseconds in place of nanoseconds, inside nested types too."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "ns":

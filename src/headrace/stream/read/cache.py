@@ -1,16 +1,17 @@
-"""Decoded blocks kept on a local disk: the first epoch leaves them, later ones map them instead of decoding.
+"""Cache decoded blocks on a local disk: the first epoch stores them, and later ones map them instead of decoding.
 
-`CachedBlocks` stands where a block reader stands and gives the same tables. A block is one file, in a directory named
-by the contents of the dataset, the split and the columns; it gets its name when it is whole, so processes and ranks of
-a node share a directory without talking. A file is checked against its checksum when a process first touches it; what
-is torn or changed is removed and decoded again. A block that cannot be stored is delivered all the same.
+`CachedBlocks` wraps a block reader and returns the same tables. A block is one file, in a directory named by the
+contents of the dataset, the split and the columns. A file gets its name only when it is complete, so processes and
+ranks of a node share a directory without coordination. When a process first uses a file, it compares the file with its
+checksum. A torn or changed file is removed and its block decoded again. A block that cannot be stored is still
+delivered.
 
 A file is an uncompressed Arrow file, followed by its length and a checksum of all its bytes:
 
     Arrow file ‖ magic (8 bytes) ‖ length of the Arrow file (8) ‖ CRC-32 of it (4), little-endian
 
-Mapping it costs no copy: columns are views of the page cache. Mapped files must not be written to by others; one that
-is cut short while it is mapped ends the process (SIGBUS).
+Mapping it needs no copy: columns are views of the page cache. Nothing else may write to mapped files; if one is
+truncated while it is mapped, the process dies with SIGBUS.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from headrace.storage.cache_room import Room, mark_used, use
 from headrace.storage.local import make_directory, storing, temporary_for
 
 _VERSION = 1
-_MOST_MAPS = 1024  # kept by a process; what is mapped takes address space, and disk even after it was swept
+_MOST_MAPS = 1024  # per process; a mapped file takes address space, and disk space even after it was deleted
 
 _MAGIC = b"headrac1"
 _TRAILER = struct.Struct("<8sQI")
@@ -46,9 +47,9 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class CacheCounts:
-    """Blocks of this process so far: hits were mapped, misses decoded; damaged are misses whose file was not whole.
+    """Blocks of this process so far: hits were mapped, misses were decoded.
 
-    refused: misses for which there was no room on disk or in the limit.
+    damaged: misses whose file was damaged. refused: misses that had no room on disk or within the limit.
     """
 
     hits: int = 0
@@ -58,10 +59,11 @@ class CacheCounts:
 
 
 class CachedBlocks:
-    """A block reader that decodes a block once per `directory`; picklable if `read_block` is. Safe from any thread.
+    """A block reader that decodes a block once per `directory`; thread-safe, and picklable if `read_block` is.
 
-    contents: a word that changes whenever the rows of a block may. limit_bytes: for everything below `directory`.
-    Raises what `read_block` raises; of the cache itself only a warning, once, if nothing can be stored.
+    contents: a word that changes whenever the rows of a block may have changed.
+    limit_bytes: for everything below `directory`.
+    Raises what `read_block` raises. The cache itself only warns, once, if nothing can be stored.
     """
 
     def __init__(self, read_block: ReadBlock, *, contents: str, directory: Path, limit_bytes: int) -> None:
@@ -73,11 +75,11 @@ class CachedBlocks:
 
     @property
     def counts(self) -> CacheCounts:
-        """Counts of the blocks that this process asked for."""
+        """Counts of the blocks that this process has requested."""
         return self._counts
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        if self._process != os.getpid():  # forked: the parent's locks may be taken
+        if self._process != os.getpid():  # after a fork, the parent's locks may be held forever
             self._begin()
         path = f"{self._place(columns)}/{number}.arrow"
         try:
@@ -108,8 +110,8 @@ class CachedBlocks:
         self._counts = CacheCounts()
         self._room = Room(self._directory, self._limit_bytes)
         self._places: dict[tuple[str, ...] | None, Path] = {}
-        self._whole: dict[str, _Stamp] = {}  # files that had their checksum, as they were then
-        self._maps: OrderedDict[str, tuple[_Stamp, pa.Table]] = OrderedDict()  # mapping again costs page faults
+        self._whole: dict[str, _Stamp] = {}  # files whose checksum was verified, with their stamp then
+        self._maps: OrderedDict[str, tuple[_Stamp, pa.Table]] = OrderedDict()  # mapping again would cost page faults
         self._storing = True
 
     def _place(self, columns: Sequence[str] | None) -> Path:
@@ -145,7 +147,7 @@ class CachedBlocks:
             data, trailer = encode(table)
             size = data.size + len(trailer)
             with storing(path):
-                with self._lock:  # what is being written counts with all its bytes from the beginning
+                with self._lock:  # a file counts with its full size from the start of the write
                     admitted = self._room.admit(size)
                     if admitted:
                         with temporary.open("xb") as file:
@@ -159,7 +161,7 @@ class CachedBlocks:
                 os.replace(temporary, path)
         except StoreError as error:
             self._count(refused=1)
-            with self._lock:  # several threads may find the disk full together
+            with self._lock:  # several threads may find the disk full at once
                 first, self._storing = self._storing, False
             if first:
                 warnings.warn(
@@ -187,11 +189,11 @@ def _write(file: Any, data: Any) -> None:
 
 
 class TornFile(Exception):
-    """A cached file is not what was written: cut short, changed, or of another kind."""
+    """A cached file that differs from what was written: truncated, changed, or of another kind."""
 
 
 def encode(table: pa.Table) -> tuple[pa.Buffer, bytes]:
-    """The Arrow file of a table, one record batch where offsets allow it, and what stands behind it."""
+    """Return the Arrow file of a table, as one record batch if offsets allow, and the trailer behind it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
@@ -200,9 +202,10 @@ def encode(table: pa.Table) -> tuple[pa.Buffer, bytes]:
 
 
 def map_file(path: str | Path, contents: Literal["check", "trust"]) -> pa.Table:
-    """The table of a file, as views of it. contents: whether the checksum is computed, which reads every byte.
+    """Return the table of a file, as views of the file.
 
-    Raises `FileNotFoundError`, `OSError`, or `TornFile` if it is not whole. What is mapped outlives its name.
+    contents: whether to verify the checksum, which reads every byte. Raises `FileNotFoundError`, `OSError`, or
+    `TornFile` if the file is damaged. The mapping stays valid after the file is unlinked.
     """
     try:
         source = pa.memory_map(str(path))

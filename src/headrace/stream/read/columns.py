@@ -1,6 +1,6 @@
 """Columns of rows: decoded once from a block, gathered once from the blocks of a pool, then cut without copying.
 
-A column is a numpy array where numpy has a type for it, `Ragged` for lists of numbers, and an Arrow array otherwise:
+A column is a numpy array if numpy has a type for it, `Ragged` for lists of numbers, and an Arrow array otherwise:
 
     integer, float, bool           numpy, the same type; a null float is NaN; a null elsewhere is an `InputError`
     date, timestamp, duration      numpy datetime64 / timedelta64 in the column's own unit; a null is NaT
@@ -29,7 +29,7 @@ Column: TypeAlias = npt.NDArray[Any] | Ragged | pa.Array
 Columns: TypeAlias = dict[str, Column]
 
 _ALIGNED_BYTES = 64
-_PLAIN = {  # types whose values numpy reads as they lie, by Arrow's number of the type
+_PLAIN = {  # types whose buffers numpy can view, by Arrow's type id
     getattr(pa, name)().id: np.dtype(name)
     for name in (
         "int8",
@@ -50,7 +50,7 @@ _LOCKED_COPY_BYTES = 1 << 18
 
 
 def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
-    """The columns of a decoded block, without a copy where the types allow; not to be written to.
+    """Return the columns of a decoded block, without a copy if the types allow; do not write to them.
 
     arrow: keep every column in Arrow. where: names the block in messages.
     Raises `InputError` for a null that the column's type cannot hold.
@@ -61,9 +61,9 @@ def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
 
 
 def gather(pieces: Sequence[Columns], index: I64 | None, buffers: Buffers | None = None) -> Columns:
-    """The rows `index` [n] of the pieces laid end to end, in that order; None: all of them as they lie.
+    """Return rows `index` [n] of the pieces laid end to end, in that order; None: all rows in their stored order.
 
-    A copy that may be written to; Arrow arrays may not, as always. buffers: where its memory comes from.
+    The result is a copy that may be written to, except Arrow arrays. buffers: the source of its memory.
     """
     memory = Buffers() if buffers is None else buffers
     found: Columns = {}
@@ -74,28 +74,28 @@ def gather(pieces: Sequence[Columns], index: I64 | None, buffers: Buffers | None
             found[name] = _gather(parts, index, memory)
         else:
             found[name] = arrow[name] = _concatenate_arrays(parts)
-    if arrow and index is not None:  # at once: of thousands of columns, a call for each would take longer than its rows
+    if arrow and index is not None:  # one call: with thousands of columns, a call for each would dominate
         taken = pa.RecordBatch.from_arrays(list(arrow.values()), [str(place) for place in range(len(arrow))])
         found.update(zip(arrow, taken.take(int64_array(index)).columns, strict=True))
     return found
 
 
 def join(parts: Sequence[Columns]) -> Columns:
-    """Columns laid end to end; a single part is returned as it is."""
+    """Concatenate the rows of all parts; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
-    """Rows start..stop-1, as views."""
+    """Return rows start..stop-1, as views."""
     return {name: column[start:stop] for name, column in columns.items()}
 
 
 def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> Columns:
-    """The same rows in memory of their own, so that nothing else is kept by them.
+    """Copy the rows into their own memory, so that they keep nothing else alive.
 
-    memory: allocates bytes; called once, for all arrays together.
+    memory: allocates bytes; called once for all arrays together.
     """
     places = np.cumsum([0, *(_room(column) for column in columns.values())]).tolist()
     block = memory(places[-1])
@@ -111,12 +111,12 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
 
 
 def size_of(columns: Columns) -> int:
-    """Bytes the columns hold."""
+    """Return the bytes that the columns hold."""
     return sum(int(column.nbytes) for column in columns.values())
 
 
 def _room(column: Column) -> int:
-    """The aligned bytes that an array takes."""
+    """Return the aligned bytes that an array takes."""
     return -(-column.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES if isinstance(column, np.ndarray) else 0
 
 
@@ -152,7 +152,7 @@ _TRIED: dict[pa.DataType, str | None] = {}
 
 
 def _no_take(array: pa.Array) -> str | None:
-    """Say why Arrow cannot take rows of arrays of this type; None: it can. Tried once for each type."""
+    """Return why Arrow cannot take rows of arrays of this type; None if it can. Tried once for each type."""
     kind = array.type
     if kind not in _TRIED:
         try:
@@ -164,7 +164,7 @@ def _no_take(array: pa.Array) -> str | None:
 
 
 def whole_array(chunks: pa.ChunkedArray) -> pa.Array:
-    """The chunks as one array; a single one is not copied."""
+    """Return the chunks as one array; a single chunk is not copied."""
     if chunks.num_chunks == 1:
         return chunks.chunk(0)
     return pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], chunks.type)
@@ -181,7 +181,7 @@ def _matrix(lists: pa.Array, where: str) -> npt.NDArray[Any]:
 def _ragged(lists: pa.Array, where: str) -> Ragged:
     values = lists.values
     if values.null_count and not pa.types.is_floating(values.type):
-        inside = lists.flatten().null_count  # those of null lists and outside a slice do not count
+        inside = lists.flatten().null_count  # nulls in null lists and outside a slice do not count
         if inside:
             raise InputError(
                 f"{where}: {inside} nulls inside lists of {values.type}, which only floats can hold; fill them when"
@@ -200,7 +200,7 @@ def _ragged(lists: pa.Array, where: str) -> Ragged:
 
 
 def _plain_numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Integers or floats without nulls, as they lie; `to_numpy` would release the interpreter lock for each column."""
+    """View integers or floats without nulls; `to_numpy` would release the interpreter lock for each column."""
     values, dtype = array.buffers()[1], _PLAIN[array.type.id]
     return (
         np.empty(0, dtype)
@@ -212,8 +212,8 @@ def _plain_numbers(array: pa.Array) -> npt.NDArray[Any]:
 def _lay(parts: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
     """Copy the parts end to end into `out`.
 
-    numpy releases the interpreter lock in every copy. For small copies, getting it back from the other threads of a
-    stream takes longer than the copy itself: shuffled epochs took 15 % longer.
+    numpy releases the interpreter lock in every copy. For small copies, regaining it from the other threads of a stream
+    takes longer than the copy itself: with it, shuffled epochs took 15 % longer.
     """
     if max(part.nbytes for part in parts) > _LOCKED_COPY_BYTES or not all(part.flags.c_contiguous for part in parts):
         np.concatenate(parts, out=out)
@@ -235,13 +235,13 @@ def _gather(columns: list[Any], index: I64 | None, buffers: Buffers) -> Column:
         if index is None:
             return laid
         gathered = buffers.empty((len(index), *first.shape[1:]), first.dtype)
-        np.take(laid, index, axis=0, out=gathered, mode="clip")  # "raise" would make a copy more
+        np.take(laid, index, axis=0, out=gathered, mode="clip")  # "raise" would make one more copy
         return gathered
     return Ragged.gather(columns, index, buffers)
 
 
 def concatenate(parts: list[Any]) -> Column:
-    """Parts of one column laid end to end."""
+    """Concatenate parts of one column."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     if isinstance(parts[0], Ragged):
@@ -254,13 +254,13 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
     text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
     bytes_ = all(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
     if (text or bytes_) and (len(kinds) > 1 or _beyond(arrays, _INT32_OFFSETS_REACH // 2)):
-        wide = pa.large_string() if text else pa.large_binary()  # more than 32-bit offsets reach
+        wide = pa.large_string() if text else pa.large_binary()  # beyond the reach of 32-bit offsets
         arrays = [array.cast(wide) for array in arrays]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _beyond(arrays: list[Any], most: int) -> bool:
-    """Return whether they hold more bytes than this. The size of whole buffers is asked first: it costs a tenth."""
+    """Check whether arrays hold more bytes than this. Looks at whole buffers first, at a tenth of the cost."""
     whole = sum(int(array.get_total_buffer_size()) for array in arrays)
     return whole > most and sum(int(array.nbytes) for array in arrays) > most
 

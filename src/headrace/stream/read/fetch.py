@@ -1,16 +1,16 @@
-"""Decoded blocks, made by a few threads ahead of the reader.
+"""Decode blocks in a few threads ahead of the reader.
 
-The reader announces the pieces of coming pools in order; threads decode their blocks, each once while anyone wants it,
-as long as what is decoded ahead, or being decoded, stays below a bound. The blocks of the pool that the reader has do
-not count: where they alone are more than the bound, nothing would be decoded while they are used. A block that the
-reader asks for now is decoded in any case, so a bound that is too small costs speed, never progress. What is delivered
-does not depend on which thread was faster.
+The reader announces the pieces of coming pools in order. Threads decode their blocks, each once while any announced
+pool needs it, as long as the bytes decoded ahead or being decoded stay below a bound. The blocks of the reader's
+current pool do not count: if they alone exceeded the bound, nothing would be decoded while they are used. A block that
+the reader requests now is decoded in any case, so a bound that is too small costs speed but never stops progress. The
+delivered rows do not depend on which thread was faster.
 
-Lanes read a block from front to back, and stand at different places of their blocks: about half of the rows of all open
-blocks are still needed. So a block is kept in parts, which are dropped one by one. A part is one piece of memory of its
-own, which the next part takes over: what an allocator gives out for each column of each part cannot be given back as
-long as one of them is used. Copying costs less than touching fresh memory would. A block that is no larger than a part
-is not worth a copy. Where two lanes meet in such a block it stays decoded for the second one, if there is room.
+Lanes read blocks from front to back and are at different positions of their blocks, so about half of the rows of all
+open blocks are still needed. A block is therefore kept in parts, which are dropped one by one. A part is one piece of
+memory of its own, which the next part reuses. Separate allocations for each column of each part could not be returned
+while one of them is used. Copying costs less than touching fresh memory would. A block no larger than a part is not
+worth a copy. If two lanes meet in such a block, it stays decoded for the second one if there is room.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Made = TypeVar("Made")
 Keep = Literal["copies", "copies of the rest", "views"]
 
 _PART_BYTES = 1 << 21
-_SHARED_BYTES = 1 << 26  # of blocks that wait for their second lane
-_SPARE_PARTS = 32  # memory of parts that is kept for the next ones
+_SHARED_BYTES = 1 << 26  # bound of blocks that wait for their second lane
+_SPARE_PARTS = 32  # free parts that are kept for reuse
 _MOST_DONE = 16  # blocks
 _LEAST_RATIO = 1 / 16
 
@@ -50,14 +50,16 @@ class Part(NamedTuple):
 
 
 class Fetcher:
-    """Blocks by number; use as a context manager, which ends the threads whatever happens.
+    """Decoded blocks by number; a context manager, which ends the threads on exit.
 
-    decode: called in threads; estimate: bytes of a block before it is decoded. keep: "copies" of the rows that are
-    needed, in parts; "copies of the rest" of a block, without the rows in front of what is wanted when it is decoded,
-    which would be decoded again; or "views" of whole blocks, for those that are mapped files.
+    decode: called in threads.
+    estimate: bytes of a block before it is decoded.
+    keep: "copies" of the needed rows, in parts. "copies of the rest": of a block without the rows before the first
+    wanted one at the time of decoding; if those are needed later, the block is decoded again. "views" of whole blocks,
+    for mapped files.
     """
 
-    _end_threads = staticmethod(end_threads)  # still found when the interpreter has emptied this module
+    _end_threads = staticmethod(end_threads)  # reachable even after the interpreter has cleared this module
 
     def __init__(
         self,
@@ -74,19 +76,19 @@ class Fetcher:
         self._ahead_bytes = ahead_bytes
         self._ahead_blocks = ahead_blocks
         self._keep = keep
-        self._wanted: dict[int, deque[int]] = {}  # the first row that each announced pool wants, pool after pool
-        self._waiting: deque[int] = deque()  # announced, not begun
+        self._wanted: dict[int, deque[int]] = {}  # the first row that each announced pool needs, in the order of pools
+        self._waiting: deque[int] = deque()  # announced but not begun
         self._begun: dict[int, Future[list[Part]]] = {}
-        self._floors: dict[int, int] = {}  # rows of a begun block below this one are not held
-        self._used: dict[int, int] = {}  # rows of begun blocks that pools have had
-        self._shared: dict[int, Future[list[Part]]] = {}  # whole blocks that no announced pool wants, of rows to come
+        self._floors: dict[int, int] = {}  # the lowest row held of each begun block
+        self._used: dict[int, int] = {}  # the number of rows of begun blocks that pools have used
+        self._shared: dict[int, Future[list[Part]]] = {}  # whole blocks for pools not announced yet
         self._shared_bytes = 0
-        self._sizes: dict[int, int] = {}  # of what is decoded
-        self._ratio = 1.0  # bytes of the block decoded last, for each that was estimated: few columns take less
-        # Nobody wants these any more. Decoding takes memory for each new block, and lets go of one of these first: an
-        # allocator gives memory that stays free for a moment back to the system, and fresh memory is slow to touch.
+        self._sizes: dict[int, int] = {}  # bytes of decoded blocks
+        self._ratio = 1.0  # actual over estimated bytes of the last block: fewer columns take less
+        # Unused blocks. Decoding a new block first releases one of them, to reuse its memory: the allocator would
+        # return memory that stays free for a moment to the system, and fresh memory is slow to touch.
         self._done: deque[Future[list[Part]]] = deque(maxlen=_MOST_DONE)
-        self._in_use: frozenset[int] = frozenset()  # by the pool that the reader has
+        self._in_use: frozenset[int] = frozenset()  # by the reader's current pool
         self._memory, self._memory_lock = Buffers(), Lock()
         self._threads = start_threads(threads, name="headrace-read")
 
@@ -104,16 +106,16 @@ class Fetcher:
 
     @property
     def has_room(self) -> bool:
-        """True if everything announced has begun, so that more may be announced."""
+        """True if everything announced has begun, so more may be announced."""
         return not self._waiting
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all rows held; of a block that is being decoded, the estimate."""
+        """Bytes of all rows held; for a block that is being decoded, the estimate."""
         return sum(map(self._size, self._begun)) + self._shared_bytes
 
     def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
-        """Return what `use` makes of each decoded block, in the same order; called in the threads. No block is held.
+        """Return the result of `use` for each decoded block, in order; `use` runs in the threads. No block is held.
 
         Raises what decoding raised.
         """
@@ -121,7 +123,7 @@ class Fetcher:
         return [made.result() for made in coming]
 
     def get_alone(self, pieces: Sequence[Piece]) -> list[Columns]:
-        """The rows of pieces that were not announced, in order; of their blocks nothing else is held."""
+        """Return the rows of pieces that were not announced, in order; holds nothing else of their blocks."""
         spans: dict[int, list[tuple[int, int]]] = {}
         for block, start, stop in pieces:
             spans.setdefault(block, []).append((start, stop))
@@ -133,7 +135,7 @@ class Fetcher:
         return [next(found[block]) for block, _, _ in pieces]
 
     def announce(self, pieces: Sequence[Piece]) -> None:
-        """A coming pool wants these pieces; each announcement is answered by one `release`, in the same order."""
+        """Announce the pieces of a coming pool; each call needs one `release`, in the same order."""
         for block, first in _first_rows(pieces).items():
             if block not in self._wanted:
                 self._wanted[block] = deque()
@@ -146,13 +148,13 @@ class Fetcher:
         self._begin_ahead()
 
     def get(self, pieces: Sequence[Piece]) -> list[Columns]:
-        """The rows of the pieces that were announced first, in order; raises what decoding raised."""
+        """Return the rows of the pieces announced first, in order. Raises what decoding raised."""
         firsts = _first_rows(pieces)
         for block, first in firsts.items():
             begun = block in self._begun
             if not begun:
                 self._waiting.remove(block)
-            if not begun or first < self._floors[block]:  # two lanes meet in one block: it was begun for the other one
+            if not begun or first < self._floors[block]:  # two lanes meet in a block begun for the other one
                 self._begin(block)
         self._in_use = frozenset(firsts)
         self._begin_ahead()
@@ -164,7 +166,7 @@ class Fetcher:
         ]
 
     def release(self, pieces: Sequence[Piece]) -> None:
-        """The reader's pool is done with these pieces; what no announced pool wants is let go."""
+        """Release the pieces of the reader's pool, and drop rows that no announced pool needs."""
         for block, start, stop in pieces:
             self._used[block] = self._used.get(block, 0) + stop - start
         for block in _first_rows(pieces):
@@ -184,7 +186,7 @@ class Fetcher:
         self._begin_ahead()
 
     def _keep_shared(self, block: int) -> None:
-        """Keep a small block of which pools have had a part, as it is whole; blocks that came first keep their room."""
+        """Keep a small block whole if pools have used only a part of its rows; earlier blocks keep their room."""
         parts, size = self._begun[block].result(), self._size(block)
         rows = parts[-1].stop if parts else 0
         is_small_and_whole = len(parts) == 1 and parts[0].start == 0 and size <= _PART_BYTES
@@ -207,13 +209,13 @@ class Fetcher:
             count += 1
 
     def _begin(self, block: int) -> None:
-        # Where lanes are short, the next pool may want rows in front of these, and is announced in time.
+        # With short lanes the next pool may need rows before these, and is announced in time.
         self._floors[block] = min(self._wanted[block]) if self._keep == "copies of the rest" else 0
         self._sizes.pop(block, None)
         self._begun[block] = self._threads.submit(self._parts, block, self._floors[block])
 
     def _parts(self, block: int, floor: int) -> list[Part]:
-        """The rows of a block."""
+        """Decode a block into parts, from the row `floor` on."""
         with suppress(IndexError):
             self._done.popleft()
         columns = self._decode(block)
@@ -246,7 +248,7 @@ class Fetcher:
 
 
 def _first_rows(pieces: Sequence[Piece]) -> dict[int, int]:
-    """The first row of each block, the blocks in the order they are met."""
+    """Return the first row of each block, with the blocks in the order of their first piece."""
     firsts: dict[int, int] = {}
     for block, start, _ in pieces:
         firsts[block] = min(start, firsts.get(block, start))

@@ -1,7 +1,8 @@
-"""Rows of masked entities come as they are, false in batch["valid"]: what training does until they are erased.
+"""Mask rows of entities with false in batch["valid"], so that training skips them until they are erased.
 
-Positions, steps, batches and states are those of a stream without the mask, so a job can begin to mask in the middle of
-an epoch. Each block is read with the column of the entity, whether or not batches have it.
+Positions, steps, batches and states are those of a stream without the mask, so a job can start to mask in the middle of
+an epoch. Each block is read with the column of the entity, whether or not batches have it. The rows themselves are
+unchanged.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import pyarrow.compute as pc
 from headrace.dataset.indexed import ReadBlock
 from headrace.formats.text_columns import as_text
 
-KEPT = "headrace.kept"  # a column of decoded blocks, which no batch has
+KEPT = "headrace.kept"  # a column of decoded blocks that batches never contain
 
 
 @dataclass(frozen=True)
 class EntityMask:
-    """column: whose values name entities; entities: those that are masked, as text."""
+    """The entities to mask. column: the column whose values name entities. entities: the masked ones, as text."""
 
     column: str
     entities: tuple[str, ...]
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
-        """`read_block` with a last column more, `KEPT`: false in the rows of masked entities."""
+        """Wrap `read_block` to append a last column, `KEPT`, which is false in rows of masked entities."""
         masked = pa.array(self.entities, pa.large_string())
 
         def read(block: int, columns: Sequence[str] | None) -> pa.Table:

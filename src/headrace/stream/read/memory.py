@@ -1,16 +1,16 @@
-"""Batches where a GPU needs them: in pinned (page-locked) memory, or on the device.
+"""Put batches where a GPU needs them: in pinned (page-locked) memory, or on the device.
 
     for batch in ds.stream("train", batch_size=1024, device="cuda"):  # tensors on the device, ready to be used
     for batch in ds.stream("train", batch_size=1024, memory="pinned"):
         x = batch["x"].to("cuda", non_blocking=True)
 
 Both happen ahead of the loop, in the thread that also runs a transform. With `device=` the tensors of a batch are laid
-end to end in one piece of pinned memory, which is copied at once, on a stream of its own. The loop's stream waits for
-that copy, not the loop. The tensors of a batch are views of one piece, 64 bytes aligned.
+end to end in one piece of pinned memory, which is copied in one transfer on its own CUDA stream. The loop's stream
+waits for that copy; the loop itself does not. The tensors of a batch are views of one piece, aligned to 64 bytes.
 
-Pinned memory and CUDA streams belong to one process, so the rank's own process does this. Batches of DataLoader workers
-are pinned by their DataLoader, with pin_memory=True. Without CUDA the same path gives tensors in ordinary memory, after
-a warning; `device="cpu"` asks for that.
+Pinned memory and CUDA streams belong to one process, so the rank's own process does this. The DataLoader pins batches
+of its workers, with pin_memory=True. Without CUDA the same path warns and gives tensors in ordinary memory;
+`device="cpu"` requests ordinary memory without a warning.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from headrace.stream.read.batch import import_torch
 Pin = Callable[[Any], Any]
 Rebuild = Callable[[Sequence[Any]], Any]
 
-_BATCHES_AHEAD = 4  # a transform that takes longer now and then is hidden by as many steps
-_BYTES_OF_AN_OBJECT = 64  # roughly, of a text or another Python object
+_BATCHES_AHEAD = 4  # this many steps hide an occasional slow transform
+_BYTES_OF_AN_OBJECT = 64  # roughly, for a text or another Python object
 
 
 def ahead_of_the_loop(batches: Generator[Any, None, None], options: StreamOptions) -> Generator[Any, None, None]:
     """Yield the batches, made ahead in a thread and placed as the options say; closed with this generator.
 
-    At most four wait, and no more than `options.prefetch_bytes` hold, but one in any case.
+    At most four batches wait, limited to `options.prefetch_bytes` but always at least one.
     """
     if options.device is not None:
         copies = DeviceCopies(import_torch(), options.device)
@@ -52,9 +52,10 @@ def ahead_of_the_loop(batches: Generator[Any, None, None], options: StreamOption
 
 
 class Copied(NamedTuple):
-    """A batch on its way to a device. rebuild: makes the batch of `tensors`, which are views of `arena`.
+    """A batch on its way to a device.
 
-    done: the event after the copy; None: the tensors are there.
+    rebuild: makes the batch from `tensors`, which are views of `arena`.
+    done: the event after the copy; None: the tensors are already there.
     """
 
     rebuild: Rebuild
@@ -69,10 +70,10 @@ class Copied(NamedTuple):
 
 
 class DeviceCopies:
-    """Copies batches to a device, each as one piece.
+    """Copies of batches to a device, each in one piece.
 
-    Built, and asked to `finish`, in the loop's thread; `begin` runs in the thread that makes batches. Raises
-    `SettingsError` if the device is not there; without any CUDA it warns, and tensors stay in ordinary memory.
+    Create it and call `finish` in the loop's thread; `begin` runs in the thread that makes batches. Raises
+    `SettingsError` if the device does not exist. Without any CUDA it warns, and tensors stay in ordinary memory.
     """
 
     def __init__(self, torch: Any, device: str) -> None:
@@ -84,43 +85,44 @@ class DeviceCopies:
             _warn_once(f'device="{device}"')
             self._device = torch.device("cpu")
             return
-        if self._device.index is None:  # the loop's, as the thread that copies has a current device of its own
+        if self._device.index is None:  # the loop's device, as the copying thread has its own current device
             self._device = torch.device("cuda", torch.cuda.current_device())
         if self._device.index >= torch.cuda.device_count():
             raise SettingsError(f'device="{device}": CUDA shows {torch.cuda.device_count()} devices, numbered from 0')
         self._stream = torch.cuda.Stream(self._device)
 
     def begin(self, batch: Any) -> Copied:
-        """Lay the CPU tensors of a batch end to end, and begin to copy them."""
+        """Lay the CPU tensors of a batch end to end, and start to copy them."""
         from headrace.stream.workers.parcel import room, views
 
         tensors: list[Any] = []
-        # Anything but a plain CPU tensor moves itself, in the loop's thread and stream.
+        # Other objects than plain CPU tensors move themselves, in the loop's thread and stream.
         rebuild = taken_apart(batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value)
         cuda = self._stream is not None
-        # The stream makes its device the present one of this thread, too.
+        # The stream also sets its device as the current one of this thread.
         with self._torch.cuda.stream(self._stream) if cuda else nullcontext():
             arena, done = self._torch.empty(room(tensors), dtype=self._torch.uint8, pin_memory=cuda), None
             for view, tensor in zip(views(arena, tensors), tensors, strict=True):
                 view.copy_(tensor.detach())
-            if cuda:  # pinned memory that is dropped while it is copied from stays torch's until the copy is done
+            if cuda:  # torch keeps dropped pinned memory until its copy is done
                 arena = arena.to(self._device, non_blocking=True)
                 done = self._stream.record_event()
         return Copied(rebuild, list(views(arena, tensors)), arena, done)
 
     def finish(self, copied: Copied) -> Any:
-        """The batch, for the loop's present stream: what that stream does from now on finds the tensors ready."""
+        """Return the batch for the loop's current stream; later work on that stream sees the tensors ready."""
         if copied.done is not None:
             present = self._torch.cuda.current_stream(self._device)
             present.wait_event(copied.done)
-            copied.arena.record_stream(present)  # its memory, of the copying stream, is not reused before
+            copied.arena.record_stream(present)  # so the copying stream does not reuse its memory too early
         return copied.rebuild(copied.tensors)
 
 
 def pinned(batch: Any, pin: Pin) -> Any:
-    """The batch with `pin` of each CPU tensor, inside dicts, lists and tuples too; a new container, the rest as it is.
+    """Return the batch with every CPU tensor replaced by `pin` of it, inside dicts, lists and tuples too.
 
-    What has a `pin_memory` of its own is asked for it. Lists of tensors are pinned as one piece.
+    The containers are new and other values unchanged. An object with its own `pin_memory` pins itself. A list of
+    tensors is pinned as one piece.
     """
     tensors: list[Any] = []
     rebuild = taken_apart(batch, tensors, _pinned_itself)
@@ -128,9 +130,10 @@ def pinned(batch: Any, pin: Pin) -> Any:
 
 
 def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> Rebuild:
-    """Append the plain CPU tensors of a batch; return what makes the same batch of others in their places.
+    """Append the plain CPU tensors of a batch to `tensors`; return a function that rebuilds the batch.
 
-    other: makes something of tensors that are not plain, and of objects that know `to` or `pin_memory`.
+    The function takes replacements for these tensors. other: converts tensors that are not plain, and objects with `to`
+    or `pin_memory`.
     """
     from headrace.stream.workers.parcel import apart, is_plain, together
 
@@ -147,7 +150,7 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
         flat, lengths = ragged
         tensors.append(flat)
         return lambda given: apart(given[number], lengths)
-    # Texts and numbers hold no tensors, and a batch may have thousands of them.
+    # Skip texts and numbers: they hold no tensors, and a batch may have thousands.
     if type(batch) is list and any(not isinstance(value, str | bytes | int | float | None) for value in batch):
         values = [taken_apart(value, tensors, other) for value in batch]
         return lambda given: [value(given) for value in values]
@@ -159,7 +162,7 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
 
 
 def check_memory(options: StreamOptions, num_workers: int) -> None:
-    """Raise `SettingsError` if workers are to give pinned memory, or tensors of a device, which they cannot."""
+    """Raise `SettingsError` if workers would have to give pinned memory or device tensors, which they cannot."""
     if not num_workers or (options.memory == "pageable" and options.device is None):
         return
     asked = 'memory="pinned"' if options.device is None else f'device="{options.device}"'
@@ -172,7 +175,7 @@ def check_memory(options: StreamOptions, num_workers: int) -> None:
 
 
 def bytes_of(batch: Any) -> int:
-    """About how many bytes a batch holds; of long lists, the first value speaks for all."""
+    """Estimate the bytes of a batch; long lists are estimated from their first value."""
     size = getattr(batch, "nbytes", None)
     if isinstance(size, int):
         return size
@@ -197,7 +200,7 @@ def _each(batches: Generator[Any, None, None], make: Callable[[Any], Any]) -> Ge
 
 
 def _pinned_itself(value: Any) -> Any:
-    """A tensor on a device already, or of a layout that cannot be pinned, stays; another object pins itself."""
+    """Return the object pinned by its own method; a tensor on a device, or one that cannot be pinned, is unchanged."""
     return value if isinstance(value, import_torch().Tensor) or not hasattr(value, "pin_memory") else value.pin_memory()
 
 

@@ -1,12 +1,12 @@
-"""Blocks that cannot be read, replaced by filling rows that are false in batch["valid"], counted and bounded.
+"""Replace blocks that cannot be read with filling rows that are false in batch["valid"], counted and bounded.
 
     on_bad_block="quarantine"      a damaged or missing block costs its own rows and nothing else: no rank loses a step
     quarantine_limit=0.01          more than this part of the split's rows, met by one reader in one pass, raises
 
-A filling row is zero, false, an empty text, an empty list, or 1970-01-01, by the column's type. A block is given up for
-what is wrong with it (`CorruptShard`, `InputError`, `StoreError`, an error of the operating system or of Arrow), never
-for a bug. Positions do not change, so order, steps and states are those of the whole split: a state counts filling
-rows as received, and a resume that finds the shard mended delivers what is left of it.
+A filling row is zero, false, an empty text, an empty list, or 1970-01-01, by the column's type. A block is given up
+only for errors of its data (`CorruptShard`, `InputError`, `StoreError`, an error of the operating system or of Arrow),
+never for a bug. Positions do not change, so order, steps and states are those of the whole split. A state counts
+filling rows as received; a resume after the shard was repaired delivers the rest of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _ABOUT_THE_BLOCK = (CorruptShard, InputError, StoreError, OSError, pa.ArrowExcep
 
 @dataclass(frozen=True, kw_only=True)
 class BadBlock:
-    """A block that was given up: its shard, its place there (Parquet: the row group), its rows, and why."""
+    """A block that was given up.
+
+    block: its number in the shard (Parquet: the row group). rows: its rows. reason: the error.
+    """
 
     shard: str
     block: int
@@ -48,7 +51,7 @@ class BadBlock:
 class Quarantine:
     """The rows and blocks that one reader gave up in one pass.
 
-    rows: filling rows that stand for rows of bad blocks in the batches made so far. blocks: the bad blocks, by number.
+    rows: filling rows in place of rows of bad blocks, in the batches made so far. blocks: the bad blocks, by number.
     batch_size: rows of a batch, for `go_back`.
     """
 
@@ -58,11 +61,11 @@ class Quarantine:
     batch_size: int = 1
     rows: int = 0
     blocks: dict[int, BadBlock] = field(default_factory=dict)
-    _places: int = 0  # of the pass, made so far
-    _by_batch: dict[int, int] = field(default_factory=dict)  # filling rows of each batch that has some
+    _places: int = 0  # places of the pass in batches made so far
+    _by_batch: dict[int, int] = field(default_factory=dict)  # filling rows by batch, without zeros
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
-        """`read_block` with a last column more, `VALID`: true, or false in all rows of a block that was given up."""
+        """Wrap `read_block` to append a column `VALID`, which is false in the rows of blocks that were given up."""
 
         def read(block: int, columns: Sequence[str] | None) -> pa.Table:
             names = [name for name in (columns or self.index.schema.names) if name != VALID]
@@ -77,16 +80,16 @@ class Quarantine:
                 bad = BadBlock(shard=shard, block=int(self.index.block[block]), rows=rows, reason=reason)
                 if self.blocks.pop(block, None) is None:
                     log.warning("%s: %d rows are in quarantine: %s", self.reader, rows, bad)
-                self.blocks[block] = bad  # the last one now
+                self.blocks[block] = bad  # reinserted, so that it comes last
                 return filling_rows(self.index.schema, names, rows).append_column(VALID, pa.array(np.zeros(rows, bool)))
             return table.append_column(VALID, pa.array(np.ones(rows, bool)))
 
         return read
 
     def sift(self, columns: Columns, own: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
-        """The mask of real rows of a batch: its own ones, not of bad blocks, whose column `VALID` is taken out.
+        """Return the mask of real rows of a batch: its own rows that are not of bad blocks; removes the column `VALID`.
 
-        own: false where a row only fills the last step; None: nowhere. Raises `CorruptShard` beyond the limit.
+        own: false for rows that only fill the last step; None: no such rows. Raises `CorruptShard` beyond the limit.
         """
         good = np.asarray(columns.pop(VALID), np.bool_)
         own = np.ones(len(good), np.bool_) if own is None else own
@@ -106,14 +109,14 @@ class Quarantine:
         return own & good
 
     def go_back(self, batches: int) -> None:
-        """Batches behind the first so many are made again: their filling rows have not been counted."""
+        """Forget the filling rows of batches after the first `batches`, because those batches are made again."""
         self._places = batches * self.batch_size
         self._by_batch = {batch: count for batch, count in self._by_batch.items() if batch < batches}
         self.rows = sum(self._by_batch.values())
 
 
 def filling_rows(schema: pa.Schema, names: Sequence[str], rows: int) -> pa.Table:
-    """`rows` rows of these columns that hold nothing: zeros, empty texts and lists, in the columns' types."""
+    """Return `rows` empty rows of these columns: zeros, empty texts and lists, in the columns' types."""
     fields = [schema.field(name) for name in names]
     arrays = [pa.repeat(pa.scalar(_nothing(field.type), field.type), rows) for field in fields]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

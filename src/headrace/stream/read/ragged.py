@@ -1,11 +1,11 @@
-"""Lists of numbers without an object a list: all values end to end, and where each list lies in them.
+"""Keep lists of numbers without an object per list: all values end to end, and the position of each list in them.
 
-The rows of a pool are picked by where they begin, so shuffling a million tokens moves a few thousand numbers.
+The rows of a pool are selected by their start positions, so shuffling a million tokens moves a few thousand numbers.
 
-As dense batches the rows are padded to the longest of them. Short rows are copied by one index over overlapping windows
-of the values, as wide as the longest row, and what a window holds beyond its row is overwritten: no call a row. Where
-the longest row is long, that would move more padding than rows, and rows are copied one by one: half a microsecond
-each, beside at least as much for their tokens.
+Dense batches pad rows to the longest of them. Short rows are copied by one index over overlapping windows of the
+values, as wide as the longest row. What a window holds beyond its row is then overwritten. This needs no call per row.
+If the longest row is long, this would move more padding than rows, so rows are copied one by one. That costs half a
+microsecond per row, while its tokens cost at least as much.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from headrace.stream.read.buffers import Buffers
 
 LENGTHS = "_lengths"
 
-_LONG_ROW = 256  # values; measured: below, one index for all rows is faster than a copy each
+_LONG_ROW = 256  # values; measured: for shorter rows, one index is faster than a copy per row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ragged:
-    """Row i is values[starts[i] : starts[i] + lengths[i]], or null where missing[i].
+    """Row i is values[starts[i] : starts[i] + lengths[i]], or null if missing[i].
 
-    values: [total], one numeric dtype; starts, lengths: int64 [n], in any order and with gaps; missing: bool [n] or
-    None. A null row has length 0.
+    values: [total], one numeric dtype.
+    starts, lengths: int64 [n], in any order and with gaps. missing: bool [n] or None. A null row has length 0.
     """
 
     values: npt.NDArray[Any]
@@ -42,12 +42,12 @@ class Ragged:
         return len(self.starts)
 
     def __getitem__(self, rows: slice | I64) -> Ragged:
-        """Some rows; their values are a view."""
+        """Select rows; their values are a view."""
         missing = None if self.missing is None else self.missing[rows]
         return Ragged(values=self.values, starts=self.starts[rows], lengths=self.lengths[rows], missing=missing)
 
     def __iter__(self) -> Iterator[npt.NDArray[Any] | None]:
-        """Each row as a view of the values; None where it is missing."""
+        """Yield each row as a view of the values; None if it is missing."""
         stops = self.starts + self.lengths
         missing = [False] * len(self) if self.missing is None else self.missing.tolist()
         for start, stop, nothing in zip(self.starts.tolist(), stops.tolist(), missing, strict=True):
@@ -55,17 +55,17 @@ class Ragged:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, values of other rows included."""
+        """Bytes held, including values of other rows."""
         return int(self.values.nbytes + self.starts.nbytes + self.lengths.nbytes)
 
     @classmethod
     def gather(cls, pieces: Sequence[Ragged], index: I64 | None, buffers: Buffers) -> Ragged:
-        """The rows `index` of the pieces laid end to end, None: all; values are a copy, in memory of `buffers`."""
+        """Return rows `index` of the pieces laid end to end, None: all; values are a copy in memory of `buffers`."""
         missing, lengths = None, np.concatenate([piece.lengths for piece in pieces])
         if any(piece.missing is not None for piece in pieces):
             masks = [np.zeros(len(each), np.bool_) if each.missing is None else each.missing for each in pieces]
             missing = np.concatenate(masks)
-        few = index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum())  # these are copied once more
+        few = index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum())  # copied again, to drop the rest
         pieces = [piece._narrow() for piece in pieces]
         sizes = [len(piece.values) for piece in pieces]
         values = pieces[0].values
@@ -80,11 +80,11 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of all parts, and no other values."""
+        """Return the rows of all parts, and no other values."""
         return cls.gather([part.compact() for part in parts], None, Buffers())
 
     def compact(self) -> Ragged:
-        """The same rows, their values copied end to end in order."""
+        """Return the same rows with their values copied end to end, in order."""
         ends = np.cumsum(self.lengths)
         begins = ends - self.lengths
         total = int(ends[-1]) if len(ends) else 0
@@ -97,7 +97,7 @@ class Ragged:
         return replace(self, values=self.values.take(at), starts=begins)
 
     def _narrow(self) -> Ragged:
-        """The same rows without the values before the first and after the last of them."""
+        """Return the same rows without the values before the first and after the last of them."""
         first = int(self.starts.min(initial=len(self.values)))
         last = int((self.starts + self.lengths).max(initial=first))
         return replace(self, values=self.values[first:last], starts=self.starts - first)
@@ -105,22 +105,22 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding:
-    """Values that fill lists up. values: by column, 0 for others; multiple: widths are rounded up to one of these."""
+    """The padding of lists. values: by column, 0 for others. multiple: widths are rounded up to a multiple of this."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     multiple: int = 1
 
 
 def padded_batches(column: Ragged, batch_size: int, *, fill: float, multiple: int) -> Iterator[npt.NDArray[Any]]:
-    """The rows as matrices [at most batch_size, width] of the values' type; a null row is all filling.
+    """Yield the rows as matrices [at most batch_size, width] of the values' type; a null row is all padding.
 
-    width: the longest row of the batch, rounded up to a multiple. Each is memory of its own.
+    width: the longest row of the batch, rounded up to a multiple. Each matrix has its own memory.
     """
     if not len(column):
         return
     begins = range(0, len(column), batch_size)
     longest = np.maximum.reduceat(column.lengths, np.array(begins)).tolist()
-    starts, lengths = column.starts.tolist(), column.lengths.tolist()  # once for all batches
+    starts, lengths = column.starts.tolist(), column.lengths.tolist()  # converted once for all batches
     for begin, widest in zip(begins, longest, strict=True):
         width = -(-widest // multiple) * multiple
         rows = slice(begin, begin + batch_size)
@@ -133,7 +133,7 @@ def padded_batches(column: Ragged, batch_size: int, *, fill: float, multiple: in
 def padded_rows(
     values: npt.NDArray[Any], starts: list[int], lengths: list[int], width: int, fill: float
 ) -> npt.NDArray[Any]:
-    """The lists from `starts`, of these lengths, filled up: [rows, width]. One copy a row."""
+    """Return the lists with these starts and lengths, padded: [rows, width]. Makes one copy per row."""
     size = len(starts) * width
     flat = np.full(size, fill, values.dtype) if fill else np.zeros(size, values.dtype)
     for at, start, length in zip(range(0, size, width), starts, lengths, strict=True):
@@ -142,11 +142,11 @@ def padded_rows(
 
 
 def _indexed(rows: Ragged, longest: int, width: int, fill: float) -> npt.NDArray[Any]:
-    """One index for all rows."""
+    """Pad rows by one index over windows of the values."""
     values, lengths = rows.values, rows.lengths
     if not longest:
         return np.full((len(rows), width), fill, values.dtype)
-    last = len(values) - longest  # a window from here on would reach beyond the values
+    last = len(values) - longest  # the last window inside the values
     windows = np.ndarray((last + 1, longest), values.dtype, values, 0, (values.itemsize, values.itemsize))
     dense: npt.NDArray[Any] = windows[np.minimum(rows.starts, last)]
     for row in np.flatnonzero(rows.starts > last).tolist():  # the few rows at the end of the pool

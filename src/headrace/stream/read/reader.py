@@ -1,18 +1,18 @@
-"""One consumer's rows, from blocks to batches.
+"""Read one consumer's rows, from blocks to batches.
 
-For each pool (see `plan_pools`) the blocks it needs are decoded ahead in threads, sliced to what is needed, and
-gathered by one index for all columns; batches are then views. The next pool is gathered in a thread while this one is
-used, and the one after it is planned in another. What coming pools need of a block stays decoded. Only a batch that
-crosses a pool border is copied again. Memory is three pools, about half of the rows of their open blocks, and what is
-decoded ahead.
+For each pool (see `plan_pools`) threads decode the needed blocks ahead. The blocks are sliced to the needed rows and
+gathered by one index for all columns; batches are then views. A thread gathers the next pool while this one is used,
+and another plans the one after it. Rows that coming pools need of a block stay decoded. Only a batch that crosses a
+pool border is copied again. Memory is three pools, about half of the rows of their open blocks, and what is decoded
+ahead.
 
-The loop waits for the first pool. Where that takes few rows of many blocks, and at most an eighth of all, only these
-rows are kept, and the blocks are decoded again for the next pool, while the first one is used. Most of the time of a
-first round goes into memory that a process never used before: keeping all rows of its blocks would take several times
-as long.
+The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of all blocks, only
+these rows are kept. The blocks are decoded again for the next pool, while the first one is used. Most of the time of a
+first round goes into memory that the process never used before, so keeping all rows of its blocks would take several
+times as long.
 
-A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see `KeptSplit`): its order
-is one permutation, so that every batch needs every block. The threads copy each block to its place as it is decoded.
+A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see `KeptSplit`). Its order
+is one permutation, so every batch needs every block. The threads copy each block to its position as it is decoded.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ MakeBatches = Callable[[Columns, int], Iterator[Any]]
 
 @dataclass(eq=False)
 class KeptSplit:
-    """The decoded columns of a small split, block after block; the stream passes one to every pass."""
+    """The decoded columns of a small split, block after block; the stream passes the same object to every pass."""
 
     columns: Columns | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"columns": None}  # another process decodes for itself
+        return {"columns": None}  # another process decodes its own
 
 
-_MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
+_MOST_PLACES = 1 << 18  # per lookup, which takes a dozen arrays of this length
 _WORTH_A_THREAD = 4096  # rows of a pool
-_POOLS_OF_MEMORY = 3  # that the loop has, that waits for it, and that is being gathered
-_MANY_TIMES = 8  # blocks, for each that would be decoded twice to bring the first batch sooner
+_POOLS_OF_MEMORY = 3  # in the loop, waiting for it, and being gathered
+_MANY_TIMES = 8  # blocks per block that may be decoded twice for an earlier first batch
 
 
 def read_share(
@@ -74,12 +74,11 @@ def read_share(
     kept: KeptSplit | None = None,
     make: MakeBatches | None = None,
 ) -> Generator[Any, None, None]:
-    """Yield the batches of one rank, in order; exactly `plan.steps_per_rank` of them.
+    """Yield the batches of one rank in order, exactly `plan.steps_per_rank` of them.
 
-    quarantine: takes what cannot be read. kept: where a small split stays decoded; None: for this pass alone.
-    make: makes batches of a given number of rows of columns; None: as the options say.
-    Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block raised, with
-    rank, shard and block.
+    quarantine: takes blocks that cannot be read. kept: keeps a small split decoded; None: for this pass alone.
+    make: makes batches of a given number of rows from columns; None: as the options say. Threads end when the iterator
+    is exhausted, closed or dropped, or raises. Raises what reading a block raised, with rank, shard and block.
     """
     index, share, reader = plan.index, plan.share(topology.rank), str(topology)
     columns = options.check_columns(index.schema.names)
@@ -87,10 +86,10 @@ def read_share(
         read_block, columns = quarantine.around(read_block), (*columns, VALID)
     if options.mask is not None:
         read_block, columns = options.mask.around(read_block), (*columns, KEPT)
-    mapped = options.cache == "decoded" or "arrow" in index.formats  # what is not read of them takes no memory
+    mapped = options.cache == "decoded" or "arrow" in index.formats  # unread rows of a mapped block take no memory
     keep: Keep = "copies"
     if mapped or not plan.order.shuffle:
-        keep = "views"  # in order few blocks are open
+        keep = "views"  # in file order few blocks are open
     elif _has_long_lanes(plan):
         keep = "copies of the rest"
     fetcher = Fetcher(
@@ -109,14 +108,14 @@ def read_share(
         planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan))
         pools = _gathered(fetcher, made_ahead(planned, thread_name="headrace-read-plan"), plan, options)
     ready = made_ahead(pools, thread_name="headrace-read-pool")
-    with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
+    with closing(ready), fetcher:  # the fetcher ends first, so nothing still waits for blocks
         yield from _batches(ready, share, quarantine, options.batch_size, make)
 
 
 def _has_long_lanes(plan: Plan) -> bool:
-    """Tell whether the lane that ends in a block comes there long after the lane that begins there has left it.
+    """Check whether, in a block shared by two lanes, one lane arrives long after the other has left.
 
-    Then a lane's first block need not be held for both. Long is three blocks, and more pools than are planned ahead.
+    Then a lane's first block need not be held for both. Long means three blocks, and more pools than are planned ahead.
     """
     lanes, block_rows = plan.order.lanes, int(plan.index.rows.max(initial=0))
     pool_rows = max(lanes * plan.order.window_rows, plan.world_size * least_pool_rows(plan))
@@ -124,12 +123,12 @@ def _has_long_lanes(plan: Plan) -> bool:
 
 
 class _Gather:
-    """Gathers pools in memory that comes back, half of the columns of a large one in a second thread.
+    """A gatherer of pools in reused memory; it gathers half of the columns of a large pool in a second thread.
 
-    At the ends of an epoch little or nothing is decoded beside it, and a core would have no work.
+    At the ends of an epoch little or nothing is decoded at the same time, and a core would be idle.
     """
 
-    _end_threads = staticmethod(end_threads)  # still found when the interpreter has emptied this module
+    _end_threads = staticmethod(end_threads)  # reachable even after the interpreter has cleared this module
 
     def __init__(self) -> None:
         self._buffers = Buffers(), Buffers()
@@ -156,14 +155,14 @@ class _Gather:
 def _gathered(
     fetcher: Fetcher, planned: Generator[Pool, None, None], plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
-    """Each pool's number of items and its columns."""
+    """Yield each pool's number of items and its columns."""
     with closing(planned) as pools, closing(_Gather()) as gathered:
         ahead: deque[Pool] = deque()
         first = next(pools, None)
         if first is None:
             return
         index, count = plan.index, len(first.blocks)
-        # So many threads wait for a store, where fetching twice costs more than memory.
+        # With STORE_THREADS the data is in an object store, where fetching twice costs more than memory.
         few_of_all = options.threads < min(count, STORE_THREADS) and count * plan.world_size * _MANY_TIMES <= len(
             index.rows
         )
@@ -175,14 +174,14 @@ def _gathered(
             fetcher.announce(first.pieces)
         while ahead:
             pool = ahead.popleft()
-            if pool is not first:  # threads decode for the next pool while this one is waited for and gathered
+            if pool is not first:  # decode for the next pool while waiting for this one
                 _announce(fetcher, pools, ahead)
             pieces = fetcher.get(pool.pieces)
             columns = gathered(pieces, pool.index, pool.rows)
-            if pool is first:  # the loop waits for it, so nothing else is begun before
+            if pool is first:  # the loop waits for it, so begin nothing else before
                 yield pool.items, columns
-                _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
-            del pieces  # or they would live while the next pool is waited for
+                _announce(fetcher, pools, ahead)  # before the release, so rows that both need stay decoded
+            del pieces  # or they would stay alive during the wait for the next pool
             fetcher.release(pool.pieces)
             if pool is not first:
                 yield pool.items, columns
@@ -192,12 +191,12 @@ def _gathered(
 def _from_memory(
     kept: KeptSplit, fetcher: Fetcher, plan: Plan, share: Share, names: Sequence[str]
 ) -> Iterator[tuple[int, Columns]]:
-    """The same items as pools of `_gathered` have, from a split that is decoded as a whole."""
+    """Yield the same items as `_gathered`, from a split that is decoded as a whole."""
     if not share.items:
         return
     index, begun = plan.index, 0
     if kept.columns is None and share.rows > share.batch_size and len(index.rows) > _MANY_TIMES * share.batch_size:
-        # Many small files: the first batch waits for its own blocks alone.
+        # With many small files, the first batch waits only for its own blocks.
         begun = share.batch_size
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(share.places(0, begun))))
         blocks, which = np.unique(block, return_inverse=True)
@@ -218,9 +217,12 @@ def _from_memory(
 
 
 def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -> Columns:
-    """All rows of a split. Arrays are filled in place: beside them only the blocks at work take memory."""
+    """Decode all rows of a split.
+
+    Arrays are filled in place, so only the blocks being decoded take further memory.
+    """
     laid: dict[str, Any] = {}
-    others: dict[str, dict[int, Column]] = {}  # which cannot be filled in place, by first row
+    others: dict[str, dict[int, Column]] = {}  # columns that cannot be filled in place, by first row
     lock = Lock()
 
     def lay(block: int, decoded: Columns) -> None:
@@ -229,7 +231,7 @@ def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -
             if not isinstance(column, np.ndarray):
                 others.setdefault(name, {})[first] = column
                 continue
-            with lock:  # one thread makes the array that all of them fill
+            with lock:  # one thread allocates the array that all fill
                 if name not in laid:
                     laid[name] = np.empty((index.total_rows, *column.shape[1:]), column.dtype)
             np.copyto(laid[name][first : first + len(column)], column, casting="no")
@@ -242,7 +244,7 @@ def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -
 
 
 def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> None:
-    """Announce the next pool in any case, and more as long as the fetcher has room."""
+    """Announce the next pool in any case, and more while the fetcher has room."""
     while not ahead or (fetcher.has_room and len(ahead) < MOST_POOLS_AHEAD):
         pool = next(pools, None)
         if pool is None:
@@ -254,12 +256,12 @@ def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> No
 def _batches(
     pools: Iterator[tuple[int, Columns]], share: Share, quarantine: Quarantine | None, size: int, make: MakeBatches
 ) -> Iterator[Batch]:
-    """Cut pools into batches of `size` items; what a pool leaves over is kept for the next."""
+    """Cut pools into batches of `size` items; the rest of a pool is kept for the next."""
     left: list[Columns] = []
     given = left_items = 0
 
     def made(columns: Columns, items: int, batch_size: int) -> Iterator[Batch]:
-        """Batches of these items, and the mask of their real rows, which belongs to them alone: a loop may write it."""
+        """Yield batches of these items with a mask of real rows that they do not share, so a loop may write to it."""
         nonlocal given
         rows = dict(columns)
         valid = np.ones(items, np.bool_)
@@ -271,7 +273,7 @@ def _batches(
         return make(rows, batch_size)
 
     def keep(columns: Columns, start: int, stop: int) -> Iterator[Batch]:
-        """Items that do not fill a batch of their own; the batch that they complete, if they do."""
+        """Keep items that do not fill a batch; yield the batch that they complete, if any."""
         nonlocal left, left_items
         if start == stop:
             return
@@ -294,13 +296,13 @@ def _batches(
 def decode_block(
     index: SplitIndex, read_block: ReadBlock, block: int, columns: Sequence[str], reader: str, *, arrow: bool
 ) -> Columns:
-    """Columns of one block. Errors say which reader met them, and where; `CorruptShard` if rows are missing."""
+    """Return the columns of one block. Errors name the reader and the block; `CorruptShard` if rows are missing."""
     where = f"{reader}: {index.shards[index.shard_of_block[block]]} block {index.block[block]}"
     try:
         table = read_block(block, columns)
     except HeadraceError as error:
         if type(error) not in (InputError, CorruptShard, StoreError, StreamError):
-            raise  # a kind that says more than a text
+            raise  # keep error types that carry more than a text
         raise type(error)(f"{where}: {error}") from error
     except Exception as error:
         raise StreamError(

@@ -1,12 +1,12 @@
-"""A function of the user's own over every batch, after it is made and before the training loop has it.
+"""Apply a user's function to every batch, after it is made and before the training loop receives it.
 
 It runs where the batch is made, ahead of the loop: in a thread of the rank's own process, or in each DataLoader worker.
-What it returns is the batch from there on, whatever it is; only None is refused, as that is a forgotten `return`. A
-batch whose transform failed was not delivered: a state taken after the error brings it again.
+The batch becomes whatever it returns. Only None is refused, because that is a forgotten `return`. A batch whose
+transform failed was not delivered, so a state taken after the error delivers it again.
 
-A transform of two positional parameters is also given a `TransformContext`, which says where the batch stands in the
-epoch. Random numbers keyed by its positions are the same on any ranks and workers and after every resume; those of
-torch's, numpy's or Python's global generators are not, as the loop draws from them at the same time.
+A transform of two positional parameters also receives a `TransformContext` with the batch's position in the epoch.
+Random numbers keyed by its positions are the same on any ranks and workers and after every resume. Those of the global
+generators of torch, numpy or Python are not, because the loop draws from them at the same time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ Transform = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TransformContext:
-    """The place of a batch in its epoch.
+    """The position of a batch in its epoch.
 
-    step: the global step in the epoch, position // global batch. rank: that received the batch. positions: of the rows
-    of the batch in the order of the epoch, int64 [rows], the same for a row on any ranks and workers; -1 for filling
-    rows. None where rows are packed while they are streamed, and with distribution="dynamic".
+    step: the global step in the epoch, position // global batch.
+    rank: the rank that received the batch.
+    positions: int64 [rows], of the batch's rows in the order of the epoch, the same for a row on any ranks and workers;
+    -1 for filling rows. None if rows are packed while they are streamed, and with distribution="dynamic".
     """
 
     seed: int
@@ -48,10 +49,10 @@ class TransformContext:
     positions: I64 | None
 
     def uniform(self, draws: int = 1, *, purpose: str = "") -> npt.NDArray[np.float64]:
-        """Random numbers in [0, 1) for each row, float64 [rows, draws]; keyed by seed, epoch and position.
+        """Return random numbers in [0, 1) for each row, float64 [rows, draws], keyed by seed, epoch and position.
 
-        The same for a row on any ranks and workers, and after every resume. purpose: other numbers for other uses.
-        Raises `SettingsError` where there are no positions.
+        They are the same for a row on any ranks and workers, and after every resume. purpose: another purpose gives
+        other numbers. Raises `SettingsError` if there are no positions.
         """
         check_integer("uniform: draws", draws, least=1)
         if self.positions is None:
@@ -74,10 +75,11 @@ def transformed(
     first: int = 0,
     stride: int = 1,
 ) -> Generator[Any, None, None]:
-    """Yield what the transform makes of each batch, in order; the batches are closed with this generator.
+    """Yield the transform of each batch, in order; the batches are closed with this generator.
 
-    reader: names this rank and worker in messages; batches count from 0 in the reader's own pass. context: of a batch
-    by its number in the pass of the rank, of which the reader has number `first` and every `stride`-th after it.
+    reader: names this rank and worker in messages; batches count from 0 in the reader's own pass.
+    context: returns the context of a batch by its number in the rank's pass. The reader has number `first` and every
+    `stride`-th after it.
     Raises `StreamError` from what the transform raised, or if it returned None.
     """
 
@@ -101,10 +103,10 @@ def transformed(
 
 
 def takes_context(transform: Transform) -> bool:
-    """Return whether a transform is called with (batch, context): it has a second positional parameter for it.
+    """Check whether a transform is called with (batch, context): its second positional parameter is a context.
 
-    That is one without a default, or one named `context`. Parameters that a partial has bound do not count, nor does
-    `*args`. What has no signature, such as some builtins, is called with the batch alone.
+    That is a parameter without a default, or one named `context`. Parameters that a partial has bound do not count, nor
+    does `*args`. A callable without a signature, such as some builtins, is called with the batch alone.
     """
     try:
         parameters = list(inspect.signature(transform).parameters.values())
@@ -133,7 +135,7 @@ def check_travels(transform: Transform | None) -> None:
 
 
 def name_of(transform: Transform) -> str:
-    """Name a transform: module and name of the function, or of what a partial calls, or the class."""
+    """Return a transform's name: module and name of the function, of the function inside a partial, or of the class."""
     named = _named(transform)
     return f"{named.__module__}.{named.__qualname__}"
 
