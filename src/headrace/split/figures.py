@@ -1,13 +1,17 @@
-"""Draw when rows of each split occur, how its classes are shared and how large its entities are.
+"""Draw when rows of each split occur, how its classes and numbers are distributed and how large its entities are.
 
-Reads the columns of the label and of the entity.
+Reads the columns of the label and of the entity, and a sample of the numeric columns.
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
+from headrace.arrays import F64
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
@@ -19,6 +23,8 @@ _TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
 _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # above either, entities are not counted for a figure
 _MOST_LABELS = 100_000_000  # rows; labels are counted block by block, so time is the limit and not memory
 _MOST_CLASSES = 6
+_DRIFT_ROWS, _DRIFT_VALUES = 131_072, 1 << 24  # of a split, and of all its columns, in memory at once
+_MOST_DRIFTS, _SMALL_DRIFT = 10, 0.05
 
 
 def figures(facts: RunFacts) -> list[Figure]:
@@ -26,7 +32,7 @@ def figures(facts: RunFacts) -> list[Figure]:
     if facts.manifest.folds:
         return [folds_figure(facts), *common.blocks_figures(facts)]
     found = [timeline_figure(facts), common.rows_figure(facts), guidance_figure(facts), shared_figure(facts)]
-    found += label_figures(facts)
+    found += [*label_figures(facts), *drift_figures(facts)]
     shards = [*common.shards_figures(facts), *entity_figures(facts), *common.blocks_figures(facts)]
     return [each for each in (*found, *shards) if each is not None]
 
@@ -175,6 +181,76 @@ def label_figures(facts: RunFacts) -> list[Figure]:
         texts=[f"{share(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars],
     )
     return [Figure("labels", "Are the classes alike in all splits?", answer, chart, "warning" if unseen else "plain")]
+
+
+def drift_figures(facts: RunFacts) -> list[Figure]:
+    """Draw the numeric columns whose distributions differ most between train and the other splits.
+
+    The difference is the Kolmogorov-Smirnov statistic: the largest difference between the shares of rows up to a value.
+    Missing values do not count. Large splits are sampled by blocks that are spread evenly over them.
+    """
+    others = [split for split in facts.splits if split != "train"]
+    if "train" not in facts.splits or not others or _much_to_read(facts, _MOST_LABELS):
+        return []
+    names = _numeric_columns(facts)
+    samples = {split: _sampled(facts, split, names) for split in ("train", *others)} if names else {}
+    gaps = [
+        (_largest_gap(samples["train"][name], samples[split][name]), name, split)
+        for name, split in product(names, others)
+        if samples and len(samples["train"][name]) and len(samples[split][name])
+    ]
+    if not gaps:
+        return []
+    shown = sorted(gaps, key=lambda each: -each[0])[:_MOST_DRIFTS]
+    gap, name, split = shown[0]
+    counted_columns = many(len({column for _, column, _ in gaps}), "numeric column")
+    answer = (
+        f"{name} differs most of {counted_columns}: the shares of rows up to a value differ by up to "
+        f"{100 * gap:.1f} percentage points between train and {split}."
+    )
+    if gap < _SMALL_DRIFT:
+        answer = f"Hardly. {answer}"
+    if any(facts.manifest.splits[each].rows > _DRIFT_ROWS for each in samples):
+        answer += f" Counted in a sample of about {_DRIFT_ROWS:,} rows of each split."
+    if len(gaps) > len(shown):
+        answer += f" The {len(shown)} largest differences are drawn."
+    chart = charts.bars(
+        [f"{column} · {other}" for _, column, other in shown],
+        [100 * each for each, _, _ in shown],
+        [other for _, _, other in shown],
+        unit="percentage points from train",
+        texts=[f"{100 * each:.1f}" for each, _, _ in shown],
+    )
+    return [Figure("drift", "Do columns drift between splits?", answer, chart)]
+
+
+def _numeric_columns(facts: RunFacts) -> list[str]:
+    """Return the numeric columns that are not the time, the entity, the label or lineage."""
+    roles = {facts.config.get(role) for role in ("time", "entity", "label")} | {"source_shard", "source_row"}
+    schema = facts.run.split_index(facts.splits[0]).schema
+    numeric = [field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)]
+    return [name for name in numeric if name not in roles]
+
+
+def _sampled(facts: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
+    """Read the sorted values of columns, in evenly spread blocks of a split; missing ones are left out."""
+    index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+    most = min(_DRIFT_ROWS, _DRIFT_VALUES // len(names))
+    blocks = np.flatnonzero(index.rows)
+    if index.total_rows > most:
+        count = max(1, len(blocks) * most // index.total_rows)
+        blocks = blocks[np.linspace(0, len(blocks) - 1, count).astype(np.int64)]
+    tables = [read(block, names) for block in blocks.tolist()]
+    values = {name: [table[name].drop_null().to_numpy().astype(np.float64) for table in tables] for name in names}
+    joined = {name: np.concatenate([np.empty(0), *parts]) for name, parts in values.items()}
+    return {name: np.sort(each[~np.isnan(each)]) for name, each in joined.items()}
+
+
+def _largest_gap(first: F64, second: F64) -> float:
+    """Return the largest difference between the empirical distribution functions of two sorted samples, 0 to 1."""
+    at = np.concatenate([first, second])
+    shares = [np.searchsorted(each, at, side="right") / len(each) for each in (first, second)]
+    return float(np.max(np.abs(shares[0] - shares[1])))
 
 
 def _much_to_read(facts: RunFacts, most_rows: int) -> bool:
