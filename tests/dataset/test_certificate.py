@@ -113,6 +113,8 @@ def test_words_of_another_version_are_no_difference(split: Path, tmp_path: Path)
         (b"[1]", "is not a certificate"),
         (b'{"kind": "headrace.certificate", "format_version": 9}', "has version 9"),
         (b'{"kind": "headrace.certificate", "format_version": 1, "digest": "0"}', "was changed after it was written"),
+        (b'{"kind": "headrace.certificate", "format_version": 1, "rows": NaN}', "was changed after it was written"),
+        (b'{"kind": "headrace.certificate", "format_version": 1, "rows": "\\ud800"}', "was changed after it was"),
     ],
 )
 def test_other_files_are_no_certificates(split: Path, tmp_path: Path, data: bytes, told: str) -> None:

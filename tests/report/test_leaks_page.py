@@ -63,6 +63,15 @@ def test_every_finding_has_a_picture_with_its_counts(leaky: Path) -> None:
     assert "<b>" not in html_of(found, lambda *_: "")
 
 
+def test_near_rows_are_listed_by_their_places(leaky: Path) -> None:
+    report = headrace.find_leaks(headrace.open(leaky / "data"), content=["text"], near=0.5)
+    [listed] = [each for each in page_of_leaks(report, "data", 0.001).tables if each.columns[-1] == "Jaccard"]
+
+    assert report.near is not None
+    [shared] = report.near.shared
+    assert listed.rows == [["train and test", a, b, f"{jaccard:.2f}"] for a, b, jaccard in shared.examples] != []
+
+
 def test_what_was_not_asked_for_has_no_picture(leaky: Path) -> None:
     assert [each.key for each in page(leaky).figures] == ["content"]
 

@@ -18,6 +18,7 @@ from recipe_runs import recipes_over
 import headrace
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError
+from headrace.formats.text_columns import as_text
 from headrace.run.forget import FORGOTTEN
 
 NAMES = ("customer-alpha", "customer-beta", "customer-late", "nobody at all")
@@ -244,6 +245,34 @@ def test_what_cannot_be_erased_is_refused(tmp_path):
     ]:
         with pytest.raises(error, match=message):
             headrace.forget(out, names)
+    with pytest.raises(SettingsError, match="old_run is 'remove'"):
+        headrace.forget(tmp_path / "out", NAMES, old_run="remove")
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pa.array([7, 8, 9] * 20),
+        pa.array([7, 8, 9] * 20, pa.decimal128(9, 2)),
+        pa.array([7, 8, 9] * 20, pa.date32()),
+        pa.array([7, 8, 9] * 20, pa.timestamp("us", "Europe/Berlin")),
+        pa.array(["7", "8", "9"] * 20).dictionary_encode(),
+    ],
+    ids=lambda each: str(each.type),
+)
+def test_entities_of_any_type_are_erased_by_their_text_one_or_all(tmp_path, ids):
+    (tmp_path / "raw").mkdir()
+    whens = [f"2024-{1 + row % 12:02d}-11" for row in range(60)]
+    pq.write_table(pa.table({"who": ids, "when": whens}), tmp_path / "raw" / "rows.parquet")
+    headrace.prepare(headrace.TemporalSplit(source=str(tmp_path / "raw"), **SETTINGS), tmp_path / "out")
+    names = as_text(pa.chunked_array([ids]), (), "who").unique().to_pylist()
+    before = sum(headrace.open(tmp_path / "out").split_rows.values())
+    first = headrace.forget(tmp_path / "out", (name for name in names[:1]))
+    every = headrace.forget(tmp_path / "out", names, old_run="delete")
+
+    assert (first.found, every.found, first.rows + every.rows) == (1, 2, before)
+    assert 0 == sum(headrace.open(tmp_path / "out").split_rows.values())
+    assert [] == headrace.verify(tmp_path / "out").problems
 
 
 def test_a_damaged_shard_is_not_written_again(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -332,3 +333,74 @@ def test_the_command_says_what_it_found_and_exits_by_the_threshold(tmp_path):
     assert command(*asked, "--max-share", "0.05").returncode == 0
     told = json.loads(command(*asked, "--max-share", "0.05", "--json").stdout)
     assert (told["ok"], told["worst"], told["shared"][0]["rows"]) == (True, 0.02, 1)
+
+
+KINDS = {
+    "int64": pa.array(range(40)),
+    "decimal": pa.array([Decimal(n) / 4 for n in range(40)], pa.decimal128(9, 2)),
+    "wide decimal": pa.array([Decimal(n) / 4 for n in range(40)], pa.decimal256(50, 2)),
+    "date": pa.array(range(40), pa.date32()),
+    "zoned": pa.array(range(40), pa.timestamp("us", "Europe/Berlin")),
+    "float": pa.array([float("nan") if n % 5 == 0 else n / 2 for n in range(40)]),
+    "codes": pa.array([str(n) for n in range(40)]).dictionary_encode(),
+    "bytes": pa.array([b"%04d" % n for n in range(40)], pa.binary(4)),
+}
+
+
+@pytest.mark.parametrize("role", ["entity", "label", "content"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_of_any_type_of_value_plays_any_role(tmp_path, kind, role):
+    rows = pa.table({"it": KINDS[kind], "class": [n % 3 for n in range(40)], "when": ["2024-01-01"] * 40})
+    asked = {"entity": {"entity": "it", "time": "when"}, "label": {"label": "it"}, "content": {"label": "class"}}[role]
+    report = headrace.find_leaks(write(tmp_path, train=rows, test=rows), content=["it"], **asked)
+
+    [shared] = report.shared
+    assert shared.rows == 40 - report.blank["test"]
+
+
+@pytest.mark.parametrize("role", ["entity", "label"])
+@pytest.mark.parametrize("value", [[1], {"a": 1}, b"\xff"])
+def test_a_column_that_is_no_key_is_named(tmp_path, value, role):
+    rows = pa.table({"it": [value] * 9, "text": ["a"] * 9})
+
+    with pytest.raises(InputError, match=f"{role} 'it'"):
+        headrace.find_leaks(write(tmp_path, train=rows, test=rows), content=["text"], **{role: "it"})
+
+
+@pytest.mark.parametrize("empty", [{"train"}, {"test"}, {"train", "test"}])
+def test_splits_without_rows_share_nothing(tmp_path, empty):
+    rows = pa.table({"text": ["one two three four"] * 9, "good": [n % 2 for n in range(9)]})
+    splits = {name: rows.slice(0, 0) if name in empty else rows for name in ("train", "test")}
+    report = headrace.find_leaks(write(tmp_path, **splits), label="good", near=0.8)
+
+    assert (report.worst, report.telling) == (0, ())
+
+
+def test_a_column_that_is_named_twice_is_compared_once(tmp_path):
+    data = write(tmp_path, train=reviews([1, 2]), test=reviews([2, 3]))
+    once, twice = (headrace.find_leaks(data, content=["text"] * times, near=0.8) for times in (1, 2))
+
+    assert once == twice
+
+
+def test_benchmarks_lie_at_any_depth_and_count_once(tmp_path, monkeypatch):
+    item = "which of the seven hills is highest\n"
+    for name in ("a/b/x.txt", "a/x.txt", ".hidden/x.txt", "a/_old/x.txt", "a/notes.md"):
+        (tmp_path / "eval" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "eval" / name).write_text(item)
+    monkeypatch.chdir(tmp_path)
+    found = find_benchmarks(["eval", tmp_path / "eval", "eval/a/x.txt", "eval/a"])
+
+    assert sorted(found.values()) == ["eval/a/b/x.txt", "eval/a/x.txt"]
+    report = headrace.find_leaks(write(tmp_path / "data", train=[{"text": f"Say {item}"}]), against=["eval"])
+    assert {str(path): 1 for path in find_benchmarks(["eval"])} == report.items
+    assert {(each.source, each.item, each.share) for each in report.overlaps} == {(path, 0, 1) for path in report.items}
+
+
+def test_items_of_a_text_file_are_its_lines(tmp_path):
+    (tmp_path / "items.txt").write_text("one two three\x0cfour five\r\nsix seven eight nine\u2028ten\n")
+    items = read_items(tmp_path / "items.txt")
+    rows = pa.array(["one two three four five", "six seven eight nine ten"])
+    found = find_overlaps({"items": items}, [("all", "rows", 0, texts_of(pa.table({"text": rows})))], ngram=13)
+
+    assert [(each.item, each.place) for each in found] == [(0, "rows:0"), (1, "rows:1")]

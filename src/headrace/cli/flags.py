@@ -67,7 +67,7 @@ Source = Annotated[
 Split = Annotated[str | None, typer.Option(help="Which split; may be left out where there is only one.")]
 Ranks = Annotated[int, typer.Option(min=1, max=1 << 20, help="World size.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank.")]
-Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed order of rows, or files in order.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="Shuffle rows, or read files in order.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
 Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows of an epoch; default: all.")]
 Distribution = Annotated[

@@ -169,7 +169,11 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     facts = manifest.facts
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
-    table.add_column("dataset", overflow="fold")
+    named = len({group["dataset"] for group in facts["groups"]}) > 1 or any(
+        "sources" in each for each in facts["groups"]
+    )
+    if named:
+        table.add_column("dataset", overflow="fold")
     for name in ("rows", "tokens", "trained", "bins", "fill %", "each", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     for split in in_usual_order(manifest.splits):
@@ -182,7 +186,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
             table.add_row(split, f"{source}, {of}", *numbers, style="dim")
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
         held = size(manifest.splits[split].bytes)
-        table.add_row(split, name, *_numbers(groups), held, end_section=True)
+        table.add_row(split, *((name,) if named else ()), *_numbers(groups), held, end_section=True)
     console.print(table)
     console.print("each: sequences in a bin", style="dim")
     empty = manifest.source.get("empty_shards", [])

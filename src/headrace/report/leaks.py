@@ -249,6 +249,11 @@ def _tables(report: LeakReport) -> list[Table]:
     pairs = [[f"{each.earlier} and {each.split}", *pair] for each in report.shared for pair in each.examples]
     if pairs:
         made.append(Table(f"examples of the same {report.units}", ["splits", "first", "second"], pairs))
+    near = () if report.near is None else report.near.shared
+    alike = [[f"{each.earlier} and {each.split}", a, b, f"{j:.2f}"] for each in near for a, b, j in each.examples]
+    if alike:
+        columns = ["splits", "first", "second", "Jaccard"]
+        made.append(Table(f"examples of near or the same {report.units}", columns, alike))
     if report.overlaps:
         rows = [
             [f"{Path(each.source).name}:{each.item}", each.split, each.place, share(each.share, 1), each.text]

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
+from headrace.checks import check_word
 from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import INDEX, MANIFEST
@@ -91,7 +92,8 @@ def forget(
     of is then removed, if that erased some of them. work_dir, on_event: as of `prepare`. Raises `SettingsError`
     for a recipe whose runs cannot be written again in part, and what `prepare` raises.
     """
-    place = path_of(out)
+    check_word("old_run", old_run, ("keep", "delete"))
+    place, entities = path_of(out), entities if isinstance(entities, str) else list(entities)
     if isinstance(entities, str) or not all(isinstance(name, str) and name for name in entities):
         raise SettingsError("entities: expected a list of texts, as they name entities in their column")
     root, manifest = find_run(place)

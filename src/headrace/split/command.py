@@ -146,9 +146,10 @@ def _targets(text: str | None) -> tuple[str, ...] | None:
 def print_split(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
     """Print rows and facts; in full also what rules cost, and what other settings would keep."""
     from headrace.cli.tables import print_manifest
-    from headrace.split.guidance import told
 
     print_manifest(console, manifest, run, detail)
-    found = manifest.facts.get("guidance")
-    for text in () if found is None or detail == "short" else told(found):
-        console.print(text, highlight=False)
+    if detail == "full" and "guidance" in manifest.facts:
+        from headrace.split.guidance import told  # with all that a split needs
+
+        for text in told(manifest.facts["guidance"]):
+            console.print(text, highlight=False)

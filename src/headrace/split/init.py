@@ -45,7 +45,7 @@ class Candidate:
     missing: int
 
     def words(self) -> str:
-        """The counts, as text for people."""
+        """Return the counts as text for people."""
         each = (self.rows - self.missing) / max(1, self.distinct)
         absent = f", {100 * self.missing / self.rows:.1f} % of rows without" if self.missing else ""
         return f"{self.name} ({self.distinct:,} values, {each:,.1f} rows each{absent})"

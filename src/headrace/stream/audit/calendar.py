@@ -17,7 +17,7 @@ from headrace.arrays import I64
 from headrace.checks import duration_us
 from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.text_columns import nulled
+from headrace.formats.text_columns import as_text, nulled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ def timed(columns: Mapping[str, str], time_format: str, null_values: Sequence[st
     end = micros(columns["until"]) if "until" in columns else begin
     entity = pl.Series("entity", [None] * len(begin), pl.UInt64)  # null: equal to no entity
     if "entity" in columns:
-        texts = pl.Series("entity", pl.from_arrow(table[columns["entity"]].combine_chunks())).cast(pl.String)
-        entity = texts.hash(seed=0)
+        texts = as_text(table[columns["entity"]], null_values, f"entity {columns['entity']!r}")
+        entity = pl.Series("entity", pl.from_arrow(texts)).hash(seed=0)
     return pl.DataFrame({"entity": entity, "begin": begin, "end": end})
 
 

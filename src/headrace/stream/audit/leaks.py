@@ -28,6 +28,7 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError
 from headrace.formats.content import NOTHING, content_columns, row_digests
+from headrace.formats.text_columns import as_text
 from headrace.recipe import load, registration_of_run
 from headrace.run.near import check_near
 from headrace.stream.audit.calendar import PastCut, Period, Together, concurrent, past_cut, periods, timed
@@ -180,6 +181,7 @@ def find_leaks(
         check_near(near)
     if dataset.manifest is not None and dataset.manifest.folds:
         raise SettingsError(f"{dataset.root}: its splits are those of folds; choose a fold, with --fold 0 or .fold(0)")
+    content = tuple(dict.fromkeys(content))
     roles = _roles(dataset, content, {"entity": entity, "label": label, "time": time, "label_horizon": label_horizon})
     entity, label, time, label_horizon = (roles.get(each) for each in ("entity", "label", "time", "label_horizon"))
     names = dataset.schema.names
@@ -209,8 +211,8 @@ def find_leaks(
         blank={name: len(found) - len(contents[name]) for name, found in digests.items()},
         repeated={name: len(held) - len(np.unique(held)) for name, held in contents.items()},
         shared=tuple(_shared(one, other, digests, first, packed=packed) for one, other in combinations(splits, 2)),
-        near_ids=None if entity is None else _near_ids(splits, entity),
-        telling=() if label is None else _telling(splits, label, features),
+        near_ids=None if entity is None else _near_ids(splits, entity, roles.get("null_values", ())),
+        telling=() if label is None else _telling(splits, label, features, roles.get("null_values", ())),
         overlaps=tuple(find_overlaps(sources, _texts_of(splits), ngram=ngram)) if sources else (),
         items={name: count_items(items) for name, items in sources.items()},
         periods=periods(dated),
@@ -322,11 +324,11 @@ def _shared(
     )
 
 
-def _near_ids(splits: Sequence[SplitBlocks], entity: str) -> NearIds:
+def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[str]) -> NearIds:
     """Group entities by their names without case, blanks around and between words, and Unicode forms."""
 
     def distinct(table: pa.Table) -> pl.DataFrame:
-        texts = pl.Series("raw", pl.from_arrow(table[entity].combine_chunks())).cast(pl.String)
+        texts = pl.Series("raw", pl.from_arrow(as_text(table[entity], null_values, f"entity {entity!r}")))
         return texts.drop_nulls().unique().to_frame()
 
     parts = [
@@ -357,16 +359,19 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str) -> NearIds:
     )
 
 
-def _telling(splits: Sequence[SplitBlocks], label: str, columns: Sequence[str]) -> tuple[Telling, ...]:
+def _telling(
+    splits: Sequence[SplitBlocks], label: str, columns: Sequence[str], null_values: Sequence[str]
+) -> tuple[Telling, ...]:
     """Predict the label from each column alone, by the most frequent class of its value.
 
     A number with many values is first binned into 256 quantiles.
     """
-    if len(splits) < 2:
+    if len(splits) < 2 or not (splits[0].index.total_rows and splits[-1].index.total_rows):
         return ()
     flat = [name for name in columns if not pa.types.is_nested(splits[0].index.schema.field(name).type)]
+    read = partial(_with_classes, label, null_values)
     trained, tried = (  # all columns at once, because text files are parsed again in every read
-        pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([*flat, label], _itself, each.sample()))))
+        pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([*flat, label], read, each.sample()))))
         for each in (splits[0], splits[-1])
     )
     if trained[label].n_unique() > _CLASSES:
@@ -386,8 +391,8 @@ def _telling(splits: Sequence[SplitBlocks], label: str, columns: Sequence[str]) 
             edges = np.unique(np.nanquantile(values.cast(pl.Float64).drop_nulls().to_numpy(), np.linspace(0, 1, _BINS)))
             known, asked = (each.with_columns(_binned(each[column], edges)) for each in (known, asked))
         best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
-        guessed = asked.join(best, on=column, how="left", nulls_equal=True)["guess"].fill_null(usual)
-        accuracy = _share(guessed == asked[label])
+        guessed = asked.join(best, on=column, how="left", nulls_equal=True, maintain_order="left")["guess"]
+        accuracy = _share(guessed.fill_null(usual) == asked[label])
         if 1 - accuracy <= _TELLING * (1 - base):
             found.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
     return tuple(found)
@@ -397,7 +402,13 @@ def _share(right: pl.Series) -> float:
     return int(right.sum()) / max(1, len(right))
 
 
-def _itself(table: pa.Table) -> pa.Table:
+def _with_classes(label: str, null_values: Sequence[str], table: pa.Table) -> pa.Table:
+    """Write the label as text, because any value may be a class, and decimals, which polars may lack, as floats."""
+    for place, (name, kind) in enumerate(zip(table.schema.names, table.schema.types, strict=True)):
+        if name == label:
+            table = table.set_column(place, name, as_text(table[place], null_values, f"label {label!r}"))
+        elif pa.types.is_decimal(kind):
+            table = table.set_column(place, name, table[place].cast(pa.float64()))
     return table
 
 

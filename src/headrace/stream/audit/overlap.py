@@ -141,12 +141,12 @@ def find_benchmarks(places: Sequence[str | Path]) -> dict[Path, str]:
     places: files, or directories whose data and .txt files all count, at any depth. Raises `InputError` for a place
     without such a file, `SettingsError` for two files with the same name.
     """
-    found: dict[Path, str] = {}
+    found: dict[Path, tuple[Path, str]] = {}  # by absolute path, so that a file named twice counts once
     for place in map(Path, places):
         if not place.exists():
             raise InputError(f"{place}: no such file or directory; give the files of a benchmark")
         if not place.is_dir():
-            found.setdefault(place, place.name)
+            found.setdefault(place.absolute(), (place, place.name))
             continue
         if is_prepared(place):
             raise InputError(
@@ -161,12 +161,12 @@ def find_benchmarks(places: Sequence[str | Path]) -> dict[Path, str]:
         if not files:
             raise InputError(f"{place}: holds no file of items; give files whose names end with {', '.join(_ITEMS)}")
         for each, name in files.items():
-            found.setdefault(each, name)
+            found.setdefault(each.absolute(), (each, name))
     owners: dict[str, Path] = {}
-    for path, name in found.items():
+    for path, name in found.values():
         if owners.setdefault(name, path) != path:
             raise SettingsError(f"{owners[name]} and {path}: two benchmarks are called {name}; rename one of them")
-    return found
+    return dict(found.values())
 
 
 def read_items(path: str | Path) -> Texts:
@@ -176,7 +176,8 @@ def read_items(path: str | Path) -> Texts:
     """
     if Path(path).suffix == ".txt":
         try:
-            lines = Path(path).read_text("utf-8").splitlines()
+            text = Path(path).read_text("utf-8")
+            lines = text.removesuffix("\n").split("\n")  # not splitlines, which cuts at form feeds too
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
         found = Texts(np.arange(len(lines)), pl.Series("text", lines, pl.String))

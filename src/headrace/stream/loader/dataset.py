@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
@@ -27,7 +27,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
-from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, stream_options
+from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, check_options, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.group import once_in_group
@@ -331,6 +331,7 @@ def open_dataset(
     null_values: Sequence[str] = (),
     cache_dir: str | Path | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    **others: Never,
 ) -> Dataset:
     """Open a prepared dataset or plain shards.
 
@@ -350,6 +351,7 @@ def open_dataset(
     null; columns are text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
+    check_options(others, ("run", "types", "null_values", "cache_dir"), "headrace.open")
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     path = with_paths(path, kept, once_in_group)
     if isinstance(path, str | PurePath):
