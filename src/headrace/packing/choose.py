@@ -51,12 +51,12 @@ REASONS = (*KEY_IN, *CONTENT_IN, DUPLICATE, WEIGHT)
 
 @dataclass(frozen=True)
 class Choice:
-    """The split of every sequence of every dataset (`NOWHERE` for none), what is left out and why, units per split.
+    """The split of every sequence of every dataset (`NOWHERE` for none), what is left out and why, and units per split.
 
-    left_out: per reason the rows, sequences, tokens and labels that are in no split.
-    copies: how often each sequence is taken where it is in a split; repeated: what is taken once more than once.
-    units: one record per independent draw: what was drawn, how many units each split got.
-    duplicates: counts of rows with the same content; None: they were not looked for.
+    left_out: rows, sequences, tokens and labels that are in no split, by reason.
+    copies: how many times each sequence is taken if it is in a split. repeated: tokens and labels taken again.
+    units: one record per independent draw, with what was drawn and the number of units of each split.
+    duplicates: counts of rows with the same content; None if duplicates were not looked for.
     """
 
     splits: Sequence[U8]
@@ -69,7 +69,7 @@ class Choice:
 
 @dataclass
 class _Rows:
-    """The rows of a dataset. side: the split of each [rows]."""
+    """The rows of a dataset. side: the split of each row, [rows]."""
 
     origins: Origins
     side: U8
@@ -80,11 +80,11 @@ class _Rows:
         self.copies = np.ones(len(self.first), np.int64)
 
     def per_sequence(self, values: npt.NDArray[Value]) -> npt.NDArray[Value]:
-        """Repeat what is known of rows for each of their sequences."""
+        """Repeat a value per row for each of the row's sequences."""
         return np.repeat(values, np.diff(self.first, append=len(self.origins)))
 
     def leave_out(self, doomed: Bools, left_out: Counter[str]) -> None:
-        """Put these rows nowhere, and count what they hold."""
+        """Remove these rows from their splits and count what they hold."""
         lost = self.per_sequence(doomed)
         left_out.update(rows=int(doomed.sum()), sequences=int(lost.sum()))
         left_out.update(tokens=int(self.origins.lengths[lost].sum()), labels=int(self.origins.labels[lost].sum()))
@@ -102,10 +102,10 @@ def choose(
     least_tokens: int = 1,
     near: Near | None = None,
 ) -> Choice:
-    """Choose the split of every sequence; sequences of one row are never apart.
+    """Choose the split of every sequence. Sequences of one row are always in the same split.
 
-    origins: of each dataset; keyed: whether an entity is given; duplicates: as the settings say; least_tokens: shorter
-    sequences are not compared. near: sequences that are near, if that is asked for.
+    origins: one per dataset. keyed: whether an entity is given. duplicates: as in the settings. least_tokens: shorter
+    sequences are not compared. near: near-duplicate sequences, if the settings ask for them.
     """
     data = [_Rows(each, np.full(len(each.first_of_row), TRAIN, np.uint8)) for each in origins]
     cuts = np.cumsum([len(own.first) for own in data])[:-1]
@@ -161,7 +161,10 @@ def choose(
 def _split_each(
     datasets: Sequence[Dataset], data: Sequence[_Rows], ratios: Mapping[Split, float], unit: I64 | None
 ) -> list[tuple[str, Mapping[Split, int]]]:
-    """Split each dataset for itself. unit: of all rows; one that an earlier dataset has, too, is where that put it."""
+    """Split each dataset by itself. unit: the unit of every row.
+
+    A unit that an earlier dataset has too stays in the split that it got there.
+    """
     counts: list[tuple[str, Mapping[Split, int]]] = []
     placed = np.full(0 if unit is None else int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
     begin = 0
@@ -189,9 +192,9 @@ def _seen_in_earlier(side: U8, unit: I64) -> int:
 
 
 def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[Split, int]:
-    """Count how many of `units` are of each split. what: "rows of math" and so on, for the error.
+    """Count how many of `units` go to each split. what: the units in words for the error, such as "rows of math".
 
-    Raises `InputError` where fewer units are there than splits have a ratio above zero: none is left empty silently.
+    Raises `InputError` if there are fewer units than splits with a ratio above zero, so that no split is left empty.
     """
     asked = [split for split in SPLITS if ratios.get(split, 0) > 0]
     if units < len(asked):
@@ -212,9 +215,10 @@ def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[S
 def split_units(
     high: U64, low: U64, ratios: Mapping[Split, float], what: str, placed: U8 | None = None
 ) -> tuple[U8, dict[Split, int]]:
-    """Find the split of every row, from the 128-bit hash of its unit [N] → uint8 [N], and the units of each split.
+    """Assign every row to a split by the 128-bit hash of its unit [N]. Returns uint8 [N] and the units of each split.
 
-    Rows with equal hashes are one unit and never apart. placed: the split that a row's unit has already, or `NOWHERE`.
+    Rows with equal hashes are one unit and share a split. placed: the split that a row's unit has already, or
+    `NOWHERE`.
     """
     order = np.lexsort((low, high))
     first = np.ones(len(order), np.bool_)
@@ -233,10 +237,10 @@ def split_units(
 
 
 def copies_of(sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool) -> list[I64]:
-    """Choose how often a split takes each row of each dataset, so that token shares are as the weights. See the module.
+    """Choose how many times a split takes each row of each dataset, so that token shares follow the weights.
 
-    tokens: of every row, per dataset; orders: the keyed hash that rows are taken by, parallel. repeats: whether a row
-    may be taken more than once, as in train.
+    The module says how. tokens: tokens of every row, per dataset. orders: the keyed hash that orders the rows, parallel
+    to tokens. repeats: whether a row may be taken more than once, as in train.
     """
     totals = [int(each.sum()) for each in tokens]
     copies = [np.full(len(each), sources[place].weight > 0, np.int64) for place, each in enumerate(tokens)]
@@ -264,7 +268,10 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence
 def _keep_apart(
     data: Sequence[_Rows], units: Sequence[I64], reasons: tuple[str, str], left_out: Mapping[str, Counter[str]]
 ) -> None:
-    """Test keeps its units, valid those that are not in test, train the rest. units: the number of each row's."""
+    """Leave out units of an earlier split that a later split has too. unit: number of each row's unit.
+
+    Test keeps its units, valid keeps those that are not in test, and train keeps the rest.
+    """
     for keeper, reason, others in ((TEST, reasons[0], (VALID, TRAIN)), (VALID, reasons[1], (TRAIN,))):
         held = np.unique(np.concatenate([unit[own.side == keeper] for own, unit in zip(data, units, strict=True)]))
         for own, unit in zip(data, units, strict=True):
@@ -272,7 +279,7 @@ def _keep_apart(
 
 
 def _weigh(sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: int, left_out: Counter[str]) -> None:
-    """Leave rows of one split out, or take them again, so that the token shares of its datasets are as the weights."""
+    """Leave out or repeat rows of one split so that the token shares of its datasets follow the weights."""
     rows = [np.flatnonzero(own.side == number) for own in data]
     here = [place for place, own in enumerate(rows) if len(own)]
     tokens, orders = [], []
@@ -294,11 +301,11 @@ def _weigh(sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: 
 
 @dataclass(frozen=True)
 class Repeats:
-    """Rows of all datasets end to end [R], compared with each other.
+    """All rows of all datasets, end to end [R], compared with each other.
 
-    unit: the number of each row's component; unit_high, unit_low: what the component is drawn by, the least hash of
-    its rows, so that a row that repeats no other is drawn as it would be alone.
-    content: the number of what each row asks; is_copy: whether all of a row is in an earlier one.
+    unit: number of each row's component. unit_high, unit_low: the least hash of the component's rows, which decides its
+    split. A row that repeats no other row is therefore drawn as it would be alone.
+    content: number of the content of each row. is_copy: whether an earlier row has all sequences of a row.
     """
 
     unit: I64
@@ -309,7 +316,7 @@ class Repeats:
 
     @property
     def facts(self) -> dict[str, int]:
-        """Count the rows, those that ask what an earlier one asks, the copies, and the rows of the largest unit."""
+        """Count the rows, rows with the content of an earlier row, whole copies, and the rows of the largest unit."""
         return {
             "rows": len(self.unit),
             "same_content": len(self.content) - int(self.content.max(initial=-1)) - 1,
@@ -321,7 +328,7 @@ class Repeats:
 def find_repeats(origins: Sequence[Origins], least_tokens: int, near: I64 | None = None) -> Repeats:
     """Compare all rows of all datasets. least_tokens: shorter sequences join no rows.
 
-    near: numbers of all sequences, int64; those that are near have one.
+    near: a number for each of all sequences, int64. Near duplicates have the same number.
     """
     every = Origins.joined(origins)
     counts = np.concatenate([np.diff(each.first_of_row, append=len(each)) for each in origins])

@@ -1,8 +1,8 @@
-"""The first stage: rows of the datasets, tokenised and made to fit, into spools and the origins beside them.
+"""Read rows of the datasets, tokenise them and make them fit: the first stage.
 
-A task reads whole files, or every n-th row of one. Rows that give no sequence are written down one by one with file,
-line and reason. Every row is in the spool, or written down, or was left out by `sample` or a filter and is counted;
-every token is in the spool or counted as lost.
+A task reads whole files, or every n-th row of one file. It writes the sequences to a spool and their origins to a file
+beside it. It lists each row that gives no sequence with its file, line and reason. Every row is in the spool, is
+listed, or is counted because `sample` or a filter leaves it out. Every token is in the spool or is counted as lost.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Part:
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """The parts of a dataset's files that one task reads. owner: the dataset's place in the blend.
+    """The parts of a dataset's files that one task reads. owner: index of the dataset in the blend.
 
-    sample_below: rows whose sample hash is at most this are taken; None: all.
+    sample_below: the task takes rows whose sample hash is at most this value; None takes all rows.
     """
 
     number: int
@@ -84,7 +84,7 @@ class EncodeTask:
         return f"stage/tokenise-{self.number:05d}{suffix}"
 
     def batches(self) -> Iterator[tuple[Part, RowBatch]]:
-        """Read the rows."""
+        """Read the rows of the task in batches."""
         for part in self.parts:
             path, name = self.dataset.paths[part.file], self.dataset.names[part.file]
             for batch in read_rows(path, name=name, part=(part.remainder, part.modulus)):
@@ -96,7 +96,7 @@ class EncodeTask:
         return row_hashes(seed, f"packed_sequences.{purpose}", int.from_bytes(name, "little"), rows)
 
     def task(self, work: Callable[[EncodeTask, TaskFiles], dict[str, Any]]) -> Task:
-        """Make a task of a stage of it."""
+        """Make a stage's task that runs `work` on this one."""
         part, names, sizes = self.parts[0], self.dataset.names, self.dataset.sizes
         share = f" rows {part.remainder} mod {part.modulus}" if part.modulus > 1 else ""
         more = f" and {len(self.parts) - 1} more" if len(self.parts) > 1 else ""
@@ -109,7 +109,7 @@ class EncodeTask:
 
 
 def encode_tasks(settings: ChatRecipe, context: RunContext, datasets: Sequence[Dataset]) -> list[EncodeTask]:
-    """List every task, numbered through. With `sample`, a stage of its own finds out whom to take."""
+    """List all tasks, numbered in order. With `sample`, a stage before it finds which rows to take."""
     tasks: list[EncodeTask] = []
     for owner, dataset in enumerate(datasets):
         shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // _TASK_BYTES))
@@ -129,11 +129,12 @@ def encode_tasks(settings: ChatRecipe, context: RunContext, datasets: Sequence[D
 
 
 def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> list[list[Part]]:
-    """Give each of `shards` tasks its files: every file whole in one task, or its rows dealt out to several.
+    """Assign files to `shards` tasks: each file goes whole to one task, or its rows are divided among several.
 
-    Largest file first (equal sizes by name), each to the task with the fewest bytes so far (then the lowest number);
-    inside a task files are in name order. Fewer files than tasks: every file gets one task, and each further task goes
-    to the file with the most bytes per task. Every row of every file is in exactly one task.
+    The largest file comes first (equal sizes in order of name). Each file goes to the task with the fewest bytes so
+    far, then to the lowest number. Inside a task, files are in order of name. With fewer files than tasks, every file
+    gets one task, and each further task goes to the file with the most bytes per task. Every row of every file is in
+    exactly one task.
     """
     if len(sizes) >= shards:
         tasks: list[list[Part]] = [[] for _ in range(shards)]
@@ -155,7 +156,7 @@ def assign_files(sizes: Sequence[int], names: Sequence[str], shards: int) -> lis
 
 
 def row_hashes(seed: int, purpose: str, name_digest: int, rows: I64) -> tuple[U64, U64]:
-    """Make a keyed 128-bit hash for each row number [N] of a file known by a 64-bit digest of its name."""
+    """Compute a keyed 128-bit hash for each row number [N] of a file. name_digest: 64-bit digest of its name."""
     words = np.empty((len(rows), 2), np.uint64)
     words[:, 0] = np.uint64(name_digest)
     words[:, 1] = rows
@@ -163,7 +164,7 @@ def row_hashes(seed: int, purpose: str, name_digest: int, rows: I64) -> tuple[U6
 
 
 def _sample(task: EncodeTask, files: TaskFiles, settings: ChatRecipe) -> dict[str, Any]:
-    """Keep the `sample` smallest sample hashes of a task's rows in a file: nothing is tokenised for that."""
+    """Keep the `sample` smallest sample hashes of a task's rows in a file. Tokenises nothing."""
     found, rows_read = [np.empty(0, np.uint64)], 0
     for part, batch in task.batches():
         rows_read += len(batch.rows)
@@ -181,10 +182,12 @@ def encode(
     blank: int | None,
     benchmarks: Benchmarks | None = None,
 ) -> dict[str, Any]:
-    """Tokenise. blank: the padding token where sequences will be padded; benchmarks: rows that overlap these are left
-    out. O(batch) of memory, and O(sequences). Begins again with `tokenizers` when a backend gives other ids than it.
+    """Tokenise the rows of a task. O(batch) of memory, and O(sequences).
 
-    Raises `InputError` for a sequence that fits no bin where that is an error.
+    blank: the padding token if sequences will be padded. benchmarks: rows that overlap these are left out. The task
+    begins again with `tokenizers` if a backend gives other ids than `tokenizers` does.
+
+    Raises `InputError` for a sequence that fits no bin if the settings make that an error.
     """
     aligned = settings.loss_mask_alignment == "shift_left"
 
@@ -197,13 +200,16 @@ def encode(
 
 
 def images_of(run: Path, tasks: Sequence[EncodeTask]) -> Images:
-    """Read the images of the tasks' sequences, which are numbered through."""
+    """Read the images of the sequences of all tasks. Sequences are numbered across tasks."""
     parts = [Images.of_table(read_arrow(run / task.file(IMAGES))) for task in tasks]
     return Images.joined(parts, [len(Spool.open(run / task.file())) for task in tasks])
 
 
 def again_if_different(encoded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do a task, and again with `tokenizers`, which the encoder then uses, if a backend gave other ids than it."""
+    """Run a task, and run it again with `tokenizers` if a backend gave other ids.
+
+    The encoder uses `tokenizers` from then on.
+    """
     try:
         return encoded()
     except BackendDiffers:
@@ -212,8 +218,10 @@ def again_if_different(encoded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Rows of a batch that are to be encoded. places: in the batch; keys: their entities; named: digests of the columns
-    to compare, None where there are none.
+    """Rows of a batch to encode.
+
+    places: their indices in the batch. keys: their entities. named: digests of the columns to compare, None if no
+    columns are named.
     """
 
     part: Part
@@ -226,10 +234,11 @@ class Chosen:
 
 @dataclass
 class Encoding:
-    """The running state of one task. excluded: rows by benchmark; rows_of: rows by file; images: with the number of
-    sequences that they are among.
+    """The running state of one task.
 
-    blank: a token without a trace in fingerprints; aligned: whether these are of tokens and labels, or of tokens alone.
+    excluded: rows by benchmark. rows_of: rows by file. images: images of each batch of sequences, with the number of
+    these sequences.
+    blank: a token that fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or tokens alone.
     """
 
     settings: ChatRecipe
@@ -254,13 +263,13 @@ class Encoding:
         raise NotImplementedError
 
     def taken(self) -> Self:
-        """Take all rows of the task."""
+        """Encode all rows of the task and return the state."""
         for part, batch in self.task.batches():
             self.take(part, batch)
         return self
 
     def written(self, files: TaskFiles) -> dict[str, Any]:
-        """Write what lies beside the spool; returns the task's result."""
+        """Write the files beside the spool and return the task's result."""
         files.write_arrow(self.task.file(".origins.arrow"), pa.table(vars(Origins.joined(self.origins))))
         if self.settings.images != "refuse":
             images = Images.joined([each for each, _ in self.images], [size for _, size in self.images])
@@ -279,7 +288,7 @@ class Encoding:
         }
 
     def take(self, part: Part, batch: RowBatch) -> None:
-        """Encode the rows of a batch that are wanted and have a key."""
+        """Encode the wanted rows of a batch that have a key."""
         self.count["rows_read"] += len(batch.rows)
         self.rows_of[self.task.dataset.names[part.file]] += len(batch.rows)
         numbers, entity = np.array(batch.numbers, np.int64), self.settings.entity
@@ -312,7 +321,7 @@ class Encoding:
         self.encode(Chosen(part, batch, np.array(places), rows, keys, named))
 
     def not_in_benchmarks(self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]], where: str) -> list[int]:
-        """Find the rows that overlap no benchmark, and count the others. Raises `InputError` for rows of token ids."""
+        """Return the rows that overlap no benchmark and count the others. Raises `InputError` for rows of token ids."""
         source = self.task.dataset.source
         with suppress(RowRejected):
             if (layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout) == "tokens":
@@ -335,10 +344,10 @@ class Encoding:
         labels: I64,
         images: Sequence[PlacedImage] = (),
     ) -> None:
-        """Spool sequences that lie end to end, with their origins.
+        """Write sequences that lie end to end to the spool, with their origins.
 
-        rows, contents, sizes, labels: of each sequence its place among the chosen rows, the digest of what asks, its
-        tokens and how many of them are labels. images: of these sequences, in their order.
+        rows: index among the chosen rows, per sequence. contents: digest of its content, see `content_of`. sizes:
+        tokens. labels: tokens that are labels. images: images of these sequences, in their order.
         """
         settings, part = self.settings, chosen.part
         self.count.update(
@@ -375,7 +384,7 @@ class Encoding:
         )
 
     def reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
-        """Count a row that gives no sequence, and write it down. Raises `InputError` for preference data."""
+        """Count and list a row that gives no sequence. Raises `InputError` for preference data."""
         name = self.task.dataset.source.name
         if reason == "preference_data":  # one row tells that the file was made for another kind of training
             raise InputError(f"dataset {name}: {batch.where(place)}: {detail}")
@@ -388,7 +397,7 @@ class Encoding:
 
 @dataclass
 class _Cutting(Encoding):
-    """Keeps sequences that fit a bin, and pieces of those that do not, as the settings say."""
+    """The state of a task that cuts sequences longer than a bin, as the settings say, and keeps the pieces."""
 
     settings: PackedSequences
 

@@ -92,7 +92,7 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
 
 
 def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Iterator[dict[str, Any]]:
-    """Each of the first rows with its sequences, or why it has none."""
+    """Yield each of the first rows with its sequences, or with the reason why it has none."""
     import numpy as np
 
     from headrace.formats.source import find_files

@@ -1,7 +1,7 @@
-"""Give the sequences of spools and of shards as documents whose near duplicates are looked for.
+"""Read the sequences of spools and of shards as documents for the search of near duplicates.
 
 Both give the same shingles for a sequence, so that `verify` finds in the bins what was found before packing. Sequences
-that are too short to be compared have none.
+that are too short to be compared have no shingles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BATCH_TOKENS = 1 << 20
 
 
 def of_task(settings: PackedSequences, run: Path, task: EncodeTask, blank: int | None) -> Part:
-    """Give what a task tokenised, in the order of its spool. blank: the token that pads, if sequences are padded."""
+    """Read the sequences of a task in the order of its spool. blank: the padding token if sequences are padded."""
     return Part(
         task.file(),
         sum(task.dataset.sizes[each.file] for each in task.parts),
@@ -38,7 +38,7 @@ def of_task(settings: PackedSequences, run: Path, task: EncodeTask, blank: int |
 
 
 def of_shard(settings: PackedSequences, path: Path, blank: int | None) -> Part:
-    """Give the sequences in the bins of a shard, in their order."""
+    """Read the sequences in the bins of a shard, in their order."""
     return Part(path.name, 0, partial(_of_shard, settings, path, blank))
 
 

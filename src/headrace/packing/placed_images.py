@@ -39,7 +39,10 @@ class Images:
 
     @classmethod
     def of(cls, placed: Sequence[PlacedImage], names: Sequence[str]) -> Images:
-        """Make them of images in the order of sequences. names: of each image's row, for those that have none."""
+        """Build the columns from images in the order of sequences.
+
+        names: name of each image's row, used for images without a reference.
+        """
         return cls(
             np.array([image.sequence for image in placed], np.int64),
             np.array([image.start for image in placed], np.int32),
@@ -58,7 +61,7 @@ class Images:
 
     @classmethod
     def joined(cls, parts: Sequence[Images], sizes: Sequence[int]) -> Images:
-        """Lay images of several spools end to end. sizes: the sequences of each spool."""
+        """Join the images of several spools end to end. sizes: number of sequences in each spool."""
         begins = offsets_of(sizes)[:-1]
         return cls(
             np.concatenate(
@@ -71,7 +74,7 @@ class Images:
 
     @classmethod
     def of_bins(cls, rows: PackedRows) -> Images:
-        """Read them from the columns of bins. sequence: a place among the sequences of these bins."""
+        """Read images from the columns of bins. sequence: index among the sequences of these bins."""
         if rows.beside is None:
             return cls.of([], [])
         start, tokens, names = (rows.beside[name].combine_chunks() for name in (*IMAGE_COLUMNS[1:], IMAGE_COLUMNS[0]))
@@ -91,7 +94,7 @@ class Images:
         return found
 
     def beside(self, rows: PackedRows, sequences: I64) -> PackedRows:
-        """Give bins their columns of images. sequences: which sequence each of the bins' is."""
+        """Return the image columns of bins. sequences: index of the sequence of each of the bins' sequences."""
         first, last = (np.searchsorted(self.sequence, sequences, side) for side in ("left", "right"))
         counts = last - first
         borders = offsets_of(counts)

@@ -36,9 +36,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Pieces:
-    """The ranges of a flat token array that are kept, as sequences: parallel int64 [M].
+    """Ranges of a flat token array that are kept as sequences. Parallel int64 [M].
 
-    sequence: which input sequence a piece is of. `lost_tokens` + the pieces' tokens = the input's tokens.
+    sequence: index of the input sequence of each piece. `lost_tokens` + the pieces' tokens = the input's tokens.
     """
 
     sequence: I64
@@ -53,7 +53,10 @@ class Pieces:
 
 
 def label_counts(mask: U8, starts: I64, lengths: I64) -> I64:
-    """Count the labels of each range of a flat 0/1 mask: its trained tokens but for the first token. int64 [M]."""
+    """Count the labels of each range of a flat 0/1 mask. Returns int64 [M].
+
+    Labels of a range are its trained tokens without its first token.
+    """
     if not len(starts):
         return np.empty(0, np.int64)
     sums = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
@@ -61,12 +64,12 @@ def label_counts(mask: U8, starts: I64, lengths: I64) -> I64:
 
 
 def fit(mask: U8, lengths: I64, longest: int, policy: Policy, uncut: Bools | None = None) -> Pieces:
-    """Cut sequences into pieces that fit `longest` tokens each. mask: flat; lengths [N]: of the sequences in it.
+    """Cut sequences into pieces of at most `longest` tokens. mask: flat. lengths [N]: lengths of the sequences in it.
 
-    truncate: the first `longest` tokens; where no label is left of a sequence that had some, it is dropped: what is
-    left would train nothing. drop, turns, error: nothing of it; `cut_at_borders` comes before this. split: pieces of
-    `longest` tokens; a last piece of one token has no label and is left out.
-    uncut: sequences [N] that are dropped where others are cut, as half an image is none.
+    truncate: keeps the first `longest` tokens. A sequence that had labels and keeps none is dropped, because it would
+    train nothing. drop, turns, error: drops the whole sequence; `cut_at_borders` comes before this. split: makes pieces
+    of `longest` tokens. A last piece of one token has no label and is left out.
+    uncut: sequences [N] that are dropped instead of cut, because half an image is useless.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -108,9 +111,9 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy, uncut: Bools | Non
 
 
 def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, dict[str, int]]:
-    """Put in the place of every long sequence with known turns its pieces; one that gives none stays as it is.
+    """Replace every long sequence with known turns by its pieces. A sequence that gives no piece stays as it is.
 
-    Returns the sequences, how many were cut, the tokens that pieces repeat, and the tokens and labels left out.
+    Returns the sequences, the number that were cut, the tokens that pieces repeat, and the tokens and labels left out.
     """
     borders = encoded.offsets.tolist()
     tokens, masks, sources, divided, repeated = list[I32](), list[U8](), list[int](), 0, 0
@@ -166,10 +169,10 @@ def cut_at_borders(encoded: Encoded, longest: int) -> tuple[Encoded, int, int, d
 
 
 def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None = None) -> U64:
-    """Fingerprint the sequences [N] that lie end to end in `ids`; all lengths are 1 or more.
+    """Compute fingerprints of the sequences [N] that lie end to end in `ids`. All lengths are at least 1.
 
-    labels: 1 where the NEXT token of the sequence is a label, flat; None: the prints are of the tokens alone.
-    blank: a token that leaves no trace, so that padded and unpadded sequences have one print.
+    labels: 1 if the NEXT token of the sequence is a label, flat; None: fingerprints cover the tokens alone.
+    blank: a token that fingerprints ignore, so that padded and unpadded sequences have the same fingerprint.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -192,7 +195,7 @@ def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None
 
 
 def set_print(prints: U64) -> str:
-    """Give the fingerprint of a set of sequences: count and sum, as text."""
+    """Return the fingerprint of a set of sequences as text: their count and the sum of their fingerprints."""
     return f"{len(prints)}:{int(prints.sum(dtype=np.uint64)):016x}"
 
 
@@ -206,13 +209,12 @@ def mix(words: U64) -> U64:
 
 @dataclass(frozen=True)
 class Origins:
-    """Sequences [N] in spool order; those of one source row stand together.
+    """Origins of sequences [N] in spool order. Sequences of one source row are adjacent.
 
-    file int32, row int64: the source file's place in its dataset, and the row's number in it from 1.
-    unit_high, unit_low uint64: hash of what must stay in one split: the entity, else the row itself.
-    content_high, content_low uint64: digest of what the row asks.
-    lengths, labels int64: tokens, and those that are trained and have a token before them.
-    prints uint64: fingerprints.
+    file int32, row int64: index of the source file in its dataset, and number of the row in the file, from 1.
+    unit_high, unit_low uint64: hash of the unit that stays in one split: the entity if there is one, else the row.
+    content_high, content_low uint64: digest of the row's content, see `content_of`. lengths, labels int64: tokens, and
+    trained tokens that have a token before them. prints uint64: fingerprints.
     """
 
     file: I32
@@ -230,16 +232,16 @@ class Origins:
 
     @property
     def first_of_row(self) -> I64:
-        """Place of the first sequence of every row: [rows]."""
+        """Indices of the first sequence of every row, [rows]."""
         new = np.ones(len(self), np.bool_)
         new[1:] = (np.diff(self.file) != 0) | (np.diff(self.row) != 0)
         return np.flatnonzero(new)
 
     @classmethod
     def joined(cls, parts: Sequence[Origins], files: Sequence[int] | None = None) -> Origins:
-        """Lay the sequences of several spools end to end.
+        """Join the sequences of several spools end to end.
 
-        files: how many each dataset has, where every part is of another; files are then numbered through.
+        files: number of files per part if every part is another dataset. Files are then numbered across datasets.
         """
         if files is not None:
             begins = np.cumsum([0, *files[:-1]], dtype=np.int32)

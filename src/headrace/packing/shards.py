@@ -49,7 +49,10 @@ EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy"}
 
 @dataclass(frozen=True)
 class Pool:
-    """Datasets that share bins. owners: their places in the blend; origins: of all their sequences, end to end."""
+    """Datasets that share bins.
+
+    owners: their indices in the blend. origins: origins of all their sequences, end to end.
+    """
 
     name: str
     datasets: Sequence[Dataset]
@@ -58,11 +61,11 @@ class Pool:
 
     @property
     def files(self) -> list[str]:
-        """Name the files that `origins` counts."""
+        """Name the files whose numbers are in `origins`."""
         return [name for dataset in self.datasets for name in dataset.names]
 
     def shares(self, sequences: I64) -> dict[str, dict[str, int]]:
-        """Count what each dataset has of some sequences: rows, sequences, tokens, labels."""
+        """Count rows, sequences, tokens and labels of some sequences, per dataset."""
         origins = self.origins
         ends = np.cumsum([len(dataset.names) for dataset in self.datasets])
         owner, row = np.searchsorted(ends, origins.file[sequences], "right"), origins.first_of_row
@@ -85,7 +88,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Source:
-    """What the shards of a pool are written from: its sequences, their images if it has any, the names of its files."""
+    """The data that a pool's shards are written from: sequences, their images if there are any, and names of files."""
 
     spools: JoinedSpool
     images: Images | None
@@ -94,7 +97,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Group:
-    """One pool in one split. number: among all groups; pool: its place among them."""
+    """One pool in one split. number: index among all groups. pool: index of its pool."""
 
     number: int
     pool: int
@@ -104,13 +107,13 @@ class Group:
 
     @property
     def bins_file(self) -> str:
-        """Return the path of its bins, relative to the run."""
+        """Return the path of the file of its bins, relative to the run."""
         return f"stage/bins-{self.number:05d}.arrow"
 
 
 @dataclass(frozen=True)
 class Shard:
-    """An output shard: bins start..stop-1 of the group. target: its path relative to the run."""
+    """An output shard with the bins start..stop-1 of its group. target: path relative to the run."""
 
     group: Group
     start: int
@@ -120,10 +123,10 @@ class Shard:
 
 
 def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequences: I64, pool: Pool) -> dict[str, Any]:
-    """Pack a group and keep its bins in a file of the stage; the receipt's result says what they hold.
+    """Pack a group and write its bins to a file of the stage. The receipt's result counts what they hold.
 
-    sequences: those of the group, as places in the joined spools of its pool.
-    Sequences in bins that were dropped for having no label are counted; rows only if none of their sequences is left.
+    sequences: the group's sequences, as indices into the joined spools of its pool. Sequences in bins that were dropped
+    because they have no label are counted. A row is counted only if no sequence of it is left.
     """
     origins = pool.origins
     lengths = origins.lengths[sequences]
@@ -185,9 +188,10 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
 
 
 def shard_counts(bins: Mapping[Split, int], tokens: Mapping[Split, int], asked: int | None) -> dict[Split, int]:
-    """Count the shards of each split of a dataset: in proportion to bins if `asked` says how many, else by tokens.
+    """Count the shards of each split of a dataset, in proportion to bins if `asked` gives their number, else by tokens.
 
-    At least one where there are bins, never more than bins; without `asked`, a shard holds about 2^26 tokens.
+    A split with bins has at least one shard, and never more shards than bins. Without `asked`, a shard holds about 2^26
+    tokens.
     """
     total = sum(bins.values())
     counts: dict[Split, int] = {}
@@ -198,7 +202,7 @@ def shard_counts(bins: Mapping[Split, int], tokens: Mapping[Split, int], asked: 
 
 
 def even_cuts(count: int, shards: int) -> list[tuple[int, int]]:
-    """Cut 0..count-1 into `shards` runs (start, stop) whose lengths differ by one at most."""
+    """Cut 0..count-1 into `shards` ranges (start, stop) whose lengths differ by at most one."""
     return [(count * place // shards, count * (place + 1) // shards) for place in range(shards)]
 
 
@@ -210,9 +214,9 @@ def write_shard(
     pad_id: int,
     encoder: str,
 ) -> dict[str, Any]:
-    """Write the shard's bins, and count what is written from the gathered rows. O(row group) of memory.
+    """Write the bins of a shard and count the rows as they are gathered. O(row group) of memory.
 
-    encoder: its fingerprint, for the footer.
+    encoder: fingerprint of the encoder, for the footer.
     """
     counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
@@ -275,7 +279,7 @@ def write_shard(
 
 @dataclass(frozen=True)
 class Linked:
-    """A shard as it was written. path: relative to the run; tokens: stored in it."""
+    """A shard that was written. path: relative to the run. tokens: tokens stored in it."""
 
     split: Split
     dataset: str
@@ -289,7 +293,7 @@ def split_directory(split: Split) -> str:
 
 
 def links_of(shards: Sequence[Linked]) -> dict[str, str]:
-    """Map each link (relative to the run) to its target, in the order of the shards; positions count inside a split."""
+    """Map each link to its target, relative to the run, in the order of the shards. Positions count inside a split."""
     links, position = {}, dict.fromkeys(SPLITS, 0)
     for shard in shards:
         directory, name = split_directory(shard.split), PurePosixPath(shard.path).name
@@ -300,7 +304,7 @@ def links_of(shards: Sequence[Linked]) -> dict[str, str]:
 
 
 def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str]) -> None:
-    """Make the split directories hold these links and nothing else. Readers see them only after the manifest."""
+    """Make the split directories hold exactly these links. Readers see them only after the manifest is written."""
     with local.storing(run):
         for directory in directories:
             local.make_directory(run / directory)

@@ -1,4 +1,4 @@
-"""Tokenise the rows of a recipe over chats, and say in its manifest and to its user what was read."""
+"""Tokenise the rows of a recipe over chats, and report what was read in the manifest and to the user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a w
 
 @dataclass(frozen=True)
 class Tokenised:
-    """The rows of a run as tokens. receipts: of the tasks; origins: of each dataset's sequences."""
+    """The rows of a run as tokens. receipts: receipts of the tasks. origins: origins of each dataset's sequences."""
 
     settings: ChatRecipe
     context: RunContext
@@ -49,15 +49,15 @@ class Tokenised:
 
     @property
     def whole_origins(self) -> Origins:
-        """Lay the origins of all datasets end to end."""
+        """Join the origins of all datasets end to end."""
         return Origins.joined(self.origins, [len(each.names) for each in self.datasets])
 
     def summed(self, *names: str) -> dict[str, int]:
-        """Add up numbers of the tasks."""
+        """Add up counts of the tasks."""
         return {name: sum(receipt.result[name] for receipt in self.receipts) for name in names}
 
     def dropped(self, choice: Choice) -> Counter[str]:
-        """Count the rows that were left out, by reason, until splits were chosen."""
+        """Count the rows that were left out before splits were chosen, by reason."""
         dropped: Counter[str] = Counter()
         for receipt in self.receipts:
             dropped.update(receipt.result["dropped"])
@@ -66,15 +66,15 @@ class Tokenised:
         return dropped
 
     def spools(self, run: Path, owners: Sequence[int] | range) -> JoinedSpool:
-        """Open the sequences of some datasets. run: where the tasks' files are."""
+        """Open the spools of some datasets. run: directory of the tasks' files."""
         return JoinedSpool([Spool.open(run / task.file()) for task in self.tasks if task.owner in owners])
 
     def rejected(self) -> bytes:
-        """Read what was written down of rows without a sequence, a line each."""
+        """Read the list of rows without a sequence, one row per line."""
         return b"".join((self.context.run / task.file(".rejected.jsonl")).read_bytes() for task in self.tasks)
 
     def source_facts(self, files: Sequence[tuple[Path, str]]) -> dict[str, Any]:
-        """Return what the manifest says of the source: files, bytes, rows, and the files without a row."""
+        """Return the manifest's facts about the source: files, bytes, rows, and the files without a row."""
         holding = {name for receipt in self.receipts for name in receipt.result["rows_of"]}
         return {
             "files": len(files),
@@ -84,7 +84,7 @@ class Tokenised:
         }
 
     def facts(self, choice: Choice, pad_id: int | None) -> dict[str, Any]:
-        """Return what the manifest says of the tokenizer, of duplicates, benchmarks and splits."""
+        """Return the manifest's facts about the tokenizer, duplicates, benchmarks and splits."""
         excluded = [each.result["excluded"] for each in self.receipts]
         return {
             "encoder": {**self._made_with(pad_id), **self._backend_facts()},
@@ -191,7 +191,7 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
 
 
 def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:
-    """Say how rows were split and what repeats, and warn of what a user would rather not have."""
+    """Report how rows were split and how many repeat, and warn about results that a user is unlikely to want."""
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
