@@ -47,6 +47,7 @@ def test_extras_are_those_of_the_package_with_what_they_stand_on() -> None:
         "headrace[a]; extra == 'b'",
         'no-such-library>=1; extra == "b"',
         "ruff; extra == 'lint'",
+        "headrace[a]; extra == 'fuzz'",
         "no-such-library; extra == 'c'",
         "nor-such-library; extra == 'd'",
     ]

@@ -231,14 +231,26 @@ def test_caravan_runs_as_it_is(tmp_path: Path) -> None:
     assert made["facts"]["entities"] == {"original": 5, "passed": 5, "failed": 0}
 
 
+def test_files_of_attributes_among_the_series_are_named(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    frame_of("a").write_csv(tmp_path / "raw/a.csv")
+    (tmp_path / "raw/attributes.csv").write_text("gauge,area\na,1.5\n")
+    source, config = tmp_path / "raw", tmp_path / "series.yaml"
+    code, _, err = headrace("init", "series", source, "--out", tmp_path / "out", "--config", config, "--target", "q")
+
+    assert code == 2
+    assert "attributes.csv: has no column 'date'" in err
+    assert "--static" in err
+
+
 @pytest.mark.skipif(not CAMELS.is_dir(), reason="needs the CAMELS-US basins in ../shared/data")
 def test_camels_us_is_known(tmp_path: Path) -> None:
     text, config = init(CAMELS, tmp_path, "--static", CAMELS / "camels_attributes_v2.0/camels_*.txt.gz")
-    made = run(tmp_path, "--set", "min_train_years=1")  # only the names of files were looked at, and init says so
+    made = run(tmp_path)
 
     assert (config["reader"], config["target"]) == ("camels_us", "qobs")
     assert "q_mean" not in config["static_features"]
-    assert "How many the basins have was not looked at." in text.replace("\n# ", " ")
+    assert "The 4 looked at have 1.8 to 1.8." in text.replace("\n# ", " ")
     assert re.search("Left out: [^;]*q_mean", text.replace("\n# ", " "))
     assert made["facts"]["entities"]["passed"] == 4
 

@@ -111,6 +111,18 @@ def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str,
         configured(root, tmp_path / "out")
 
 
+def test_a_flag_is_no_entity_and_one_day_is_no_time(tmp_path: Path) -> None:
+    rows = 400
+    scraped = {"scraped_date": ["2024-06-29"] * rows, "identity_verified": ["tf"[n % 2] for n in range(rows)]}
+    frame = table(rows, **scraped, empty=[""] * rows).rename({"booked": "since", "customer": "host_id"})
+    record, text = configured(write(tmp_path / "raw", frame.drop("shop"), "csv", shards=1), tmp_path / "out")
+
+    assert ("since", "host_id") == (record["time"], record["entity"])
+    assert "identity_verified (" not in text
+    assert "empty" not in text
+    assert "1 file, " in text
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
 def test_real_sales_run_as_they_are(tmp_path: Path) -> None:

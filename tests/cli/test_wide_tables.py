@@ -9,7 +9,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.cli.output import fitting_tables
+from headrace.cli.output import fitting_tables, in_words
 
 
 @pytest.fixture
@@ -42,3 +42,30 @@ def test_turned_or_not_every_value_is_in_the_tables() -> None:
 
         assert {str(value) for column in columns for value in column} <= {*cells}
         assert (1 == len(made)) == (width == 200)
+
+
+def test_a_list_of_many_numbers_is_cut(tmp_path: Path) -> None:
+    tokens = pa.array([list(range(4096))], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"tokens": tokens}), tmp_path / "a.parquet")
+    asked = ["peek", str(tmp_path / "a.parquet"), "--cache-dir", str(tmp_path / "cache")]
+    record = CliRunner().invoke(app, [*asked, "--json"]).stdout
+
+    assert "11, … 4,084 more]" in CliRunner().invoke(app, asked, env={"COLUMNS": "80"}).stdout.replace("\n", " ")
+    assert "4095]" in record
+
+
+def test_facts_are_told_in_words() -> None:
+    assert "none" == in_words({}) == in_words([])
+    assert "a, b" == in_words(["a", "b"])
+    assert "test 1,000, val None" == in_words({"test": 1000, "val": None})
+    assert "content a, b; in_earlier_split test 0; are count" == in_words(
+        {"content": ["a", "b"], "in_earlier_split": {"test": 0}, "are": "count"}
+    )
+
+
+def test_many_ranks_fit_the_terminal(wide: Path, tmp_path: Path) -> None:
+    asked = ["stream", str(wide), "--batch-size", "1", "--ranks", "2", "--cache-dir", str(tmp_path / "cache")]
+    shown = CliRunner().invoke(app, asked, env={"COLUMNS": "40"}).stdout.splitlines()
+
+    assert 2 == sum("rank " in line for line in shown)
+    assert all(len(line) <= 40 for line in shown[:-1])

@@ -43,6 +43,7 @@ WITH_A_PATH: dict[str, tuple[str, ...]] = {
     "init split": ("init", "split", "{}"),
     "init series": ("init", "series", "{}"),
     "init pack": ("init", "pack", "{}"),
+    "init preferences": ("init", "preferences", "{}"),
     "doctor": ("doctor", "{}"),
     "mask": ("peek", "{}", "--mask", "--tokenizer", "{}"),
 }

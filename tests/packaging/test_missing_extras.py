@@ -41,6 +41,8 @@ PACKAGES = {
     "pyiceberg": ["pyiceberg"],
     "pylance": ["lance"],
     "xarray": ["xarray"],
+    "mlflow": ["mlflow"],
+    "wandb": ["wandb"],
 }
 ALL = tuple(sorted({name for names in PACKAGES.values() for name in names} | {"torchdata"}))
 USES = [
@@ -57,7 +59,7 @@ USES = [
     ("chat", "chat_pack", ["tokenizers"]),
     ("chat", "chat_pack", ["jinja2"]),
     ("fastokens", "fastokens_pack", ["fastokens"]),
-    ("images", "images_size", ["PIL"]),
+    ("images", "chat_image_pack", ["PIL"]),
     ("histories", "histories_write", ["array_record"]),
     ("histories", "histories_kernel", ["numba"]),
     ("grain", "grain_module", ["grain"]),
@@ -76,6 +78,8 @@ USES = [
     ("pyiceberg", "iceberg_open", ["pyiceberg"]),
     ("pylance", "lance_open", ["lance"]),
     ("xarray", "xarray_open", ["xarray"]),
+    ("mlflow", "mlflow_log", ["mlflow"]),
+    ("wandb", "wandb_log", ["wandb"]),
 ]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+import headrace
 from headrace.errors import SettingsError
 from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
 
@@ -56,6 +57,15 @@ def test_unknown_columns_and_a_column_named_valid_are_refused():
 def test_an_option_of_another_loader_is_answered_with_ours(option, message):
     with pytest.raises(SettingsError, match=f"^{option} is no option of a stream; .*{message}"):
         stream_options(8, {option: 1})
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("tipes", "did you mean 'types'"), ("revision", "@REVISION"), ("split", "stream"), ("batch_size", "stream")],
+)
+def test_an_option_that_opening_does_not_have_is_answered(option, message):
+    with pytest.raises(SettingsError, match=f"^{option} is no option of headrace.open; .*{message}"):
+        headrace.open("anything", **{option: 1})
 
 
 def test_every_setting_of_a_stream_is_an_option():

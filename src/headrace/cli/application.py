@@ -20,9 +20,11 @@ from headrace.cli import (
     stream_commands,
 )
 from headrace.cli.derived import add_derived, is_derived
+from headrace.cli.flags import in_flags, told_in_flags
 from headrace.cli.init.asked import init_app
 from headrace.cli.output import usage_errors_kept
 from headrace.credentials import refuse_credentials
+from headrace.errors import HeadraceError
 from headrace.recipe import load, registrations
 
 _PANELS = {
@@ -43,12 +45,38 @@ class Commands(TyperGroup):
             attach(self)
         else:
             refuse_credentials(list(options["args"] if "args" in options else given[1]))  # messages may repeat them
+        self.arguments = list(options["args"] if "args" in options else given[1])
         with usage_errors_kept():
             return super().make_context(*given, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with usage_errors_kept():
-            return super().invoke(ctx)
+        with usage_errors_kept(), told_in_flags(lambda: self.get_command(ctx, ctx.invoked_subcommand)):
+            try:
+                return super().invoke(ctx)
+            except Exception as error:
+                if type(error).__name__ == "MissingParameter":
+                    _name_all_missing(error, self.arguments)
+                elif isinstance(error, HeadraceError):
+                    error.args = tuple(in_flags(str(line)) for line in error.args)
+                raise
+
+
+def _name_all_missing(error: Any, arguments: list[str]) -> None:
+    """Add the other required options and arguments to an error about the first that is missing.
+
+    arguments: of the whole command line, words of commands first.
+    """
+    parents, above = 0, error.ctx.parent
+    while above is not None:
+        parents, above = parents + 1, above.parent
+    given, _, _ = error.ctx.command.make_parser(error.ctx).parse_args(arguments[parents:])
+    also = [
+        f"'{each.opts[0]}'"
+        for each in error.ctx.command.get_params(error.ctx)
+        if each.required and each is not error.param and not isinstance(given.get(each.name), str | list | tuple)
+    ]
+    if also:
+        error.message = f"Also missing: {', '.join(also)}."
 
 
 def _arrange(app: typer.Typer) -> None:

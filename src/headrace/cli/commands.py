@@ -17,6 +17,7 @@ from headrace.cli.output import emit, printer, record_table, say, table
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
+from headrace.report.words import many, size
 
 Settings = Annotated[
     list[str] | None,
@@ -200,7 +201,7 @@ def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:
     from rich.text import Text
 
     facts = {
-        _NAMES.get(name, name): f"{value / 1e6:,.1f} MB" if name.endswith("_bytes") else value
+        _NAMES.get(name, name): size(value) if name.endswith("_bytes") else value
         for name, value in record.items()
         if name != "settings" and value is not None
     }
@@ -344,5 +345,5 @@ def gc(
         return
     for path in swept.busy:
         say(f"left alone, in use: {path}")
-    what = "leftovers" if tables is None else "tables"
-    say(f"removed {len(swept.removed):,} {what}, {swept.bytes / 1e6:,.1f} MB")
+    what = "leftover" if tables is None else "table"
+    say(f"removed {many(len(swept.removed), what)}, {size(swept.bytes)}")

@@ -31,7 +31,7 @@ Verdict = Literal["ok", "note", "problem"]
 
 _REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
-_FOR_DEVELOPERS = ("test", "lint", "docs", "bench", "package")
+_FOR_DEVELOPERS = ("test", "lint", "docs", "bench", "package", "fuzz")
 
 _LEAST_FILES, _LEAST_SHARED, _LEAST_TEMPORARY = 1024, 64 << 20, 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,11 @@ def offers(*words: str) -> Callable[[str], list[str]]:
 
     return offered
 
+
+# Behind a space or a bracket alone: paths have parts such as date=2024-01-01.
+_OPTION = re.compile(r"""(?<=[ (])([a-z][a-z_]+)=(?:"(\w+)"|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))""")
+
+_commands: list[Callable[[], Any]] = []  # what is being run, for `in_flags`
 
 unless_given = partial(typer.Option, show_default=False)
 _machines = partial(unless_given, rich_help_panel="More than one machine")
@@ -61,7 +67,7 @@ Source = Annotated[
 Split = Annotated[str | None, typer.Option(help="Which split; may be left out where there is only one.")]
 Ranks = Annotated[int, typer.Option(min=1, max=1 << 20, help="World size.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank.")]
-Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed order of rows, or files in order.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="Shuffle rows, or read files in order.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
 Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows of an epoch; default: all.")]
 Distribution = Annotated[
@@ -111,6 +117,39 @@ def with_parameters(command: Callable[..., Any], parameters: Sequence[inspect.Pa
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for first
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+@contextmanager
+def told_in_flags(command: Callable[[], Any]) -> Iterator[None]:
+    """Inside, `in_flags` writes options as flags of this command."""
+    _commands.append(command)
+    try:
+        yield
+    finally:
+        _commands.pop()
+
+
+def in_flags(message: str) -> str:
+    """Write options in a message as on the command line: `time=` as --time, `format="parquet"` as --format parquet.
+
+    What is not a flag of the command, such as a setting in the file of `headrace run`, loses its "=" where no value
+    follows.
+    """
+    flags = _flags_of(_commands[-1]()) if _commands and _OPTION.search(message) else {}
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] or found[3]
+        if not value:
+            return flags.get(name, name)
+        return f"{flags[name]} {value}" if name in flags else found[0]
+
+    return _OPTION.sub(flag, message)
+
+
+def _flags_of(command: Any) -> dict[str, str]:
+    inner = getattr(command, "commands", {}).values()
+    flags = {name: flag for each in inner for name, flag in _flags_of(each).items()}
+    return flags | {each.name: each.opts[0] for each in command.params if each.opts[0].startswith("--")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,12 +97,21 @@ def fitting_tables(
 
 
 def record_table(title: str, record: Mapping[str, object]) -> Table:
-    """Make a table of names and values, without a header; whole numbers are grouped."""
+    """Make a table of names and values, without a header."""
     made = table(title, ("", ""))
     for name, value in record.items():
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        made.add_row(name.replace("_", " "), f"{value:,}" if whole else cell(value))
+        made.add_row(name.replace("_", " "), cell(in_words(value)))
     return made
+
+
+def in_words(value: object) -> str:
+    """Write a value of JSON as people do: whole numbers are grouped, of lists and mappings only the parts are told."""
+    if isinstance(value, Mapping):
+        apart = "; " if any(isinstance(each, Mapping | list) for each in value.values()) else ", "
+        return apart.join(f"{name} {in_words(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(in_words, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def say(text: str, stream: Literal["out", "err"] = "out") -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
+from headrace.cli.flags import in_flags
 from headrace.cli.output import printer
 from headrace.printable import printable
 from headrace.recipe import registration_of_run
@@ -71,7 +72,7 @@ def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> N
     if isinstance(event, Note) and (detail == "full" or event.kind == "warning"):
         style = "bold yellow" if event.kind == "warning" else "dim"
         label = "warning: " if event.kind == "warning" else ""
-        console.print(Text(f"{label}{printable(event.text)}", style=style))
+        console.print(Text(f"{label}{printable(in_flags(event.text))}", style=style))
 
 
 @contextmanager

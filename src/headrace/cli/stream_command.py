@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from threading import Barrier
 
 _START_TIMEOUT_S = 300.0
-_HEADS = ("rank", "batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s behind it", "wait ms")
+_HEADS = ("batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s behind it", "wait ms")
+_RANK_WIDTH = 12  # characters of a column
 _STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")  # of `StreamStats`
 _barrier: Barrier | None = None  # of a rank's process: all ranks begin together
 
@@ -111,11 +112,9 @@ def stream(
 
 
 def _print(record: Mapping[str, Any]) -> None:
-    """Print a line for each rank, and what they come to together. Waits are the median and the 95th percentile."""
-    made = table(None, _HEADS, numbers_from=0)
-    for each in record["ranks"]:
-        made.add_row(
-            str(each["rank"]),
+    """Print a column for each rank, and what they come to together. Waits are the median and the 95th percentile."""
+    ranks = [
+        (
             f"{each['batches']:,}",
             f"{each['rows']:,}",
             f"{each['seconds']:.2f}",
@@ -125,11 +124,18 @@ def _print(record: Mapping[str, Any]) -> None:
             "" if each["steady_rows_per_s"] is None else f"{each['steady_rows_per_s']:,.0f}",
             f"{each['p50_wait_s'] * 1e3:.2f} / {each['p95_wait_s'] * 1e3:.2f}",
         )
+        for each in record["ranks"]
+    ]
+    beside = max(1, (printer().width - max(map(len, _HEADS)) - 4) // (_RANK_WIDTH + 3))
+    for first in range(0, len(ranks), beside):
+        own = ranks[first : first + beside]
+        made = table(None, ["", *(f"rank {first + number}" for number in range(len(own)))], numbers_from=1)
+        for name, *values in zip(_HEADS, *own, strict=True):
+            made.add_row(name, *values)
+        printer().print(made)
     steady_rows = record["steady_rows_per_s"]
     behind = "" if steady_rows is None else f", {steady_rows:,} rows/s behind it"
-    console = printer()
-    console.print(made)
-    console.print(
+    printer().print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
         f" first batch after {record['first_batch_s']:.3f} s{behind}",
         highlight=False,

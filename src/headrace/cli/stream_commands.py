@@ -132,11 +132,23 @@ def peek(
         return
     from rich.text import Text
 
-    shown = [[Text("null", style="dim") if value is None else Text(cell(value)) for value in each] for each in values]
+    shown = [
+        [Text("null", style="dim") if value is None else Text(cell(_cut(value))) for value in each] for each in values
+    ]
     heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
     for made in fitting_tables(title, heads, shown, printer().width):
         printer().print(made)
+
+
+_LIST = 12  # numbers of a list that are shown
+
+
+def _cut(value: Any) -> Any:
+    """Return a list of many numbers as its first ones and how many more there are."""
+    if not isinstance(value, list) or len(value) <= _LIST or not all(isinstance(each, int | float) for each in value):
+        return value
+    return f"[{', '.join(map(str, value[:_LIST]))}, … {len(value) - _LIST:,} more]"
 
 
 def _as_read(values: list[Any], kind: pa.DataType) -> list[Any]:

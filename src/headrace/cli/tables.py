@@ -15,8 +15,12 @@ from rich.text import Text
 from headrace.cli.output import cell, record_table, table
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
 from headrace.recipe import load, registration_of_run
+from headrace.report.words import size
 
 Detail = Literal["short", "full"]
+
+# Folds have a table, dates a picture in the report, and guidance is told in sentences.
+_TOLD_ELSEWHERE = ("directories", "folds", "dates", "guidance")
 
 
 def print_run(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
@@ -33,7 +37,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
     blank = [""] if gathered else []
     folds = manifest.folds
-    heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "MB")
+    heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "size")
     made = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
     for split in in_usual_order(manifest.splits) if full or not folds else ():
         totals = manifest.splits[split]
@@ -43,20 +47,20 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
             *([f"{gathered[split]:,}"] if gathered else []),
             percent(gathered.get(split, totals.rows), read),
             f"{totals.shards:,}",
-            f"{totals.bytes / 1e6:,.1f}",
+            size(totals.bytes),
         )
     if folds and not full:
         every = manifest.splits.values()
-        rows, shards, size = (sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes"))
-        made.add_row("all folds", f"{rows:,}", percent(rows, read), f"{shards:,}", f"{size / 1e6:,.1f}")
+        rows, shards, held = (sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes"))
+        made.add_row("all folds", f"{rows:,}", percent(rows, read), f"{shards:,}", size(held))
     made.add_section()
     for reason, rows in manifest.dropped.items():
         if rows or full:
             style = "yellow" if rows else "dim"
             made.add_row(f"dropped: {reason}", *blank, f"{rows:,}", percent(rows, read), "", "", style=style)
     made.add_section()
-    files, size = f"{manifest.source['files']:,}", f"{manifest.source['bytes'] / 1e6:,.1f}"
-    made.add_row("read", *blank, f"{read:,}", percent(read, read), files, size)
+    files, held = f"{manifest.source['files']:,}", size(manifest.source["bytes"])
+    made.add_row("read", *blank, f"{read:,}", percent(read, read), files, held)
     empty = manifest.source.get("empty_shards", [])
     if empty:
         made.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
@@ -93,7 +97,7 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     for column in manifest.schema:
         schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
     console.print(schema)
-    rows = {name: value for name, value in manifest.facts.items() if name not in ("directories", "folds")}
+    rows = {name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE}
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
     print_facts(console, run, rows, manifest.libraries)
 

@@ -1,8 +1,8 @@
-"""Certificates: what was proved of a run, with which settings, and what was not. Canonical JSON with its own digest.
+"""Make and compare certificates: what was proved of a run, with which settings, and what was not proved.
 
-A certificate holds no time, no path and nothing of the machine, so all who verify a run get the same bytes.
-Checks that need the source, which only series have, are listed as unchecked where it is gone. Its digest finds damage;
-it is not a signature and says nothing about its maker.
+A certificate is canonical JSON with its own digest. It holds no time, no path and nothing about the machine, so
+everyone who verifies a run gets the same bytes. Checks that need the source, which only series have, are listed as
+unchecked if the source is gone. The digest detects damage; it is not a signature and does not identify the author.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
 
 
 def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:
-    """Write the certificate of a verified run as one line of a file, which appears whole. Raises `StoreError`."""
+    """Write the certificate of a verified run as one line of a file, atomically. Raises `StoreError`."""
     local.write_over(path, canonical_json(certificate_of(run, verdict)) + b"\n")
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """Read a certificate. Raises `InputError` for a file that is none, of a later version, or was changed."""
+    """Read a certificate. Raises `InputError` if the file is not one, has another version, or was changed."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -115,10 +115,10 @@ def read_certificate(path: Path) -> dict[str, Any]:
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Name the first thing in which two certificates differ: the run, its digests, its counts, then single checks.
+    """Name the first difference of two certificates: the run, its digests, its counts, then single checks.
 
-    Every check that was proved then must be proved now, if it can be checked. What was found is told in words, which
-    another version or machine may choose otherwise, of bytes that the digests pin down.
+    Every check that was proved then must be proved now, if it can be checked. The wording of results is not compared:
+    it may differ between versions and machines, and the digests already fix the bytes.
     """
     for name in ("run_id", "recipe", "settings", "digests", "rows", "benchmarks"):
         if then.get(name) != now[name]:
@@ -129,7 +129,7 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 
 
 def _first(name: str, then: Any, now: Any) -> str:
-    """Say where two values differ first."""
+    """Describe the first difference of two values."""
     if isinstance(then, dict) and isinstance(now, dict):
         key = next(key for key in [*now, *then] if then.get(key) != now.get(key))
         return _first(f"{name}.{key}", then.get(key), now.get(key))
@@ -137,9 +137,9 @@ def _first(name: str, then: Any, now: Any) -> str:
 
 
 def settings_without_paths(settings: str) -> set[str]:
-    """Name the settings of a recipe that hold no path: a path says where data lay, and digests say what it was.
+    """List the settings of a recipe that hold no path; paths say where data was, digests say what it was.
 
-    Of a recipe that is not installed here there are none.
+    Empty for a recipe that is not installed.
     """
     fields = load(settings).model_fields if settings else {}
     return {name for name, field in fields.items() if not _holds_path(field.annotation)}

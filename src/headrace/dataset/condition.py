@@ -1,8 +1,8 @@
-"""Filters: which rows match, which columns that takes, and what the statistics of a block already tell.
+"""Evaluate filters: which rows match, which columns that needs, and what a block's statistics already decide.
 
-Two forms: a pyarrow.compute expression, and pyarrow's lists of terms, `[("x", ">", 3), ("kind", "in", ["a", "b"])]`,
-all of them, or a list of such lists, any of them. A row matches where the filter is true, and a comparison with null is
-not. Statistics serve lists of terms; what is inside an expression is not looked at.
+A filter is either a pyarrow.compute expression, or pyarrow's lists of terms. A list such as `[("x", ">", 3), ("kind",
+"in", ["a", "b"])]` requires all its terms; a list of such lists requires any of them. A row matches if the filter is
+true; a comparison with null is not. Statistics are used for lists of terms only, because expressions are not inspected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMPARISONS = ("==", "=", "!=", *_ORDERS, *_MANY)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Range:
-    """Statistics of a column in a block: every value that is not null lies in low..high."""
+    """Statistics of a column in a block: every value that is not null is between `low` and `high`, inclusive."""
 
     type: pa.DataType
     low: Any
@@ -45,7 +45,7 @@ class Range:
 class Condition:
     """A filter that fits a schema; made by `condition_of`. Picklable.
 
-    columns: what it reads. digest: the same for the same filter, in any process.
+    columns: those it reads. digest: the same for the same filter, in any process.
     """
 
     expression: pc.Expression
@@ -57,15 +57,15 @@ class Condition:
         return " ".join(str(self.expression).split())
 
     def matching(self, table: pa.Table) -> pa.Table:
-        """The rows that match, in order; the work is done on the calling thread and releases the interpreter lock."""
-        import pyarrow.acero as acero  # imports pandas where it is installed, half a second that only filters need
+        """Return the rows that match, in order; works on the calling thread and releases the interpreter lock."""
+        import pyarrow.acero as acero  # imports pandas if installed, which takes half a second
 
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
         kept = acero.Declaration("filter", acero.FilterNodeOptions(self.expression))
         return acero.Declaration.from_sequence([source, kept]).to_table(use_threads=False)
 
     def holds_in(self, ranges: Mapping[str, Range]) -> Holds:
-        """Tell how many rows of a block with these statistics match: none, all, or some as far as is known.
+        """Return how many rows of a block with these statistics match: "none", "all", or "some" if undecided.
 
         Columns without statistics may be left out.
         """
@@ -78,7 +78,7 @@ class Condition:
 
 
 def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
-    """The condition that a user's filter means for these columns.
+    """Build the condition of a user's filter for these columns.
 
     Raises `SettingsError` for an unknown column, an unknown comparison, or a value that a column's type cannot be
     compared with.
@@ -173,20 +173,20 @@ def _holds(term: Term, known: Range | None) -> Holds:
     if known is None or not all(_comparable(each, known.type) for each in values):
         return "some"
     low, high = known.low, known.high
-    if low != low or high != high:  # some writers count NaN in
+    if low != low or high != high:  # some writers include NaN in the bounds
         return "some"
-    whole = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics say nothing of NaN
-    # Where the column is a float32, Arrow may compare the value as one.
+    whole = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics do not count NaN
+    # For a float32 column, Arrow may round the value to float32 before it compares.
     rounds = pa.types.is_float32(known.type)
     near = [each for one in values for each in ((one, float(np.float32(one))) if rounds else (one,))]
-    if comparison in _ORDERS:  # such a comparison changes once on the way from low to high, so the ends tell all
+    if comparison in _ORDERS:  # such a comparison is monotonic from low to high, so the bounds decide
         compare = _ORDERS[comparison]
         none = not any(compare(end, each) for end in (low, high) for each in near)
         every = compare(low, value) and compare(high, value)
     elif comparison in ("==", "in"):
         none = not any(low <= each <= high for each in near)
         every = low == high and low in values
-    else:  # true of NaN, so that no floats can be ruled out
+    else:  # true for NaN, so floats cannot be ruled out
         inside = any(low <= each <= high for each in values)
         none, every = whole and low == high and inside, not inside
     if none:
@@ -195,7 +195,7 @@ def _holds(term: Term, known: Range | None) -> Holds:
 
 
 def _comparable(value: Any, kind: pa.DataType) -> bool:
-    """Tell whether Python compares this value with statistics exactly as Arrow compares it with values of the type."""
+    """Return whether Python compares this value with statistics exactly as Arrow does with values of the type."""
     if pa.types.is_integer(kind):
         return isinstance(value, int) and not isinstance(value, bool)
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
@@ -204,5 +204,5 @@ def _comparable(value: Any, kind: pa.DataType) -> bool:
     if pa.types.is_date32(kind):
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return isinstance(value, str)  # code points are ordered as UTF-8 is
+        return isinstance(value, str)  # code points sort like UTF-8 bytes
     return False

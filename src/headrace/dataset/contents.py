@@ -1,4 +1,4 @@
-"""Compare the rows of a dataset's splits by their content: which columns count, what repeats, what is said of it."""
+"""Compare the rows of a dataset's splits by their content: choose columns, count repeats, report them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row
 from headrace.recipe import load, registration_of_run
 from headrace.settings import Duplicates
 
-_SHARE = 0.001  # of a split: repeats that are worth a warning
+_SHARE = 0.001  # share of a split; more repeats are worth a warning
 
 
 def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
-    """Return the columns that play a role in a prepared run, what its times are read by, and its cutoff."""
+    """Return the columns with a role in a prepared run, the settings to read its times, and its cutoff."""
     path, manifest = dataset.root / "config.json", getattr(dataset, "manifest", None)
     if manifest is None or not path.is_file():
         return {}
@@ -36,7 +36,7 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     roles = {name: settings.get(name) for name in named if isinstance(settings.get(name), str)}
     if (own := registration_of_run(manifest.recipe).roles) is not None:
         roles |= load(own)(settings)
-    # Settings name columns of the source; of packed rows those are gone.
+    # Settings name columns of the source, which packed rows no longer have.
     roles = {role: name for role, name in roles.items() if role == "time_format" or name in dataset.schema.names}
     rest = {"targets": tuple(settings.get("targets") or ()), "null_values": tuple(settings.get("null_values") or ())}
     rest["label_horizon"] = settings.get("label_horizon")
@@ -51,7 +51,7 @@ def map_blocks(
     work: Callable[[pa.Table], Any],
     blocks: Sequence[int] | None = None,
 ) -> list[Any]:
-    """Apply a function to the table of each block of a split, in threads; the results in the order of blocks."""
+    """Apply a function to the table of each block of a split, in threads; results are in the order of blocks."""
     read = dataset.block_reader(split)
     numbers = range(len(dataset.split_index(split).rows)) if blocks is None else blocks
 
@@ -75,7 +75,7 @@ def split_digests(
 class KeptDigests:
     """Digests of the rows of splits, kept in a temporary file until their repeats are counted.
 
-    The file takes 8 bytes a row; memory does not grow with the rows. Threads may keep digests at the same time.
+    The file takes 8 bytes a row; memory does not grow with the rows. Several threads may add digests at the same time.
     """
 
     def __init__(self, splits: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ class KeptDigests:
         self._file.close()
 
     def keep(self, split: str, digests: U64) -> None:
-        """Take the digests of some rows of a split, in any order."""
+        """Add the digests of some rows of a split, in any order."""
         words = tagged(digests, self._splits.index(split))
         words.sort()
         with self._lock:
@@ -97,7 +97,7 @@ class KeptDigests:
             self._sizes.append(len(words))
 
     def keep_split(self, run: IndexedDataset, split: str, workers: int, compared: Sequence[str], gone: I64) -> None:
-        """Digest the rows of a split but those whose numbers are given, ascending. compared: the columns to read."""
+        """Add digests of a split's rows except the numbers in `gone`, ascending. compared: the columns to read."""
         index, read = run.split_index(split), run.block_reader(split)
 
         def digested(block: int) -> None:
@@ -109,7 +109,7 @@ class KeptDigests:
         run_tasks([partial(digested, block) for block in range(len(index.rows))], workers)
 
     def count(self) -> Repeated:
-        """Count the repeats among all that was kept."""
+        """Count the repeats among all kept digests."""
         self._file.flush()
         ends = np.cumsum(self._sizes)
         words = np.memmap(self._file, np.uint64, "r") if ends[-1] else np.empty(0, np.uint64)
@@ -117,7 +117,7 @@ class KeptDigests:
 
 
 def repeats_without(run: FinishedRun, gone: Mapping[str, I64], workers: int) -> dict[str, dict[str, int]]:
-    """Count the repeats of a run, as its manifest does, without some rows of each split, by their numbers."""
+    """Count the repeats of a run, as in its manifest, without some rows of each split, given by number."""
     said = run.manifest.facts["duplicates"]
     with KeptDigests(in_usual_order(run.splits)) as kept:
         for split in in_usual_order(run.splits):
@@ -129,7 +129,7 @@ def repeats_without(run: FinishedRun, gone: Mapping[str, I64], workers: int) -> 
 def repeats_told(
     found: Mapping[str, int], rows: Mapping[str, int], unit: str = "rows", verb: str = "repeat the content of"
 ) -> str | None:
-    """Say which splits repeat what earlier ones have, if it is worth a warning. found: such units of each split."""
+    """Return a warning about splits that repeat earlier ones, if the share is large. found: repeats by split."""
     parts = [
         f"{100 * count / rows[split]:.1f} % of the {split} {unit} ({count:,} of {rows[split]:,})"
         for split, count in found.items()
@@ -151,10 +151,10 @@ def content_check(
     content: Callable[[], Mapping[str, U64]],
     unit: str = "rows",
 ) -> Check:
-    """Judge repeats that were counted again; with "group" no content is in two splits, with "drop" none stands twice.
+    """Judge repeats that were counted again: "group" allows no content in two splits, "drop" no repeats at all.
 
-    said: what the manifest counts. content: reads the digests of the rows of each split, in the order of the index, to
-    name the first that is wrong; unit: what has one.
+    said: the manifest's counts. content: reads the digests of the rows of each split, in the order of the index, to
+    name the first wrong row. unit: what is compared, such as rows.
     """
     earlier, own = sum(found.earlier.values()), sum(found.own.values())
     problem = None
@@ -174,7 +174,7 @@ def content_check(
 
 
 def first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) -> str:
-    """Name the first row whose content an earlier split has, or with `once` any earlier row."""
+    """Name the first row whose content is in an earlier split, or with `once` in any earlier row."""
     known = np.empty(0, np.uint64)
     for split, digests in content.items():
         repeats = (digests != NOTHING) & among(digests, known)

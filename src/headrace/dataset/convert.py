@@ -1,4 +1,4 @@
-"""Convert data sets of WebDataset and MosaicML Streaming to Parquet, once, a file for each shard."""
+"""Convert datasets of WebDataset and MosaicML Streaming to Parquet, once, one file per shard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnShard: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Converted:
-    """What `convert` wrote. columns: name to type; skipped: files in archives that belong to no sample, by reason."""
+    """The result of `convert`. columns: name to type; skipped: files in tars that belong to no sample, by reason."""
 
     path: Path
     rows: int
@@ -40,7 +40,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class _Part:
-    """A shard: its file, the name of its Parquet file in the output, and its entry in an index of MDS."""
+    """A shard: its file, the name of its Parquet file in the output, and its entry in an MDS index."""
 
     path: Path
     fact: Fact
@@ -49,19 +49,19 @@ class _Part:
 
 
 def convert(source: str | Path, out: str | Path, *, on_shard: OnShard = lambda done, shards: None) -> Converted:
-    """Write the samples of WebDataset tars or MDS shards as Parquet, in their order, a file for each shard.
+    """Write the samples of WebDataset tars or MDS shards as Parquet, in their order, one file per shard.
 
     source: a directory with shards at any depth, or one tar; local or in an object store. Subdirectories are kept, so
-    `train/` and `val/` stay splits. A tar is read twice: once for the names of its fields.
-    out: a new or empty local directory. It appears when it is whole; a call that was killed goes on after the last
-    shard that it finished. on_shard is told how many shards are done, of how many.
+    `train/` and `val/` stay splits. A tar is read twice, the first time for the names of its fields.
+    out: a new or empty local directory. It appears once it is complete; a call that was killed resumes after the last
+    finished shard. on_shard: called with the number of finished shards and the total.
 
     The columns of tars are `__key__` and the extensions of the files: text (txt, text, transcript, json, jsn), int64
-    (cls, cls2, class, count, index, inx, id), and bytes for all others; null where a sample has no such file. Columns
-    of MDS have the types of their encodings: json and str_decimal stay text, jpeg and png bytes, arrays become lists.
+    (cls, cls2, class, count, index, inx, id), and bytes for all others; null if a sample has no such file. Columns of
+    MDS have the types of their encodings: json and str_decimal stay text, jpeg and png bytes, arrays become lists.
 
     Raises `InputError` for a source of neither kind or a value that does not fit its type, `CorruptShard` for a damaged
-    shard, `SettingsError` if `out` has something in it, `RunBusy` if another call writes to it.
+    shard, `SettingsError` if `out` is not empty, `RunBusy` if another call is writing to it.
     """
     root, target = path_of(source), local_path_of(out, "out").absolute()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -91,7 +91,7 @@ def convert(source: str | Path, out: str | Path, *, on_shard: OnShard = lambda d
 
 
 def _parts_of(root: Path) -> list[_Part]:
-    """List the shards at or below a directory, or the tar given, by their names."""
+    """List the shards at or below a directory, or the given tar, by name."""
     facts = {fact.name: fact for fact in place_of(root).files_below()}
     if not facts and tars.is_tar(root.name):
         return [_Part(root, place_of(root).stat(), _target(root.name))]
@@ -112,13 +112,13 @@ def _parts_of(root: Path) -> list[_Part]:
 
 
 def _target(name: str) -> str:
-    """Name the Parquet file of a shard. Dots become hyphens: what follows a dot would be taken for an extension."""
+    """Name the Parquet file of a shard. Dots become hyphens, so that no part is taken for an extension."""
     directory, slash, last = name.rpartition("/")
     return f"{directory}{slash}{tars.without_extension(last.removesuffix('.mds')).replace('.', '-')}.parquet"
 
 
 def _start(work: Path, sources: dict[str, list[int | str]]) -> None:
-    """Keep the shards of an earlier call that read the same files. Those of other files are deleted."""
+    """Keep the shards of an earlier call that read the same files, and delete those of other files."""
     record = work / _RECORD
     if record.exists() and json.loads(record.read_bytes()) == sources:
         for path in local.strays(work):
@@ -133,13 +133,13 @@ def _start(work: Path, sources: dict[str, list[int | str]]) -> None:
 
 
 def _fields_of(parts: Iterable[_Part]) -> tuple[pa.Schema | None, Counter[str]]:
-    """Return the columns of tars, and how many files in them belong to no sample."""
+    """Return the columns of tars, and the number of files in them that belong to no sample."""
     archives = [part.path for part in parts if part.mds is None]
     return tars.survey(archives) if archives else (None, Counter())
 
 
 def _write(part: _Part, fields: pa.Schema | None, target: Path) -> None:
-    """Write one shard, which gets its name when it is whole."""
+    """Write one shard, which gets its final name once it is complete."""
     local.make_directory(target.parent)
     if part.mds is not None:
         table = mds.table_of(part.mds)
@@ -159,7 +159,7 @@ def _write(part: _Part, fields: pa.Schema | None, target: Path) -> None:
 
 
 def _one_schema(work: Path, parts: Iterable[_Part]) -> pa.Schema:
-    """Return the columns of all shards. Raises `InputError` where two shards of a directory differ."""
+    """Return the columns of all shards. Raises `InputError` if two shards of a directory differ."""
     seen: dict[Path, tuple[pa.Schema, Path]] = {}
     for part in parts:
         path = work / part.target

@@ -5,13 +5,13 @@
     ends    where the rows of each entity end
     rows    row numbers in the split, entity by entity, ascending
 
-Bins that name the source and row of each sequence are rows of several entities, each named SOURCE:ROW.
+Each row of bins that record the source and row of each sequence belongs to several entities, each named SOURCE:ROW.
 
-It takes 4 bytes a row (8 in a split of 2^32 rows) and 24 an entity. An entity is known by all 128 bits of its hash, so
-an answer needs no look at the shards, and no text of an entity is in the file. A question costs a binary search for
-each entity. Making the index reads the column alone, in threads. Parts wait on the disk, so memory is that of a few
-blocks and of a part. The file is a sealed stream like that of plain shards (see `stored_index`), and lies in the cache
-directory under a name made of the contents and the column.
+The file takes 4 bytes a row (8 in a split of 2^32 rows) and 24 an entity. An entity is identified by all 128 bits of
+its hash, so lookups never read the shards, and the file holds no text of an entity. A lookup costs a binary search per
+entity. Building the index reads only that column, in threads. Parts wait on disk, so memory is a few blocks and one
+part. The file is a sealed stream like that of plain shards (see `stored_index`). It is in the cache directory under a
+name derived from the contents and the column.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _VERSION_KEY = b"headrace.entities_version"
 _KEY = derive_key(0, "entity index")
 _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 PART_ROWS = 1 << 22
-_BLOCKS_A_WORKER = 4  # whose records wait in memory to be written in the order of the split
+_BLOCKS_A_WORKER = 4  # their records wait in memory, to be written in the split's order
 _IN_MEMORY = 1 << 22  # bytes of a part before they go to the disk
 _COLUMNS = {"high": pa.uint64(), "low": pa.uint64(), "ends": pa.int64()}
 
-Records: TypeAlias = npt.NDArray[np.void]  # of `_RECORD`
+Records: TypeAlias = npt.NDArray[np.void]  # dtype `_RECORD`
 OnProgress = Callable[[int, int], None]
 TextsOf: TypeAlias = Callable[[int], tuple[pa.ChunkedArray, I64]]
 
 
 def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
-    """The column whose values name the entity of a row: as asked, or as the run's own settings say.
+    """Return the column that names the entity of a row: the one given, or that of the run's own settings.
 
-    Raises `SettingsError` if neither names one, or the rows have no such column, saying what to do.
+    Raises `SettingsError` with a remedy if neither names one, or the rows have no such column.
     """
     names = dataset.schema.names
     manifest = getattr(dataset, "manifest", None)
@@ -87,7 +87,7 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
 
 
 def indexed_column(dataset: IndexedDataset, asked: str | None = None) -> str:
-    """The column that an index is made of: that of bins that name the rows of their sequences, else `entity_column`."""
+    """Return the column to index: for bins that record source rows their source column, else `entity_column`."""
     return TRACES[0] if asked is None and _are_traced(dataset) else entity_column(dataset, asked)
 
 
@@ -97,7 +97,7 @@ def _are_traced(dataset: IndexedDataset) -> bool:
 
 
 def hash_names(entities: Sequence[str]) -> tuple[U64, U64]:
-    """The 128-bit hashes by which entities are looked up; two uint64 [N]."""
+    """Return the 128-bit hashes by which entities are looked up; two uint64 [N]."""
     return hash_texts(_KEY, text_array(entities))
 
 
@@ -111,11 +111,11 @@ class _Part:
     rows: npt.NDArray[np.unsignedinteger[Any]]
 
     def find(self, high: U64, low: U64) -> I64:
-        """The number of each entity in the part, -1 where it is not there."""
+        """Return the index of each entity in the part, -1 for absent ones."""
         at = np.searchsorted(self.high, high)
         found = np.full(len(high), -1, np.int64)
         left = np.flatnonzero(at < len(self.high))
-        while len(left):  # once, and again only where entities share their first 64 bits
+        while len(left):  # repeats only if entities share their first 64 bits
             same = self.high[at[left]] == high[left]
             hit = same & (self.low[at[left]] == low[left])
             found[left[hit]] = at[left[hit]]
@@ -126,15 +126,15 @@ class _Part:
 
 
 class EntityIndex:
-    """The rows of each entity of a dataset. column: whose values name entities; path: of the file, if it was kept."""
+    """The rows of each entity of a dataset. column: names the entities; path: of the file, if it was kept."""
 
     def __init__(self, column: str, splits: dict[str, list[_Part]], *, path: Path | None, size: int) -> None:
         self.column, self.path, self.bytes, self._splits = column, path, size, splits
 
     def rows_of(self, split: str, entities: Sequence[str]) -> tuple[I64, I64]:
-        """(number of the entity among those asked for, row of the split) of all their rows; int64, parallel, sorted.
+        """Return (index of the entity in `entities`, row of the split) of all their rows; int64, parallel, sorted.
 
-        entities: as text; numbers and dates are asked for as headrace writes them, e.g. "17".
+        entities: as text; give numbers and dates as headrace writes them, e.g. "17".
         """
         high, low = hash_names(entities)
         parts = self._splits[split]
@@ -153,7 +153,7 @@ class EntityIndex:
         return entity[order], row[order]
 
     def count(self, split: str) -> tuple[int, int]:
-        """(entities, rows that have one) of a split."""
+        """Return (entities, rows that have one) of a split."""
         parts = self._splits[split]
         return sum(len(part.high) for part in parts), sum(len(part.rows) for part in parts)
 
@@ -167,10 +167,11 @@ def entity_index(
     part_rows: int = PART_ROWS,
     on_progress: OnProgress = lambda done, total: None,
 ) -> EntityIndex:
-    """The index of a column in the cache, made there first if it is not; one process of a machine makes it.
+    """Return the index of a column from the cache, where one process of a machine builds it if it is missing.
 
-    part_rows: rows that are sorted together, at most about. on_progress: hears (blocks read, blocks). Raises what
-    reading raises, `InputError` for a column that cannot be a key, and `StoreError` if the cache cannot be written.
+    part_rows: approximate maximum of rows that are sorted together. on_progress: called with (blocks read, blocks).
+    Raises what reading raises, `InputError` for a column that cannot be a key, and `StoreError` if the cache cannot be
+    written.
     """
     path = _path(dataset, column, cache_dir)
     with suppress(CorruptShard):
@@ -189,9 +190,9 @@ def entity_index(
 def find_entities(
     dataset: IndexedDataset, column: str, entities: Sequence[str], *, cache_dir: Path, workers: int | None = None
 ) -> dict[str, tuple[I64, I64]]:
-    """Find the rows of entities in each split, as `EntityIndex.rows_of` does; read the column where there is no index.
+    """Find the rows of entities in each split, as `EntityIndex.rows_of` does; without an index, read the column.
 
-    To read the column costs a fraction of making its index. Raises as `entity_index`.
+    Reading the column costs a fraction of building its index. Raises as `entity_index`.
     """
     with suppress(CorruptShard):
         index = map_entities(_path(dataset, column, cache_dir), column)
@@ -221,7 +222,7 @@ def _path(dataset: IndexedDataset, column: str, cache_dir: Path) -> Path:
 
 
 def map_entities(path: Path, column: str) -> EntityIndex:
-    """The index in a file, mapped. Raises `CorruptShard` if it is missing or not as it was written."""
+    """Map the index in a file. Raises `CorruptShard` if it is missing or not as it was written."""
     mapped, _ = mapped_file(path)
     splits: dict[str, list[_Part]] = {}
     try:
@@ -237,7 +238,7 @@ def map_entities(path: Path, column: str) -> EntityIndex:
 
 
 def _parts_of(high: U64, parts: int) -> I64:
-    """The part of each hash: its first bits. parts: a power of two."""
+    """Return the part of each hash, which is its first bits. parts: a power of two."""
     bits = parts.bit_length() - 1
     return (high >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(high), np.int64)
 
@@ -281,7 +282,7 @@ def _build(
 
 
 def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
-    """A function from the number of a block to entities, as text, and the row of the block that each is of."""
+    """Return a function from a block number to the entities in it, as text, and the row in the block of each."""
     index, read, nulls = dataset.split_index(split), dataset.block_reader(split), dataset.index.null_values
     traced = column == TRACES[0] and _are_traced(dataset)
 
@@ -307,7 +308,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
 
 
 def _records(dataset: IndexedDataset, split: str, column: str, parts: int, workers: int) -> Iterator[list[Records]]:
-    """The records of each block of a split, in order, dealt to parts."""
+    """Yield the records of each block of a split, in order, dealt to parts."""
     index, texts_of = dataset.split_index(split), _texts_of(dataset, split, column)
 
     def look(number: int) -> list[Records]:
@@ -334,7 +335,7 @@ def _records(dataset: IndexedDataset, split: str, column: str, parts: int, worke
 
 
 def _grouped(records: Records) -> tuple[U64, U64, I64, I64]:
-    """(high, low, ends, rows) of a part's records, which come by row."""
+    """Return (high, low, ends, rows) of a part's records, which are ordered by row."""
     order = np.argsort(records["high"], kind="stable")
     high, low = records["high"][order], records["low"][order]
     same = high[1:] == high[:-1]

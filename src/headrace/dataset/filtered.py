@@ -1,9 +1,9 @@
-"""The rows of a split that match a condition, as a split of their own: an index with exact counts, and its reader.
+"""Filter the rows of a split into a split of their own, with exact counts and a reader.
 
-Blocks that statistics rule out (Parquet, lists of terms) are neither counted nor read; of those that match wholly the
-count is known. The rest is counted by reading the filter's columns alone, in threads, and kept in the cache directory.
-Everything that follows from an index – plans, equal steps, resuming – holds for the matching rows by itself.
-`FilteredRows` is a dataset with such splits: `Dataset.filter` gives one.
+Blocks that statistics rule out (Parquet, lists of terms) are neither counted nor read; for blocks that match entirely
+the count is known. The others are counted by reading only the filter's columns, in threads, and the counts are kept in
+the cache directory. Everything that follows from an index – plans, equal steps, resuming – then holds for the matching
+rows. `FilteredRows` is a dataset with such splits; `Dataset.filter` returns one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FilterReport:
-    """Count what a filter leaves of a split: `rows` of `total_rows` match.
+    """Counts of a filter's effect on a split: `rows` of `total_rows` match.
 
-    blocks: those of the split; ruled_out: by statistics, never read; whole: match wholly by statistics; counted: by
-    reading the filter's columns (now or when the counts were kept); empty: of those, how many hold no matching row.
+    blocks: those of the split; ruled_out: by statistics, never read; whole: match entirely by statistics; counted: by
+    reading the filter's columns (now or when the counts were kept); empty: counted blocks without a matching row.
     """
 
     rows: int
@@ -51,7 +51,7 @@ class FilterReport:
 
 
 class FilteredBlocks:
-    """A block reader that gives the matching rows of some blocks; picklable if `read_block` is, safe from any thread.
+    """A block reader that returns the matching rows of some blocks; picklable if `read_block` is, thread-safe.
 
     blocks: the number in `read_block` of each block.
     """
@@ -67,7 +67,7 @@ class FilteredBlocks:
 
 
 def _count(root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition) -> tuple[I64, list[Holds]]:
-    """Matching rows of every block, and what statistics said of it."""
+    """Count the matching rows of every block; also return what statistics decided about it."""
 
     def count(block: int) -> int:
         table = read_block(block, condition.columns or index.schema.names[:1])
@@ -100,7 +100,7 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
         with open_file(root / index.shards[shard], kind) as file:
             schema, metadata = file.schema_arrow, file.metadata
     except (OSError, pa.ArrowException, HeadraceError):
-        return {}  # reading the block says what is wrong with the file
+        return {}  # reading the block raises with the reason
     if index.block[blocks].max() >= metadata.num_row_groups:
         return {}
     types = {name: schema.field(name).type for name in condition.columns if schema.get_field_index(name) >= 0}
@@ -112,7 +112,7 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
             column = row_group.column(place)
             name, known = column.path_in_schema, column.statistics
             if name in types and known is not None and known.has_min_max and known.has_null_count:
-                with suppress(UnicodeDecodeError, pa.ArrowException):  # bounds cut inside a character
+                with suppress(UnicodeDecodeError, pa.ArrowException):  # bounds truncated inside a character
                     ranges[name] = Range(type=types[name], low=known.min, high=known.max, nulls=known.null_count)
         judged[block] = condition.holds_in(ranges)
     return judged
@@ -121,7 +121,7 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
 def _read_counts(path: Path | None, index: SplitIndex) -> tuple[I64, list[Holds]] | None:
     if path is None:
         return None
-    with suppress(OSError, ValueError, KeyError, TypeError):  # a file that is missing or damaged is made again
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file is written again
         record = json.loads(path.read_bytes())
         counts, held = record["counts"], record["held"]
         whole = sha256_hex(canonical_json([counts, held])) == record["digest"]
@@ -140,7 +140,7 @@ def _keep_counts(path: Path, counts: I64, held: list[Holds]) -> None:
 
 
 class FilteredRows(IndexedDataset):
-    """The matching rows of another dataset. Rows of a split are counted when the split is first asked for."""
+    """The matching rows of another dataset. Rows of a split are counted on first access to the split."""
 
     def __init__(self, source: IndexedDataset, asked: Filter, *, cache_dir: Path) -> None:
         super().__init__(source.root)
@@ -164,7 +164,7 @@ class FilteredRows(IndexedDataset):
 
     @property
     def contents(self) -> str:
-        """A word that changes whenever the rows may."""
+        """A digest that changes whenever the rows may."""
         return sha256_hex(canonical_json([self._source.contents, self.condition.digest]))
 
     @property
@@ -174,7 +174,7 @@ class FilteredRows(IndexedDataset):
 
     @property
     def split_rows(self) -> Mapping[str, int]:
-        """Matching rows of each split."""
+        """The number of matching rows of each split."""
         return {name: self.report(name).rows for name in self.splits}
 
     def report(self, split: str | None = None) -> FilterReport:
@@ -182,23 +182,23 @@ class FilteredRows(IndexedDataset):
         return self._of(split)[2]
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split that hold matching rows, numbered anew."""
+        """Return the blocks of a split that hold matching rows, renumbered."""
         return self._of(split)[0]
 
     def block_reader(
         self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
     ) -> ReadBlock:
-        """A function (block number in `split_index`, columns or None) → the matching rows of that block."""
+        """Return a function (block number in `split_index`, columns or None) → the matching rows of that block."""
         index, blocks, _ = self._of(split)
         reader = self._source.block_reader(split, verify=verify, files=files)
         return FilteredBlocks(reader, blocks, self.condition, index.schema)
 
     def _of(self, split: str | None) -> tuple[SplitIndex, I64, FilterReport]:
-        """The blocks of a split that hold matching rows, their numbers in the source, and the report."""
+        """Return the blocks of a split that hold matching rows, their numbers in the source, and the report."""
         index = self._source.split_index(split)
         if index.split not in self._found:
             kept = None
-            with suppress(SettingsError):  # a source without a word for its contents is counted each time
+            with suppress(SettingsError):  # a source without a digest of its contents is counted each time
                 key = sha256_hex(
                     canonical_json([_VERSION, self._source.contents, index.identity, self.condition.digest])
                 )

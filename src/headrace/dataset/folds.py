@@ -1,7 +1,7 @@
-"""A fold of a prepared run: a list of the run's splits, called cells, for each split of the fold.
+"""Open a fold of a prepared run: for each split of the fold a list of the run's splits, called cells.
 
-The rows of every cell were written once, in shards of their own. A fold joins the blocks of its cells into one index,
-so opening one costs a pass over the index of the run, and whatever holds for a split holds for a split of a fold.
+The rows of every cell were written once, in shards of their own. A fold joins the blocks of its cells into one index.
+So opening a fold costs a pass over the index of the run, and whatever holds for a split holds for a split of a fold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _FoldIndex(Index):
         self._index, self._lists = index, lists
 
     def split(self, split: str) -> SplitIndex:
-        """The blocks of all cells of one split, in natural order."""
+        """Return the blocks of all cells of one split, in natural order."""
         return self._index.joined(split, self._lists[split])
 
 
@@ -50,10 +50,10 @@ class Fold(IndexedDataset):
 
     @property
     def contents(self) -> str:
-        """A word that changes whenever the rows may."""
+        """A digest that changes whenever the rows may."""
         return f"{self._run.contents} fold {self.number}"
 
     @property
     def split_rows(self) -> Mapping[str, int]:
-        """Rows of each split."""
+        """The number of rows of each split."""
         return {split: totals.rows for split, totals in self.manifest.splits.items()}

@@ -1,4 +1,4 @@
-"""Small tables for notebooks, in the notebook's own colours. Pure."""
+"""Render small tables for notebooks, in the notebook's own colours. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBERS = re.compile(r"[\d,.]+( to [\d,.]+)?")
 
 
 def table_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A heading and a table; every text is escaped, numbers are grouped, of many rows the first are shown."""
+    """Return a heading and a table as HTML, with escaped text and grouped numbers; only the first of many rows."""
     head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows[:_MOST_ROWS])
     more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""

@@ -1,12 +1,12 @@
-"""Datasets of the Hugging Face hub as sources: `hf://datasets/OWNER/NAME@REVISION/PATH`.
+"""Read datasets of the Hugging Face hub as sources: `hf://datasets/OWNER/NAME@REVISION/PATH`.
 
 The branch or tag is resolved to a commit once, when the source is named, and the files of that commit are listed once
 per machine; ranks that open it together resolve and list it once in all. `huggingface_hub` fetches them into its own
 cache, by its own rules (HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE). Each file is checked against the digest
-that the hub's listing gives, SHA-256 of large files and git's SHA-1 of others, and again when its size or times are no
-longer those that were checked.
+in the hub's listing, SHA-256 for large files and git's SHA-1 for others. It is checked again if its size or times have
+changed since.
 
-What the rest of headrace sees is a view of the files of that commit (see `dataset.views`).
+The rest of headrace sees a view of the files of that commit (see `dataset.views`).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _ADDRESS = re.compile(
     re.ASCII | re.DOTALL,
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_DOWNLOADS = 8  # at a time, as the client has it
+_DOWNLOADS = 8  # at a time, the client's default
 _PIECE = 1 << 20
 
 
-# Returns what the function returns, perhaps in another rank; the text is the same in all ranks.
+# Returns the function's result, possibly computed by another rank; the name is the same in all ranks.
 Once = Callable[[str, Callable[[], str]], str]
 
 
 def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Path:
-    """Fetch the files that an address names, where they are not in the cache, and return the directory of their view.
+    """Fetch the files of an address that are not in the cache, and return the directory of their view.
 
-    cache_dir: as of `headrace.open`; the files themselves are in the cache of `huggingface_hub`. once: how ranks ask
-    for the commit and the listing together. Raises `InputError` where the hub or its cache does not have them,
+    cache_dir: as for `headrace.open`; the files themselves are in the cache of `huggingface_hub`. once: how ranks
+    resolve the commit and the listing together. Raises `InputError` if neither the hub nor its cache has them,
     `CorruptShard` for a file with other bytes, and `MissingExtra`.
     """
     from headrace.storage.cache_room import cache_directory
@@ -72,7 +72,7 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: 
     hub = _Hub(str(address), repository, huggingface_hub, home, once)
     commit = hub.commit(unquote(match[2] or "main"))
     name = repository.partition("/")[2] + (f"-{sha256_hex(path.encode())[:8]}" if path else "")
-    view = local.make_directory(home / commit) / name  # what it is called may name a dataset of a blend
+    view = local.make_directory(home / commit) / name  # the directory's name may become a dataset's name in a blend
     with local.alone(home / f".{commit}.lock"), _quiet(huggingface_hub):
         if not is_whole(view):
             _make(view, hub, commit, path)
@@ -80,14 +80,14 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: 
 
 
 class _Hub:
-    """A repository, asked through the client, with its answers kept below `home`."""
+    """A repository, accessed through the client, with responses kept below `home`."""
 
     def __init__(self, address: str, repository: str, client: Any, home: Path, once: Once) -> None:
         self.address, self.repository, self._client, self._home, self._once = address, repository, client, home, once
         self._api = client.HfApi()
 
     def commit(self, revision: str) -> str:
-        """Return the commit of a branch or tag, as the hub says it; offline, as it was when last seen."""
+        """Return the commit of a branch or tag, from the hub; offline, the last one seen."""
         if _COMMIT.fullmatch(revision):
             return revision
         kept = self._home / f"{quote(revision, safe='')}.ref"
@@ -98,7 +98,7 @@ class _Hub:
     def _asked(self, revision: str, kept: Path) -> str:
         try:
             found = str(self._api.dataset_info(self.repository, revision=revision).sha)
-        except Exception as error:  # the client lets the errors of its transport through
+        except Exception as error:  # the client passes on errors of its transport
             if self._is_offline() and kept.is_file():
                 return kept.read_text()
             raise self._failure(error, f"the commit of {revision}") from error
@@ -130,7 +130,7 @@ class _Hub:
             os.replace(temporary, path)
 
     def fetch(self, name: str, commit: str, told: Sequence[Any]) -> Path:
-        """Return a file in the cache of the client, whole and of the digest that the listing tells."""
+        """Return a file in the client's cache, complete and with the digest in the listing."""
         try:
             path = Path(self._api.hf_hub_download(self.repository, name, revision=commit, repo_type="dataset"))
         except Exception as error:
@@ -159,7 +159,7 @@ class _Hub:
 
 
 def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
-    """Fetch what a view shows, check it, and write the view in one step."""
+    """Fetch and check the files of a view, and write the view in one step."""
     listing = hub.listing(commit)
     if not listing:
         raise InputError(f"{hub.address}: commit {commit} has no files")
@@ -198,7 +198,7 @@ def _snapshot(paths: Sequence[Path], names: Sequence[str]) -> Path:
 
 
 def _git_digest(path: Path) -> str:
-    """Return the SHA-1 by which git names the content of a file."""
+    """Return the SHA-1 that git uses for the content of a file."""
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -208,7 +208,7 @@ def _git_digest(path: Path) -> str:
 
 @contextmanager
 def _quiet(client: Any) -> Iterator[None]:
-    """Keep the client's bars out of logs."""
+    """Keep the client's progress bars out of logs."""
     bars = client.utils
     if sys.stderr.isatty() or bars.are_progress_bars_disabled():
         yield

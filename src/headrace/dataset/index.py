@@ -1,9 +1,9 @@
-"""The index: one row per block, what a stream plans from.
+"""Define the index: one row per block, from which a stream is planned.
 
-A block is what can be read on its own inside a shard: a Parquet row group, or a byte range of a text file that
-begins and ends on a record. `SplitIndex` holds one split's blocks as parallel arrays in natural order
-(shards by name, blocks by place); planning and reading need nothing else. A run keeps its index as index.parquet, and
-plain shards as a file that processes map; see `stored_index`.
+A block is the part of a shard that can be read independently: a Parquet row group, or a byte range of a text file that
+begins and ends on a record. `SplitIndex` holds one split's blocks as parallel arrays in natural order (shards by name,
+blocks by position); planning and reading need nothing else. A run keeps its index as index.parquet, and plain shards as
+a file that processes map; see `stored_index`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from headrace.errors import CorruptShard
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
-    """Make an Arrow array of texts.
+    """Make an Arrow array of texts without importing pandas.
 
-    `pa.array` imports pandas where it is installed, a sixth of a second that a short command would wait for.
+    `pa.array` imports pandas if it is installed, which would delay a short command by a sixth of a second.
     """
     words = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, words)], dtype=np.int64)
@@ -84,13 +84,13 @@ class Texts(Sequence[str]):
         return self._values if type is None else self._values.cast(type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Arrow pickles the whole buffers behind a slice, so the texts are copied out of them first.
+        # Arrow pickles the whole buffers of a slice, so the texts are copied first.
         return Texts, (self._values.take(pa.array(np.arange(len(self)))),)
 
 
 @dataclass(frozen=True)
 class MappedSplit:
-    """The fields of a `SplitIndex` that are views of a file, by name; pickled as the place of that file.
+    """The fields of a `SplitIndex` that are views of a file, by name; pickled as a reference to that file.
 
     digest: of the file's stream, in hex; place: the file's device and inode.
     """
@@ -102,7 +102,7 @@ class MappedSplit:
     fields: Mapping[str, Any]
 
     def is_there(self) -> bool:
-        """Tell whether the path still names the file that was mapped."""
+        """Return whether the path still names the file that was mapped."""
         try:
             found = os.stat(self.path)
         except OSError:
@@ -114,8 +114,8 @@ class MappedSplit:
 
 
 def _mapped_again(path: Path, digest: str, split: str) -> MappedSplit:
-    """Map the fields in another process of this machine. Raises `CorruptShard` if the file is another one by now."""
-    from headrace.dataset.stored_index import map_index  # which imports this module
+    """Map the fields in another process of this machine. Raises `CorruptShard` if the file was replaced."""
+    from headrace.dataset.stored_index import map_index  # circular import
 
     index = map_index(path)
     mapped = index.split(split).mapped
@@ -130,15 +130,15 @@ class SplitIndex:
 
     shards: paths relative to the dataset root, with forward slashes.
     formats: the format of each shard, parallel to `shards`: "parquet", "csv.gz", "csv-semicolon" …
-    shard_of_block: place in `shards`; block: ordinal of the block inside its shard.
+    shard_of_block: index in `shards`; block: ordinal of the block inside its shard.
     rows: rows in the block; offset, length: its byte range in the file (text; for Parquet informational).
     schema: the logical columns a reader delivers, the same for all shards.
     condition: digest of the filter that left these rows; "" for all rows.
-    checksums: XXH3-128 of each shard, parallel to `shards`; "" or nothing at all where it is not known (plain shards).
-    stamps: size and modification time of each shard when it was indexed, [shards, 2]; None where checksums are known.
-    partitioned: columns that the names of shards hold and the files do not; see `formats.partitions`.
-    mapped: the file that fields are views of. A process that is spawned on this machine maps that file too; any other
-    pickle carries the values.
+    checksums: XXH3-128 of each shard, parallel to `shards`; "" or an empty sequence if unknown (plain shards).
+    stamps: size and modification time of each shard when it was indexed, [shards, 2]; None if checksums are known.
+    partitioned: columns in the names of shards that the files lack; see `formats.partitions`.
+    mapped: the file that fields are views of. A process spawned on this machine maps that file too; any other pickle
+    carries the values.
     """
 
     split: str
@@ -158,24 +158,25 @@ class SplitIndex:
 
     @cached_property
     def total_rows(self) -> int:
-        """N, the rows of the split."""
+        """The number of rows N of the split."""
         return int(self.rows.sum())
 
     @cached_property
     def first_row(self) -> I64:
-        """Row number in the split at which each block begins: [B]."""
+        """The row number in the split at which each block begins: [B]."""
         return np.concatenate([[0], np.cumsum(self.rows)])[:-1].astype(np.int64)
 
     @cached_property
     def identity(self) -> str:
-        """A digest of which rows there are, and in which order: shard names, blocks, their rows and places in files.
+        """A digest of the rows and their order: shard names, blocks, their row counts and positions in files.
 
-        Where the checksums of shards are known they are in it; else other rows in blocks of equal lengths go unnoticed.
+        It includes the checksums of shards if they are known; otherwise other rows in blocks of equal lengths go
+        unnoticed.
         """
         counts = [len(self.shards), len(self.checksums), len(self.rows)]
         digest = hashlib.sha256(canonical_json([self.split, self.condition, *counts]))
         for texts in (self.shards, self.checksums):
-            joined = "\0".join(texts).encode("utf-8", "surrogateescape")  # no path and no checksum holds a NUL
+            joined = "\0".join(texts).encode("utf-8", "surrogateescape")  # no path or checksum contains a NUL
             digest.update(len(joined).to_bytes(8, "little"))
             digest.update(joined)
         for array in (self.shard_of_block, self.block, self.rows, self.offset, self.length):
@@ -184,7 +185,7 @@ class SplitIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        if "identity" in vars(self):  # it costs a second for a million blocks
+        if "identity" in vars(self):  # computing it takes a second for a million blocks
             values["identity"] = self.identity
         mapped = values.pop("mapped")
         if mapped is None or get_spawning_popen() is None or not mapped.is_there():
@@ -230,7 +231,7 @@ _SCHEMA_KEY, _NULLS_KEY = b"headrace.schema", b"headrace.null_values"
 
 
 def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequence[str]) -> bytes:
-    """index.parquet as bytes: one row per block, the logical schema in the metadata."""
+    """Encode index.parquet: one row per block, with the logical schema in the metadata."""
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in INDEX_SCHEMA]
     return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, null_values)
 
@@ -250,7 +251,7 @@ def columns_metadata(schema: pa.Schema, null_values: Sequence[str]) -> dict[byte
 
 
 def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, ...]]:
-    """The schema and the texts of `columns_metadata`. Raises one of the errors that `read_index` catches."""
+    """Decode the schema and the texts of `columns_metadata`. Raises one of the errors that `read_index` catches."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
     null_values = json.loads(metadata[_NULLS_KEY])
     if not isinstance(null_values, list) or not all(isinstance(each, str) for each in null_values):
@@ -266,7 +267,7 @@ class Index(ABC):
 
     @abstractmethod
     def split(self, split: str) -> SplitIndex:
-        """The blocks of one split in natural order."""
+        """Return the blocks of one split in natural order."""
 
 
 class RunIndex(Index):
@@ -277,13 +278,13 @@ class RunIndex(Index):
         self.table = table
 
     def split(self, split: str) -> SplitIndex:
-        """The blocks of one split in natural order."""
+        """Return the blocks of one split in natural order."""
         return self.joined(split, [split])
 
     def joined(self, split: str, of: Sequence[str]) -> SplitIndex:
-        """The blocks of several splits as one of another name, in natural order."""
+        """Return the blocks of several splits as one split of another name, in natural order."""
         table = self.table.filter(pc.is_in(self.table["split"], value_set=pa.array(of, pa.string())))
-        # Table.sort_by would import pandas where it is installed.
+        # Table.sort_by would import pandas if it is installed.
         table = table.take(pc.sort_indices(table, [("shard", "ascending"), ("block", "ascending")]))
         names = table["shard"].combine_chunks().dictionary_encode()  # sorted already: coded in order of appearance
         places = np.asarray(names.indices.to_numpy(), np.int64)
@@ -310,12 +311,12 @@ class RunIndex(Index):
 
 
 def read_index(path: Path, digest: str | None = None) -> RunIndex:
-    """Read index.parquet; with a digest, its bytes are checked first. Raises `CorruptShard`."""
+    """Read index.parquet; if a digest is given, its bytes are checked first. Raises `CorruptShard`."""
     try:
         data = path.read_bytes()
         if digest is not None and sha256_hex(data) != digest:
             raise damaged(path, "is not the index its manifest names")
-        # Decoded on the calling thread, so that none outlives it.
+        # Decoded on the calling thread, so that no thread outlives it.
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
         if not table.schema.equals(INDEX_SCHEMA):

@@ -1,4 +1,4 @@
-"""Datasets that can be streamed: splits of blocks under one root, from a finished run or plain shards."""
+"""Define datasets that can be streamed: splits of blocks under one root, from a finished run or plain shards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHECKING = tuple(Lock() for _ in range(64))
 
 
 def _check_anew() -> None:
-    """Forget the parent's check in a forked child: its thread was not copied, and its lock would stay closed."""
+    """Drop the parent's check in a forked child: its thread was not copied, and its lock would stay locked."""
     global _CHECKING
     _CHECKING = tuple(Lock() for _ in _CHECKING)
 
@@ -58,11 +58,11 @@ class IndexedDataset(ABC):
     @property
     @abstractmethod
     def split_rows(self) -> Mapping[str, int]:
-        """Rows of each split."""
+        """The number of rows of each split."""
 
     @property
     def contents(self) -> str:
-        """A word that changes whenever the rows may. Raises `SettingsError` for a dataset that has none."""
+        """A digest that changes whenever the rows may. Raises `SettingsError` for a dataset that has none."""
         raise SettingsError(f'{self.root}: has no digest of its contents to keep blocks under; leave cache="none"')
 
     @property
@@ -76,16 +76,16 @@ class IndexedDataset(ABC):
         return tuple(self.split_rows)
 
     def split_named(self, asked: str) -> str | None:
-        """The split's own name, by that or an alias; None if there is no such split."""
+        """Return the split's own name for it or an alias; None if there is no such split."""
         also = next((names for names in _SYNONYMS if asked in names), ())
         return next((name for name in (asked, *also) if name in self.splits), None)
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; None is the only split there is.
+        """Return the blocks of a split; None selects the only split.
 
         "oot" and "test" are one name, and so are "val", "valid" and "validation".
 
-        Raises `InputError` on other names, and on None where there are several.
+        Raises `InputError` on other names, and on None if there are several splits.
         """
         if split is None and len(self.splits) != 1:
             raise InputError(
@@ -103,10 +103,10 @@ class IndexedDataset(ABC):
     def block_reader(
         self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
     ) -> ReadBlock:
-        """A function (block number in `split_index`, columns or None) → the rows of that block.
+        """Return a function (block number in `split_index`, columns or None) → the rows of that block.
 
-        verify: "first_touch", each shard is checked against its checksum when this process first reads it; or "never".
-        Of Parquet in an object store the pages are checked instead, in either case: see the guide to object stores.
+        verify: "first_touch" checks each shard against its checksum when this process first reads it; "never" does not.
+        For Parquet in an object store the pages are checked instead, in either case: see the guide to object stores.
         files: keeps local copies of whole shards of an object store, which are checked against their checksum.
         """
         index = self.split_index(split)
@@ -119,11 +119,11 @@ class IndexedDataset(ABC):
 
 
 class BlockReader:
-    """Reads blocks of a split below a root directory, from copies of whole shards where `files` keeps some.
+    """Reads blocks of a split below a root directory, or from the copies of whole shards that `files` keeps.
 
-    Picklable, and safe to call from any thread. A shard whose checksum is known is checked against it when it is first
-    read, so that no corrupt byte is delivered: `CorruptShard` names it. A plain shard whose size or time (of an object,
-    tag) is not that of the index is refused: its blocks lie elsewhere.
+    Picklable and thread-safe. A shard with a known checksum is checked against it when it is first read, so that no
+    corrupt byte is delivered: `CorruptShard` names it. A plain shard whose size or time (for an object, tag) differs
+    from the index is refused, because its blocks have moved.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class BlockReader:
         self._root, self._index, self._null_values = root, index, tuple(null_values)
         self._remote = place_of(root).reads == "requests"
         self._files = files if self._remote else None
-        self._copies: dict[int, Path] = {}  # of shards that were as indexed when these copies had been made
+        self._copies: dict[int, Path] = {}  # of shards that still matched the index after these copies were made
         self._targets: dict[tuple[str, ...] | None, Target] = {}
-        self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
+        self._whole: dict[int, Stamp] = {}  # verified shards, with their stamps
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         index = self._index
@@ -143,7 +143,7 @@ class BlockReader:
         checksum = index.checksums[shard] if index.checksums else ""
         copy = self._files.place(path, checksum) if self._files is not None else None
         if copy is None and self._remote and word == "parquet":
-            checksum = ""  # its pages have checksums of their own, and the rest of the object is not fetched
+            checksum = ""  # pages have their own checksums, and the rest of the object is not fetched
         if copy is None and checksum:
             self._check(shard, path, checksum)
         if index.stamps is not None and not self._remote:
@@ -172,13 +172,13 @@ class BlockReader:
         except CorruptShard:
             if copy is None or copy.exists():
                 raise
-            # Another process made room in this moment.
+            # Another process has just deleted the copy to make room.
             return BlockReader(self._root, index, self._null_values)(number, columns)
-        # An object that is still the one indexed was so when it was read; the name of a copy holds its digest.
+        # An object that still matches the index also did when it was read. The name of a copy holds its digest.
         if index.stamps is not None and self._remote and copy is None:
             _refuse_replaced(path, word, index.stamps[shard])
         elif index.stamps is not None and copy is not None:
-            with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together ask once
+            with _CHECKING[shard % len(_CHECKING)]:  # one request for all threads that start on this shard
                 if self._copies.get(shard) != copy:
                     _refuse_replaced(path, "", index.stamps[shard])
                     self._copies[shard] = copy
@@ -194,11 +194,11 @@ class BlockReader:
     def _check(self, shard: int, path: Path, checksum: str) -> None:
         try:
             if self._remote and shard in self._whole:
-                return  # not a request for every block
+                return  # saves a request per block
             stamp = stamp_of(path)
             if self._whole.get(shard) == stamp:
                 return
-            with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
+            with _CHECKING[shard % len(_CHECKING)]:  # one read for all threads that start on this shard
                 if self._whole.get(shard) != stamp and place_of(path).checksum() != checksum:
                     raise damaged(path)
                 self._whole[shard] = stamp
@@ -218,13 +218,16 @@ def _refuse_changed(path: Path, indexed_as: I64) -> None:
 
 
 def _refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
-    """Compare size and tag. A Parquet object is asked for nothing: what is read of it has the tag of its footer."""
+    """Compare size and tag with the index.
+
+    A Parquet object needs no request, because everything read from it carries the tag of its footer.
+    """
     try:
         fact = fact_of(path) if word == "parquet" else place_of(path).stat()
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or open the dataset again") from error
     size, changed_ns = indexed_as.tolist()
-    now_ns = place_of(path).changed_ns(fact)  # a listing may tell more of the time than a request for one object
+    now_ns = place_of(path).changed_ns(fact)  # a listing may give a finer time than a request for one object
     if (fact.size, now_ns % _SECOND) != (size, changed_ns % _SECOND):
         raise _changed(path)
 

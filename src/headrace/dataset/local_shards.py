@@ -1,13 +1,14 @@
-"""Shards as checked local files: a local run's own, of an object store copies on a disk.
+"""Provide shards as checked local files: a local run's own files, or copies of an object store's on disk.
 
-A copy is made when a shard is first touched, by one process of the machine while the others wait, checked against its
-published checksum, and gets its name when it is whole: the name holds the checksum of its bytes, against which every
-process checks the file once before it reads it. Copies are kept below `limit_bytes` with those of other datasets, least
-recently used first out; those of a dataset that this process reads stay, so what does not fit beside them is read from
-the store, block by block, and nothing is fetched and swept in a circle. Only copies are ever removed.
+A copy is made on first access to a shard, by one process of the machine while the others wait. It is checked against
+its published checksum and gets its name once it is complete. The name holds the checksum of its bytes, against which
+every process checks the file once before it reads it. Copies of all datasets together are kept below `limit_bytes`; the
+least recently used are deleted first. Copies of a dataset that this process reads stay, so a shard that does not fit
+beside them is read from the store, block by block, and nothing is fetched and deleted in a circle. Only copies are ever
+removed.
 
-Readers that map files (`LocalShards`) need all shards whole on the disk, so a limit below their size is refused when
-the run is opened, not during an epoch.
+Readers that map files (`LocalShards`) need all shards complete on disk, so a limit below their size is refused when the
+run is opened, not during an epoch.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _Stamp = tuple[int, int, int]
 
 
 class FileCache:
-    """Local copies of shards below one root; picklable, safe from any thread.
+    """Local copies of shards below one root; picklable, thread-safe.
 
-    directory: of all datasets' copies, which `limit_bytes` is for.
+    directory: of the copies of all datasets, to which `limit_bytes` applies.
     """
 
     def __init__(self, directory: Path, limit_bytes: int, root: Path) -> None:
@@ -48,12 +49,12 @@ class FileCache:
         self._begin()
 
     def place(self, path: Path, checksum: str) -> Path | None:
-        """The local copy of a shard, whole and checked; None where there is no room for one.
+        """Return the local copy of a shard, complete and checked; None if there is no room for one.
 
-        checksum: XXH3-128 of the published bytes; "" where it is not known: then the copy is of the object as it is
-        when this process first asks. Raises `CorruptShard` if the object is missing or has other bytes.
+        checksum: XXH3-128 of the published bytes. If "", it is unknown, and the object is copied as it is on this
+        process's first request. Raises `CorruptShard` if the object is missing or has other bytes.
         """
-        if self._process != os.getpid():  # forked: the parent's locks may be taken
+        if self._process != os.getpid():  # forked: the parent's locks may be held
             self._begin()
         with self._lock:
             lock = self._locks.setdefault(str(path), threading.Lock())
@@ -85,7 +86,7 @@ class FileCache:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._whole: dict[str, tuple[Path, _Stamp | None]] = {}  # copies that had their checksum, as they were then
+        self._whole: dict[str, tuple[Path, _Stamp | None]] = {}  # verified copies, with their stamps
         self._refused: set[Path] = set()
         self._room = Room(self._base, self._limit)
         self._directory = self._base / sha256_hex(str(self._root).encode())[:32]
@@ -98,12 +99,12 @@ class FileCache:
             with alone(self._directory / f".{key}.lock"):
                 return self._kept(key) or self._fetched(path, key, checksum)
         except StoreError as error:
-            if isinstance(error.__cause__, OSError):  # the local disk's, not the store's: it is full, or not ours
+            if isinstance(error.__cause__, OSError):  # an error of the local disk, not the store: full, or not writable
                 return None
             raise
 
     def _kept(self, key: str) -> Path | None:
-        """The copy that is there, if it is what its name says; else it is removed."""
+        """Return the existing copy if it has the checksum in its name; otherwise remove it."""
         for place in sorted(self._directory.glob(f"{key}-*")):
             if checksum_file(place) == place.name.rpartition("-")[2]:
                 return place
@@ -113,7 +114,7 @@ class FileCache:
     def _fetched(self, path: Path, key: str, checksum: str) -> Path | None:
         size, temporary = place_of(path).stat().size, temporary_for(self._directory / key)
         try:
-            with self._lock:  # what is on its way counts as held from the beginning
+            with self._lock:  # a download counts as held from its start
                 if not self._room.admit(size):
                     return None
                 with storing(temporary), temporary.open("xb") as file:
@@ -132,7 +133,7 @@ class FileCache:
 
 
 def stored_bytes(root: Path, shards: Sequence[str]) -> int:
-    """Bytes of these objects below a prefix; one listing for each prefix that they are in."""
+    """Sum the bytes of these objects below a prefix, with one listing for each prefix that contains some."""
     wanted = [root / shard for shard in shards]
     listed: dict[Path, int] = {}
     for parent in {each.parent for each in wanted}:
@@ -150,10 +151,10 @@ def _stamp(path: Path) -> _Stamp | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles:
-    """Options for making shards local files, checked.
+    """Options for providing shards as checked local files.
 
-    verify: whether a run's own files are checked when first touched; copies always are. cache_dir: of copies, None:
-    ~/.cache/headrace. disk_bytes: most that all copies there take, 1 or more.
+    verify: whether a run's own files are checked on first access; copies always are. cache_dir: of copies, None:
+    ~/.cache/headrace. disk_bytes: limit of all copies there together, 1 or more.
     """
 
     verify: Verify = "first_touch"
@@ -166,9 +167,9 @@ class LocalFiles:
 
 
 class LocalShards:
-    """The shards of a run by name, picklable. Who opens one keeps it open: each call checks it.
+    """The shards of a run by name, picklable. Keep an opened shard open, because each call checks it.
 
-    checksums: shard, relative to root → XXH3-128 of its bytes, "" where it is not known.
+    checksums: shard, relative to root → XXH3-128 of its bytes, "" if unknown.
     Raises `SettingsError` if copies of them do not fit.
     """
 
@@ -186,7 +187,7 @@ class LocalShards:
             self._cache = FileCache(self._directory, files.disk_bytes, root)
 
     def place(self, shard: str) -> Path:
-        """The local file of a shard, whole and checked. Raises `CorruptShard`, `StoreError`."""
+        """Return the local file of a shard, complete and checked. Raises `CorruptShard`, `StoreError`."""
         path, checksum = self._root / shard, self._checksums[shard]
         if self._cache is not None:
             found = self._cache.place(path, checksum)
@@ -206,7 +207,7 @@ class LocalShards:
 
 
 def checked_table(path: Path, sha256: str, columns: list[str] | None = None) -> pa.Table:
-    """A Parquet file of a run, read whole. sha256: of its bytes, "" where it is not known. Raises `CorruptShard`."""
+    """Read a Parquet file of a run at once. sha256: of its bytes, "" if unknown. Raises `CorruptShard`."""
     try:
         with place_of(path).local_copy() as file:
             if sha256 and sha256_file(file) != sha256:

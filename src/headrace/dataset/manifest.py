@@ -1,4 +1,4 @@
-"""The manifest: the only definition of "done". A run without one does not exist for any reader."""
+"""Define the manifest, the only definition of "done": a run without one does not exist for any reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 INDEX = "index.parquet"
 FORMAT_VERSION = 3
 DIGEST = "digest"
-FoldLists: TypeAlias = Mapping[str, Sequence[str]]  # which splits of a run, its cells, make each split of a fold
+FoldLists: TypeAlias = Mapping[str, Sequence[str]]  # the cells (splits of the run) that make up each split of a fold
 _MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")
 
@@ -35,12 +35,12 @@ class SplitTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """One finished run. Counts are rows; `dropped` has one entry per reason, also where nothing was dropped.
+    """One finished run. Counts are rows; `dropped` has one entry per reason, also for reasons that dropped nothing.
 
     libraries: versions by name. source: fingerprint of the files. schema: names and types of the columns.
-    index_digest, config_digest: SHA-256 of index.parquet and config.json. facts: what the recipe found out (entities
-    per side, label map, ...); JSON, defined by the recipe. Two identical runs have identical
-    manifests, so no time is in them: `finished_at` is that of the file.
+    index_digest, config_digest: SHA-256 of index.parquet and config.json.
+    facts: what the recipe reports (entities per side, label map, ...); JSON, defined by the recipe. Two identical runs
+    have identical manifests, so these hold no time: `finished_at` is the time of the file.
     """
 
     run_id: str
@@ -57,12 +57,12 @@ class Manifest:
 
     @property
     def folds(self) -> list[FoldLists]:
-        """The cells of each split of each fold; none where the run was prepared as one split."""
+        """The cells of each split of each fold; empty if the run was prepared as one split."""
         folds = (each["splits"] for each in self.facts.get("folds", ()))
         return [{split: own[split] for split in in_usual_order(own)} for own in folds]
 
     def fold(self, number: int) -> Manifest:
-        """Return what the manifest says of one fold, as if the run were prepared as that split alone."""
+        """Return the manifest of one fold, as if the run were prepared as that split alone."""
         lists, own = self.folds[number], self.facts["folds"][number]
         cells = {split: [self.splits[cell] for cell in names] for split, names in lists.items()}
         totals = {
@@ -77,30 +77,30 @@ class Manifest:
         return replace(self, splits=totals, facts=facts)
 
     def to_json(self) -> bytes:
-        """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""
+        """Return the bytes of the manifest file: sorted, indented, with a digest of the rest and a final newline."""
         record = asdict(self)
         record[DIGEST] = sha256_hex(canonical_json(record))
         return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     def _repr_html_(self) -> str:
-        """Show rows of each split and of each reason to drop some, for notebooks."""
+        """Show rows of each split and of each reason for dropping, for notebooks."""
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
-        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e6:,.1f}"] for name, each in ordered]
+        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e3:,.1f}"] for name, each in ordered]
         dropped = [[f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows]
-        return table_html(f"{self.recipe} {self.run_id}", ["split", "rows", "shards", "MB"], [*splits, *dropped])
+        return table_html(f"{self.recipe} {self.run_id}", ["split", "rows", "shards", "kB"], [*splits, *dropped])
 
 
 def in_usual_order(splits: Iterable[str]) -> tuple[str, ...]:
-    """Names of splits in the order in which people think of them; others behind, sorted."""
+    """Return names of splits in their customary order; other names last, sorted."""
     names = set(splits)
     return (*(name for name in _USUAL if name in names), *sorted(names.difference(_USUAL)))
 
 
 def read_manifest(run: Path) -> Manifest | None:
-    """The manifest of a run directory, or None where there is none (the run is not finished).
+    """Read the manifest of a run directory; None if there is none (the run is not finished).
 
-    Raises `CorruptShard` if it cannot be read or is not what was written, and `InputError` if a headrace of another
-    format wrote it. A manifest without a digest is believed: it was written before there was one, or by hand.
+    Raises `CorruptShard` if it cannot be read or is not as written, and `InputError` if a headrace of another format
+    wrote it. A manifest without a digest is trusted: it was written before there was one, or by hand.
     """
     path = run / MANIFEST
     try:
@@ -132,8 +132,8 @@ def read_manifest(run: Path) -> Manifest | None:
 
 
 def finished_at(run: Path) -> str:
-    """Read when a run was finished, the modification time of its manifest file, in ISO 8601, UTC.
+    """Return when a run was finished, the modification time of its manifest file, in ISO 8601, UTC.
 
-    A copy that does not keep times has the time of the copy.
+    A copy that does not preserve times has the time of the copy.
     """
     return datetime.fromtimestamp(int((run / MANIFEST).stat().st_mtime), UTC).isoformat(timespec="seconds")

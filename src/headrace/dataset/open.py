@@ -33,7 +33,7 @@ class FinishedRun(IndexedDataset):
         return index
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; see `IndexedDataset.split_index`. Raises `InputError` where only folds have it."""
+        """Return the blocks of a split; see `IndexedDataset.split_index`. Raises `InputError` if only folds have it."""
         folds = self.manifest.folds
         if folds and (split is None or self.split_named(split) is None):
             raise InputError(
@@ -44,30 +44,30 @@ class FinishedRun(IndexedDataset):
 
     @property
     def finished_at(self) -> str:
-        """Time at which the run was finished, in ISO 8601, UTC."""
+        """The time at which the run was finished, in ISO 8601, UTC."""
         return finished_at(self.root)
 
     @property
     def contents(self) -> str:
-        """The digest of the index, which has the digests of all shards."""
+        """The digest of the index, which includes the digests of all shards."""
         return self.manifest.index_digest
 
     @property
     def split_rows(self) -> Mapping[str, int]:
-        """Rows of each split."""
+        """The number of rows of each split."""
         return {name: totals.rows for name, totals in self.manifest.splits.items()}
 
 
 def is_prepared(path: Path) -> bool:
-    """Tell whether `prepare` made a directory, finished or not."""
+    """Return whether `prepare` made a directory, finished or not."""
     return place_of(path).holds_any((MANIFEST, "runs", "receipts"))
 
 
 def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
-    """The run directory and manifest behind a path: a dataset directory, or a run directory itself.
+    """Find the run directory and manifest of a path: a dataset directory, or a run directory itself.
 
-    Of a dataset directory the run that `splits` points at (in an object store `splits.json`), else the newest by the
-    time of its manifest.
+    In a dataset directory, this is the run that `splits` points at (in an object store `splits.json`), else the newest
+    by the time of its manifest.
     run: a run_id, to choose another.
     Raises `InputError` if there is no finished run.
     """

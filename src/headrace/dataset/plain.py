@@ -1,14 +1,14 @@
 """Open plain shards: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
 
-One split, called "all", or the splits that names of directories and files tell (train, val, test …). The index is built
-in threads – footers for Parquet, one scan for text – by one process of a machine, while others that open the same
-files wait. It takes O(blocks) numbers and names of memory, and of equal schemas one. It is kept in a cache directory
-under a name made of the files' names, sizes and times, so a changed file gives a new index, and every process maps it
-there.
+There is one split, called "all", or the splits in the names of directories and files (train, val, test …). The index is
+built in threads – from footers for Parquet, in one scan for text – by one process of a machine, while others that open
+the same files wait. It takes O(blocks) memory for numbers and names; equal schemas are stored once. It is kept in a
+cache directory under a name derived from the files' names, sizes and times, so a changed file gives a new index, and
+every process maps it there.
 
-`publish_index` puts the same file beside the shards. Whoever opens them then copies it into the cache instead of
-reading the shards, provided that it was made of the files as they are. Nobody maps the published file, because others
-may replace it. The cache only saves time: where it cannot be written or read, each process has an index of its own.
+`publish_index` puts the same file beside the shards. Later processes then copy it into the cache instead of reading the
+shards, if it matches the current files. The published file itself is never mapped, because others may replace it. The
+cache only saves time: if it cannot be written or read, each process builds an index of its own.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from headrace.storage.places import place_of
 
 ALL = "all"
 OnProgress = Callable[[int, int], None]
-_FILES_A_TASK = 64  # so that a task costs little beside the footers it reads
+_FILES_A_TASK = 64  # enough that a task's overhead is small against reading footers
 
 Place = Literal["beside", "cache"]
 _Tone = Literal["loud", "silent"]
 BESIDE = ".headrace"  # the directory of a published index, in that of the shards
-_PATIENCE_S = 5.0  # a process that waits longer than this for another one's index says so, once
-_REPORT_S = 10.0  # between two lines of the log about an index that is being made
-_MANY_FILES = 1000  # to index fewer takes no time worth a warning
+_PATIENCE_S = 5.0  # a process that waits longer for another one's index logs this, once
+_REPORT_S = 10.0  # between two log lines about an index being built
+_MANY_FILES = 1000  # indexing fewer is too fast for a warning
 log = logging.getLogger("headrace")
 
 
@@ -75,20 +75,20 @@ class PlainDataset(IndexedDataset):
 
     @property
     def contents(self) -> str:
-        """A digest of the files' names, sizes and times, and of what their columns were said to be."""
+        """A digest of the files' names, sizes and times, and of how their columns were declared."""
         return self._contents
 
     @property
     def split_rows(self) -> Mapping[str, int]:
-        """Rows of each split: of every row, where names tell no splits."""
+        """The number of rows of each split; without splits in names, of the split "all"."""
         return {split: each.total_rows for split, each in self._index.splits.items()}
 
 
 class _Asked:
-    """The files that are asked about, how their columns are to be read, and where their index is kept.
+    """The requested files, how their columns are to be read, and where their index is kept.
 
-    files: a digest of the files, the same wherever their directory lies; contents: of the files where they lie, and of
-    how they are read; published: where their index is published, which several entries have no place for.
+    files: a digest of the files, independent of the location of their directory. contents: a digest of the files at
+    their location, and of how they are read. published: where their index is published; None for several entries.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class _Asked:
         home, rest = home_of(entries[0]) if len(entries) == 1 else (None, "")
         self.partitions = partition_types(listing.names)
         reading: list[object] = [dict(sorted((types or {}).items())), list(null_values)]
-        if self.partitions:  # the keys of other sources stay as they are
+        if self.partitions:  # keeps the keys of other sources unchanged
             reading.append([[name, str(kind)] for name, kind in self.partitions.items()])
         self.files = listing.digest(home)
         self.contents = sha256_hex(canonical_json([VERSION, listing.digest(), listing.splits, *reading]))
@@ -122,7 +122,7 @@ class _Asked:
         self.published = None if home is None else home / BESIDE / f"index-{key}.arrows"
 
     def problem(self, index: StoredIndex) -> str | None:
-        """Why an index is not that of the files as they are now, or None."""
+        """Return why an index does not match the current files, or None."""
         if index.files != self.files:
             return "files came, went or changed after it was made"
         told = {name: index.schema.field(name).type for name in self.types if name in index.schema.names}
@@ -133,7 +133,7 @@ class _Asked:
             return f"its splits are not {', '.join(places)}"
         stamps = np.stack([self.listing.sizes, self.listing.mtimes_ns], axis=1)
         for split, of_split in places.items():
-            # Files without rows have no place in an index. Names that the index invents are found here.
+            # Files without rows are not in an index. This detects names that are only in the index.
             known = index.splits[split]
             names = self.listing.names if len(places) == 1 else [self.listing.names[each] for each in of_split.tolist()]
             shards, listed = text_array(known.shards), text_array(names)
@@ -148,12 +148,12 @@ class _Asked:
         return None
 
     def index(self, tone: _Tone) -> StoredIndex:
-        """The index in the cache, which one process of this machine puts there while the others wait for it.
+        """Return the index in the cache, which one process of this machine builds while the others wait for it.
 
         tone: whether the log says why a published index is not used.
         """
         cached, root = self.cached, self.listing.root
-        with suppress(CorruptShard):  # a file that is missing or damaged is made again
+        with suppress(CorruptShard):  # a missing or damaged file is built again
             return self.mapped()
 
         def say_waiting() -> None:
@@ -161,7 +161,7 @@ class _Asked:
 
         lock = cached.with_suffix(".lock")
         with ExitStack() as stack:
-            with suppress(StoreError):  # a cache that cannot be written: each process makes its own
+            with suppress(StoreError):  # without a writable cache each process builds its own
                 make_directory(cached.parent)
                 stack.enter_context(alone(lock, waiting=say_waiting, patience_s=_PATIENCE_S))
             try:
@@ -169,7 +169,7 @@ class _Asked:
             except CorruptShard:
                 data = self.published_bytes(tone) or self._built()
                 try:
-                    # What a killed builder left: while this process has the lock, no other process writes it.
+                    # Leftovers of a killed builder: while this process has the lock, no other one writes.
                     place_of(cached).sweep()
                     cached.unlink(missing_ok=True)
                     write_new(cached, data, sync="none")
@@ -181,12 +181,12 @@ class _Asked:
                             f" {len(self.listing.names):,} files: give a cache_dir that can be written"
                         )
                     return parse_stored(memoryview(data), cached)
-            with suppress(OSError):  # its purpose is served: waiting processes find the index, and no others will wait
+            with suppress(OSError):  # no longer needed: waiting processes find the index
                 lock.unlink()
             return index
 
     def mapped(self) -> StoredIndex:
-        """The index in the cache, mapped. Raises `CorruptShard` unless it is that of the files as they are now."""
+        """Map the index in the cache. Raises `CorruptShard` unless it matches the current files."""
         index = map_index(self.cached)
         problem = self.problem(index)
         if problem is not None:
@@ -194,7 +194,7 @@ class _Asked:
         return index
 
     def published_bytes(self, tone: _Tone) -> bytes | None:
-        """The published index, if it is that of the files as they are now."""
+        """Read the published index; None unless it matches the current files."""
         path = self.published
         if path is None:
             return None
@@ -203,7 +203,7 @@ class _Asked:
             index = parse_stored(memoryview(data), path)
             problem = self.problem(index)
             if problem is None:
-                # Only a foreign file is asked for this: it takes a second for a million blocks.
+                # Checked for published files only: it takes a second for a million blocks.
                 if any(replace(each).identity != each.identity for each in index.splits.values()):
                     raise CorruptShard(f"{path}: names its splits by other digests than theirs; delete it")
                 return data
@@ -242,11 +242,11 @@ def open_plain(
 ) -> PlainDataset:
     """Open a directory, a file, a glob, or a list of them.
 
-    Of one directory or glob, the splits are those that names tell (see `formats.named_splits`), where they do.
+    For one directory or glob, the splits are those in the names of files, if any (see `formats.named_splits`).
     types: of columns of CSV and TSV files, which are text otherwise; null_values: texts that mean null in those.
-    on_progress: hears (files looked at, files) while an index is built.
-    Files without rows are skipped, and the log names them. Raises `InputError` if a file cannot be read,
-    the files differ in their columns, or none holds anything; `SettingsError` on unknown types.
+    on_progress: called with (files read, files) while an index is built. Files without rows are skipped, and the log
+    names them. Raises `InputError` if a file cannot be read, the files differ in their columns, or none has any
+    content; `SettingsError` on unknown types.
     """
     entries = [source] if isinstance(source, str | PurePath) else list(source)
     for entry in entries:
@@ -261,7 +261,7 @@ def open_plain(
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedIndex:
-    """An index that was published. how: "kept" if it was there already, and nothing was written."""
+    """A published index. how: "kept" if it was there already, and nothing was written."""
 
     path: Path
     place: Place
@@ -279,10 +279,10 @@ def publish_index(
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> PublishedIndex:
-    """Publish the index of a directory, a file or a glob, for every later opening with the same types and nulls.
+    """Publish the index of a directory, a file or a glob, for all later opens with the same types and nulls.
 
     place: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None: beside them, or in the
-    cache where that directory cannot be written. An index that fits the files is left as it is. Raises as `open_plain`,
+    cache if that directory cannot be written. An index that matches the files is left as it is. Raises as `open_plain`,
     and `StoreError` if the index cannot be written.
     """
     asked = _Asked([source], types, null_values, cache_dir, workers, on_progress)
@@ -301,9 +301,9 @@ def publish_index(
             if place == "beside":
                 raise
         else:
-            place_of(target).sweep(older_than_s=3600.0)  # another machine may be publishing at this moment
+            place_of(target).sweep(older_than_s=3600.0)  # another machine may be publishing now
             return PublishedIndex(path=target, place="beside", how="written", dataset=dataset)
-    if any(each.mapped is None for each in index.splits.values()):  # the cache did not take it: say why
+    if any(each.mapped is None for each in index.splits.values()):  # the cache failed; this raises the reason
         place_of(cached).replace(index.data.to_pybytes())
     return PublishedIndex(path=cached, place="cache", how="kept" if was_cached else "written", dataset=dataset)
 
@@ -328,7 +328,7 @@ def _warn(text: str) -> None:
 
 
 class _Looked(NamedTuple):
-    """A task's findings. kinds: those of its files that differ in what they say of columns.
+    """A task's findings. kinds: one shard for each distinct declaration of columns among its files.
 
     counts: blocks of each file; spans: block, rows, offset and length of each block, int64 [blocks, 4].
     """
@@ -348,10 +348,10 @@ def build(
     files: str,
     on_progress: OnProgress = lambda done, total: None,
 ) -> bytes:
-    """The index of the listed files as the bytes of a file; see `stored_index`.
+    """Build the index of the listed files as the bytes of a file; see `stored_index`.
 
-    kinds: types of CSV and TSV columns. partitions: those of columns that names hold. files: a digest of the files,
-    kept in the index. on_progress: hears (files done, files) from any thread. Raises `InputError` if a file cannot be
+    kinds: types of CSV and TSV columns. partitions: types of columns in names. files: a digest of the files, kept in
+    the index. on_progress: called with (files done, files) from any thread. Raises `InputError` if a file cannot be
     read or files differ in their columns, `SettingsError` on types of columns that no text file has.
     """
     done = 0
@@ -403,7 +403,7 @@ def _look(
 
 
 def _distinct(shards: Sequence[Shard]) -> list[Shard]:
-    """The first of each kind of shard: format, columns, and which of them may hold nulls."""
+    """Return the first of each kind of shard: format, columns, and which of them may hold nulls."""
 
     def same(a: Shard, b: Shard) -> bool:
         words = [
@@ -426,7 +426,7 @@ def _splits(
     schema: pa.Schema,
     partitioned: tuple[str, ...],
 ) -> list[SplitIndex]:
-    """The blocks of each split that names tell, or of all files; a split whose files have no rows has no blocks."""
+    """Return the blocks of each split in names, or of all files; a split of files without rows has no blocks."""
     words, firsts = text_array(formats), np.cumsum(counts) - counts
     stamps = np.stack([listing.sizes, listing.mtimes_ns], axis=1)
     found = []
@@ -456,7 +456,7 @@ def _splits(
 
 
 def files_of_splits(listing: Listing) -> dict[str, I64]:
-    """Places in the listing of the files of each split, sorted; of one split, "all", where names tell none."""
+    """Return the listing indices of each split's files, sorted; of one split, "all", if names tell none."""
     if not listing.splits:
         return {ALL: np.arange(len(listing.names))}
     words = np.array(listing.splits)

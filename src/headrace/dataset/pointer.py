@@ -1,11 +1,11 @@
-"""The pointer: which run trainers that read paths see, and whether they see that run whole.
+"""Maintain the pointer: the run that trainers reading paths see, switched atomically.
 
     runs/<run_id>/splits/<name> -> ../<directory>   the run's own links, made before its manifest, never changed
     splits -> runs/<run_id>/splits                  one link, so one rename replaces all splits together
-    <file> -> splits/../<file>                      files beside splits/ change hands with the same rename
+    <file> -> splits/../<file>                      files beside splits/ switch with the same rename
 
-Nothing that a reader sees changes before the rename. A process that dies anywhere leaves the old run or the new one,
-and preparing again finishes the rest. An object store has no links: there `splits.json` names the run and its
+Nothing that a reader sees changes before the rename. A process that dies at any point leaves the old run or the new
+one, and preparing again finishes the rest. An object store has no links: there `splits.json` names the run and its
 directories, and one PUT replaces it.
 """
 
@@ -35,12 +35,12 @@ _AGAIN = "prepare the run again, or open it by its run id"
 
 
 def pointer_of(root: Path) -> Path:
-    """The link or file of a dataset directory that leads to its newest run."""
+    """Return the link or file of a dataset directory that leads to its newest run."""
     return root / (SPLITS if place_of(root).has_links else POINTER)
 
 
 def pointed_run(root: Path) -> str | None:
-    """The run id that the pointer of a dataset directory names, or None where there is no pointer.
+    """Return the run id that the pointer of a dataset directory names, or None if there is no pointer.
 
     A dataset that was copied from a store to a disk is opened by its `splits.json`.
     Raises `CorruptShard` for a `splits.json` that names no run.
@@ -59,9 +59,9 @@ def pointed_run(root: Path) -> str | None:
 
 
 def check_pointer(out: Path) -> None:
-    """Refuse an output where the pointer could not be made, before the work, so that no work is lost.
+    """Refuse an output where the pointer cannot be made, before the work, so that no work is lost.
 
-    Raises `StoreError` that names what is in the way, or says that the file system has no symbolic links.
+    Raises `StoreError` that names the file in the way, or says that the file system has no symbolic links.
     """
     pointer = out / SPLITS
     if os.path.lexists(pointer):
@@ -93,7 +93,7 @@ def make_own_links(run: Path, manifest: Manifest) -> None:
 
 
 def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> None:
-    """Let `splits`, and every file that the run publishes beside it, lead to this run. Raises `StoreError`."""
+    """Point `splits`, and every file that the run publishes beside it, at this run. Raises `StoreError`."""
     make_own_links(run, manifest)
     announce("links.made", SPLITS)
     pointer, beside = out / SPLITS, manifest.facts.get("published", {})
@@ -102,7 +102,7 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
         for name in sorted(beside):
             if os.path.lexists(out / name) and not _follows_pointer(out / name):
                 raise _in_the_way(out / name)
-        for name, place in sorted(beside.items()):  # leads nowhere, or to the old run, until the pointer moves
+        for name, place in sorted(beside.items()):  # dangling, or leads to the old run, until the pointer moves
             local.link_to(out / name, f"{SPLITS}/../{place}")  # the kernel follows `splits` first: `..` is the run
         announce("beside.linked", SPLITS)
         local.link_to(pointer, f"runs/{run.name}/{SPLITS}")
@@ -115,7 +115,7 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
 
 
 def point_record_at(out: Path, run_id: str, manifest: Manifest) -> None:
-    """Let `splits.json` of an object store name the run as the newest."""
+    """Point `splits.json` of an object store at the run as the newest."""
     place = out / POINTER
     data = (json.dumps(pointer_record(run_id, manifest), indent=1, sort_keys=True) + "\n").encode()
     with suppress(FileNotFoundError):
@@ -125,7 +125,7 @@ def point_record_at(out: Path, run_id: str, manifest: Manifest) -> None:
 
 
 def pointer_record(run_id: str, manifest: Manifest) -> dict[str, Any]:
-    """The content of `splits.json`; paths are relative to the dataset."""
+    """Return the content of `splits.json`; paths are relative to the dataset."""
 
     def below_run(names: Mapping[str, str]) -> dict[str, str]:
         return {name: f"runs/{run_id}/{relative}" for name, relative in sorted(names.items())}
@@ -138,7 +138,7 @@ def pointer_record(run_id: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
-    """Name what a trainer that reads the paths of `root` sees other than this run; None if it sees this run whole."""
+    """Describe why a trainer that reads the paths of `root` does not see this run completely; None if it does."""
     pointer, record = root / SPLITS, root / POINTER
     if not place_of(root).has_links or (not os.path.lexists(pointer) and record.is_file()):
         try:
@@ -187,13 +187,13 @@ def _beside_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
 
 
 def _own_links(manifest: Manifest) -> dict[str, str]:
-    """Name → text of each link in a run's own `splits/`. A split whose directory is already there needs none."""
+    """Return name → target of each link in a run's own `splits/`; a split already inside it needs none."""
     places = manifest.facts["directories"].items()
     return {name: os.path.relpath(place, SPLITS) for name, place in places if place != f"{SPLITS}/{name}"}
 
 
 def _follows_pointer(link: Path) -> bool:
-    """Tell whether headrace made this link beside `splits`; others, e.g. `best -> runs/<run_id>`, are the user's."""
+    """Return whether headrace made this link beside `splits`; e.g. `best -> runs/<run_id>` is the user's."""
     return link.is_symlink() and not link.name.startswith(TEMP_PREFIX) and os.readlink(link).startswith(f"{SPLITS}/../")
 
 
@@ -203,7 +203,7 @@ def _in_the_way(path: Path) -> StoreError:
 
 @contextmanager
 def _pointing_alone(out: Path) -> Iterator[None]:
-    """Wait for other processes that point `splits` at their runs: each makes all its links, then the next one does."""
+    """Hold a lock against other processes that set the pointer, so that each makes all its links before the next."""
     with local.storing(out):
         descriptor = os.open(out / "runs", os.O_RDONLY)
     try:

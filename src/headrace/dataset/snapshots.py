@@ -1,9 +1,9 @@
-"""Snapshots of tables that other systems keep, read through their own libraries: Delta, Iceberg and Lance.
+"""Read snapshots of other systems' tables through their own libraries: Delta, Iceberg and Lance.
 
 `delta:PATH@VERSION`, `iceberg:PATH@SNAPSHOT` and `lance:PATH@VERSION` name one; without the last part it is the newest
-when it is read. The library says which rows there are, so deleted and replaced ones are absent. What it cannot read,
-such as the deletion vectors of Delta, is refused. Where the files of a version are its rows as they are, they are read
-where they lie.
+at the time of reading. The library decides which rows exist, so deleted and replaced ones are absent. Features that the
+library cannot read, such as the deletion vectors of Delta, are refused. If the files of a version are exactly its rows,
+they are read in place.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from headrace.errors import InputError, MissingExtra
 _ADDRESS = re.compile(r"(delta|iceberg|lance):(?://(?=/))?(.+?)(?:@([0-9]+))?", re.DOTALL)
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg", "lance": "lance"}
 _EXTRAS = {"delta": "deltalake", "iceberg": "pyiceberg", "lance": "pylance"}
-LEAST_BYTES = 1 << 20  # of a file on average; smaller ones are copied, many into one
+LEAST_BYTES = 1 << 20  # mean bytes of a file; smaller ones are copied and merged
 _METADATA = re.compile(r"v?([0-9]+).*\.metadata\.json", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A version of a table, of which no row has been read.
+    """A version of a table, before any row is read.
 
-    name: its kind, the identity that the table gives itself where it has one, and the version. digest: of these, the
-    schema and what the table says of each file that counts; such files are never written again. address: as it was
-    given, with the version. rows: what the library reads. plain: returns the files, in the order of their names, where
-    each is Parquet of the version's very columns and none has deleted rows, so that they are the rows; else None.
+    name: its kind, the table's own identity if it has one, and the version. digest: of these, the schema and the
+    table's record of each live file; such files are never rewritten. address: as given, with the version. rows: what
+    the library reads. plain: returns the files in name order if they are exactly the rows, i.e. each is Parquet with
+    the version's columns and none has deleted rows; else None.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Snapshot:
 
 
 def read_snapshot(address: object) -> Snapshot | None:
-    """Open the snapshot that an address names; None where it names none.
+    """Open the snapshot that an address names; None if it names none.
 
-    Raises `MissingExtra` where the library is missing, and `InputError` where the table or version is, or cannot be
+    Raises `MissingExtra` if the library is missing, and `InputError` if the table or version is missing or cannot be
     read.
     """
     match = _ADDRESS.fullmatch(str(address)) if isinstance(address, str | PurePath) else None
@@ -61,7 +61,7 @@ def read_snapshot(address: object) -> Snapshot | None:
         raise MissingExtra(_LIBRARIES[kind], _EXTRAS[kind]) from error
     try:
         found = {"delta": _delta, "iceberg": _iceberg, "lance": _lance}[kind](path, version)
-    except Exception as error:  # each library has families of its own
+    except Exception as error:  # each library has its own error types
         if isinstance(error, InputError):
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -69,7 +69,7 @@ def read_snapshot(address: object) -> Snapshot | None:
             f"{address}: {_LIBRARIES[kind]} cannot read it ({lines[0][:300]}); check the path and the version, or"
             " export it to Parquet"
         ) from error
-    from headrace.digest import canonical_json, sha256_hex  # settings alone load no data libraries
+    from headrace.digest import canonical_json, sha256_hex  # settings load no data libraries
 
     name = " ".join([kind, *found.identity, str(found.version)])
     digest = sha256_hex(canonical_json([name, *found.files]))
@@ -77,7 +77,7 @@ def read_snapshot(address: object) -> Snapshot | None:
 
 
 class _Found(NamedTuple):
-    """An opened version. identity: of the table, one word or none; files: what the digest is of, besides the name."""
+    """An opened version. identity: of the table, one word or none; files: input of the digest besides the name."""
 
     identity: list[str]
     version: int
@@ -95,7 +95,7 @@ def _delta(path: str, version: int | None) -> _Found:
     told = sorted(added.to_pylist(), key=lambda each: str(each["path"]))
 
     def plain_files() -> list[str] | None:
-        if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:  # files are not all of it
+        if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:  # files lack some facts
             return None
         columns = [(field.name, field.type, None) for field in pa.schema(table.schema())]
         return _plain([(os.path.join(path, each["path"]), each["size_bytes"]) for each in told], columns)
@@ -134,7 +134,7 @@ def _iceberg(path: str, version: int | None) -> _Found:
 
 
 def _newest_metadata(path: str) -> str:
-    """Find the metadata with the highest number; a catalog alone knows it where two have that number."""
+    """Find the metadata with the highest number; if two files share it, only a catalog knows which is current."""
     directory = os.path.join(path, "metadata")
     names = os.listdir(directory) if os.path.isdir(directory) else []
     numbered = sorted((int(match[1]), name) for name in names if (match := _METADATA.fullmatch(name)))
@@ -153,9 +153,10 @@ def _lance(path: str, version: int | None) -> _Found:
 
 
 def _plain(files: Sequence[tuple[str, int]], columns: Sequence[tuple[str, Any, bytes | None]]) -> list[str] | None:
-    """Return the files if each is local Parquet of these columns, and they are worth reading where they lie.
+    """Return the files if each is local Parquet of these columns, and they are large enough to read in place.
 
-    columns: name and type of each, and the id that a file must give it, if ids decide, which nested columns hide.
+    columns: name, type and the field id that a file must have, if ids decide; nested columns hide ids, so they give
+    None.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,7 +1,7 @@
-"""Check a manifest and an index before anything is done with them: their author may mean harm.
+"""Validate a manifest and an index before use, because their author may be malicious.
 
-Names are relative and stay below the run, counts are counts, digests are digests. Nothing here opens a file. That the
-bytes of shards are those of the digests is checked when they are read.
+Names are relative and stay below the run, counts are counts, digests are digests. Nothing here opens a file. Reading
+checks that the bytes of shards match the digests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.printable import shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Absolute, with a drive, with an empty part, "." or "..", or with a zero byte.
+# Matches names that are absolute, or have a drive, an empty part, "." or "..", or a zero byte.
 _UNSOUND = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|(^|/)\.?(/|$)|\x00"
 _UNSOUND_NAME = re.compile(_UNSOUND)
 _SHA256, _XXH3 = r"^[0-9a-f]{64}$", r"^[0-9a-f]{32}$"
@@ -25,12 +25,12 @@ LARGEST = 1 << 48  # rows and bytes; sums of them stay inside 64 bits
 
 
 def is_sound_name(name: object) -> bool:
-    """Tell whether this names something below a directory, whatever links there are."""
+    """Return whether this names a path below a directory, ignoring links."""
     return isinstance(name, str) and _UNSOUND_NAME.search(name) is None
 
 
 def manifest_problem(record: Mapping[str, Any]) -> str | None:
-    """Name what is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
+    """Describe what is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
     for name in ("run_id", "recipe"):
         if not isinstance(record[name], str):
             return f"{name} is {shown(record[name])}, not text"
@@ -65,7 +65,7 @@ def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str 
 
 
 def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
-    """Name what is wrong with the folds of a run: each is lists of its splits, and all have the same names."""
+    """Describe what is wrong with the folds of a run: each must list splits of the run, and all the same names."""
     if not isinstance(folds, list):
         return f"folds has {shown(folds)}, which are no lists of its splits"
     for each in folds:
@@ -80,7 +80,7 @@ def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
 
 
 def index_problem(table: pa.Table) -> str | None:
-    """Name what is wrong with names, places, counts or digests in the index of a finished run, or None."""
+    """Describe what is wrong with names, positions, counts or digests in the index of a finished run, or None."""
     import pyarrow.compute as pc  # a manifest alone needs no library
 
     for name in ("block", "first_row", "rows", "offset", "length"):
@@ -101,5 +101,5 @@ def index_problem(table: pa.Table) -> str | None:
 
 
 def damaged(path: Path, problem: str = "its bytes are not those that were published") -> CorruptShard:
-    """The error for a file of a run that is not what the run says."""
+    """Return the error for a file of a run that does not match the run's records."""
     return CorruptShard(f"{path}: {problem}; restore it or prepare the run again")

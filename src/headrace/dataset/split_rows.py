@@ -1,7 +1,7 @@
-"""The rows of one split for other libraries: what they read is what headrace's own readers deliver.
+"""Hand the rows of one split to other libraries, exactly as headrace's own readers deliver them.
 
-Rows come in the order of the shards, block by block, checked as a stream checks them, with the types of the index and
-behind the filter of the dataset. Memory is that of a block, except where a library holds all rows.
+Rows come in the order of the shards, block by block, checked as in a stream, with the types of the index and after the
+filter of the dataset. Memory is one block, unless a library holds all rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SplitRows:
-    """The rows of a split. Any library that takes Arrow streams takes this object as it is, as often as it asks."""
+    """The rows of a split. Any library that accepts Arrow streams accepts this object, any number of times."""
 
     def __init__(self, dataset: IndexedDataset, split: str) -> None:
         self.split, self._dataset = split, dataset
@@ -39,7 +39,7 @@ class SplitRows:
         return self._dataset.split_index(self.split).schema
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read the rows front to back. columns: which, in this order; None: all. Raises `SettingsError`."""
+        """Read the rows in order. columns: which, in this order; None: all. Raises `SettingsError`."""
         schema = self.schema
         names = schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in schema.names]
@@ -82,7 +82,7 @@ class SplitRows:
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
         """Read the rows into a pandas frame. Raises `MissingExtra` without pandas."""
-        _library("pandas")  # Arrow needs it
+        _library("pandas")  # Arrow needs it for `to_pandas`
         return self.to_arrow(columns).to_pandas()
 
     def to_duckdb(self, connection: Any = None) -> Any:
@@ -93,9 +93,9 @@ class SplitRows:
         return (connection or _library("duckdb")).from_arrow(self.to_arrow())
 
     def to_datasets(self) -> Any:
-        """Make a Hugging Face `Dataset` of the rows, in memory, with the features that the hub's README.md tells.
+        """Make a Hugging Face `Dataset` of the rows, in memory, with the features in the hub's README.md if any.
 
-        Raises `MissingExtra` without datasets, and `InputError` where values do not fit these features.
+        Raises `MissingExtra` without datasets, and `InputError` if values do not fit these features.
         """
         datasets, rows, info = _library("datasets"), self.to_arrow(), info_of(self._dataset.root)
         inferred = datasets.Features.from_arrow_schema(rows.schema)
@@ -108,7 +108,7 @@ class SplitRows:
         features = datasets.Features({name: told.get(name, kind) for name, kind in inferred.items()})
         try:
             fitted = import_module("datasets.table").table_cast(rows, features.arrow_schema)
-        except (ValueError, TypeError) as error:  # of Arrow and of datasets
+        except (ValueError, TypeError) as error:  # raised by Arrow and by datasets
             raise InputError(
                 f"{self._dataset.root}: the rows do not fit the features in README.md: {error}; to_arrow() gives them "
                 "as the files have them"

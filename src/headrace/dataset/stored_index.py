@@ -1,9 +1,9 @@
-"""The index of plain shards as a file that processes map instead of copying.
+"""Store the index of plain shards as a file that processes map instead of copying.
 
-The file is a sealed stream: an Arrow IPC stream of one uncompressed record batch, with its XXH3-128 behind it. Readers
-of Arrow streams ignore those 16 bytes. The batch has one row per split, and each column holds a list: the values of one
+The file is a sealed stream: an Arrow IPC stream of one uncompressed record batch, followed by its XXH3-128. Readers of
+Arrow streams ignore those 16 bytes. The batch has one row per split, and each column holds a list: the values of one
 field of `SplitIndex`. Every array of an opened index is therefore a view of the file, and all processes of a machine
-share its pages. To open the file costs a few passes over its bytes.
+share its pages. Opening the file costs a few passes over its bytes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from headrace.dataset.sound import LARGEST
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
 
-# Raise it whenever this layout, `SplitIndex.identity` or what the scan of a file finds changes: older files are then
-# made again.
+# Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that older files are
+# rebuilt.
 VERSION = 7
 _VERSION_KEY, _FILES_KEY = b"headrace.index_version", b"headrace.files"
-_PARTITIONED_KEY = b"headrace.partitioned"  # where there are such columns
+_PARTITIONED_KEY = b"headrace.partitioned"  # present if there are such columns
 _FEW_WORDS = pa.dictionary(pa.int16(), pa.string())
 _OF_SHARDS = {"shards": pa.large_string(), "formats": _FEW_WORDS, "checksums": _FEW_WORDS}
 _OF_BLOCKS = ("shard_of_block", "block", "rows", "offset", "length")
@@ -57,7 +57,7 @@ _DIGEST_BYTES = 16
 
 
 class StoredIndex(Index):
-    """The index in such a file. data: its bytes; files: a digest of the files that it was made of; digest: its own."""
+    """An index in such a file. data: its bytes; files: a digest of the indexed files; digest: its own."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class StoredIndex(Index):
         self.splits, self.data, self.files, self.digest = splits, data, files, digest
 
     def split(self, split: str) -> SplitIndex:
-        """The blocks of one split in natural order."""
+        """Return the blocks of one split in natural order."""
         return self.splits[split]
 
 
 def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: Sequence[str], files: str) -> bytes:
-    """The bytes of such a file. files: a digest of the files that the index was made of."""
+    """Encode such a file. files: a digest of the indexed files."""
 
     def lists(values: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
         ends = np.cumsum([0, *(len(each) for each in values)])
@@ -108,7 +108,7 @@ def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: S
 
 @contextmanager
 def sealed(sink: BinaryIO, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Write an Arrow stream, with the digest of its bytes behind it. Yields what writes the next batch."""
+    """Write an Arrow stream followed by the digest of its bytes; yield a function that writes the next batch."""
     digest = _Digesting(sink)
     with pa.ipc.new_stream(digest, schema) as writer:
         yield writer.write_batch
@@ -116,7 +116,7 @@ def sealed(sink: BinaryIO, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBat
 
 
 class _Digesting(io.RawIOBase):
-    """Passes bytes on, and digests them."""
+    """Forwards bytes and digests them."""
 
     def __init__(self, sink: BinaryIO) -> None:
         self._sink, self.xxh3 = sink, xxhash.xxh3_128()
@@ -132,7 +132,7 @@ class _Digesting(io.RawIOBase):
 
 
 def stream_of(data: pa.Buffer) -> pa.Buffer:
-    """The Arrow stream in the bytes of a sealed one. Raises `ValueError` if they are not those that were written."""
+    """Return the Arrow stream in the bytes of a sealed one. Raises `ValueError` if the digest does not match."""
     stream = data[:-_DIGEST_BYTES]
     if xxhash.xxh3_128_digest(stream) != data[-_DIGEST_BYTES:].to_pybytes():
         raise ValueError("its bytes are not those that were written")
@@ -140,9 +140,9 @@ def stream_of(data: pa.Buffer) -> pa.Buffer:
 
 
 def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
-    """A file, mapped, and its device and inode. Raises `CorruptShard` if it cannot be."""
+    """Map a file; also return its device and inode. Raises `CorruptShard` if it cannot be mapped."""
     try:
-        # A pipe of that name would be waited for.
+        # Opening a pipe would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(descriptor)
@@ -157,16 +157,16 @@ def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
 
 
 def map_index(path: Path) -> StoredIndex:
-    """The index in a file, mapped. Raises `CorruptShard` if it is missing, damaged or no such index."""
+    """Map the index in a file. Raises `CorruptShard` if it is missing, damaged or not such an index."""
     mapped, place = mapped_file(path)
     return parse_stored(mapped, path, place)
 
 
 def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) -> StoredIndex:
-    """The index in the bytes of such a file. Raises `CorruptShard` if anything in them is not as it was written.
+    """Parse the index in the bytes of such a file. Raises `CorruptShard` if anything is not as it was written.
 
-    source: bytes, or what has a buffer of them; path: named in errors. place: device and inode of the file that they
-    are mapped from; None: they are a copy.
+    source: bytes, or an object with a buffer of them; path: named in errors. place: device and inode of the file that
+    they are mapped from; None: they are a copy.
     """
     data = pa.py_buffer(source)
     try:
@@ -190,7 +190,7 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
             _check(fields)
             mapped = None if place is None else MappedSplit(path, digest.hex(), place, name, fields)
             splits[name] = SplitIndex(split=name, schema=schema, partitioned=partitioned, mapped=mapped, **fields)
-            # Known from when the file was written: to compute it again takes a second for a million blocks.
+            # Stored in the file, because computing it takes a second for a million blocks.
             identity = str(batch["identity"][row])
             if len(bytes.fromhex(identity)) != 32:
                 raise ValueError("an identity is not a digest")
@@ -204,7 +204,7 @@ def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) 
 
 
 def list_values(column: pa.Array, row: int) -> Any:
-    """A list in a row of a column, a view of its numbers or `Texts`. Raises `ValueError` if values are missing."""
+    """Return a list in a row of a column as a view of its numbers or `Texts`. Raises `ValueError` on missing values."""
     values = column[row].values
     if values is None or values.null_count:
         raise ValueError("values are missing")
@@ -213,12 +213,12 @@ def list_values(column: pa.Array, row: int) -> Any:
     dtype = np.dtype(str(values.type))
     if not len(values):
         return np.empty(0, dtype)
-    # What `to_numpy` gives; that would import pandas, a quarter of a second of a start.
+    # The result of `to_numpy`, which would import pandas and delay the start by a quarter of a second.
     return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
 
 
 def _check(fields: Mapping[str, Any]) -> None:
-    """Raise `ValueError` unless these are the blocks of a split: in natural order, with places and counts."""
+    """Raise `ValueError` unless these are the blocks of a split, in natural order, with valid positions and counts."""
     shards, shard_of_block, block = fields["shards"], fields["shard_of_block"], fields["block"]
     if {len(fields[name]) for name in ("formats", "checksums", "stamps")} - {len(shards)}:
         raise ValueError("shards and what is said of them differ in number")

@@ -1,14 +1,14 @@
-"""Tables of other libraries as sources: written once as Parquet into the cache, under a name made of their content.
+"""Accept other libraries' tables as sources, written once to the cache as Parquet named by their content.
 
 A table is anything that delivers Arrow record batches: objects with `__arrow_c_stream__` (pyarrow, polars, DuckDB and
-others), pyarrow datasets, polars lazy frames, pandas frames, data sets of Hugging Face and of xarray, versions of Delta
-tables, and mappings of such by split. It is read once, front to back, with a row group in memory, and hashed on the
-way. Everything behind this module sees a directory of shards. Its name and those of its files hold the digest, and its
-times are fixed, so equal content is the same source, however it was cut into chunks and whichever library held it.
+others), pyarrow datasets, polars lazy frames, pandas frames, Hugging Face and xarray datasets, versions of Delta
+tables, and mappings of these by split. It is read once, front to back, with one row group in memory, and hashed on the
+way. Everything after this module sees a directory of shards. Its name and those of its files hold the digest, and its
+times are fixed, so equal content is the same source, regardless of chunks and of the library that held it.
 
-The digest is of names, types and values, null apart from empty and NaN. Text and lists are of one type whatever their
-offsets, and categories are their values. A copy takes the space of the table. Nothing but time is lost where it is
-deleted while nobody reads it.
+The digest covers names, types and values; null differs from empty and from NaN. Text and lists have one type whatever
+their offsets, and categories are their values. A copy takes the space of the table. Deleting it while nobody reads it
+costs only time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from headrace.dataset.hub import Once
 
 _SHARD_ROWS, _GROUP_ROWS = 1 << 20, 1 << 16
-_BATCH_ROWS = 1 << 13  # asked of libraries that make batches on demand
-_LEFTOVER_S = 3600.0  # a temporary directory so old is of a process that was killed
-_WRITTEN_NS = 946_684_800_000_000_000  # the time of every file, as times are part of a source's identity
+_BATCH_ROWS = 1 << 13  # for libraries that make batches on demand
+_LEFTOVER_S = 3600.0  # an older temporary directory belongs to a killed process
+_WRITTEN_NS = 946_684_800_000_000_000  # fixed, because times are part of a source's identity
 _FRAMES = {
     "pandas": {"DataFrame"},
     "polars": {"LazyFrame"},
@@ -46,7 +46,7 @@ _FRAMES = {
 
 
 def is_table(value: object) -> bool:
-    """Tell whether a value is a table, or tables by split. No library is imported for it."""
+    """Return whether a value is a table, or tables by split, without importing any library."""
     if (tables := _by_split(value)) is not None:
         return bool(tables) and all(isinstance(name, str) and is_table(each) for name, each in tables.items())
     return hasattr(value, "__arrow_c_stream__") or _is_frame(value)
@@ -59,18 +59,18 @@ def _is_frame(value: object) -> bool:
 
 
 def _by_split(value: object) -> Mapping[Any, Any] | None:
-    """Return a mapping of tables, None for anything else; a data set of xarray maps its own variables."""
+    """Return a mapping of tables, None for anything else; an xarray dataset is a mapping of its variables."""
     return value if isinstance(value, Mapping) and not _is_frame(value) else None
 
 
 def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()) -> Any:
-    """Replace every table in a value by the directory of its copy; lists and mappings are looked into.
+    """Replace every table in a value, also inside lists and mappings, by the directory of its copy.
 
     An address of a snapshot or of a dataset on the hub is a table too; see `dataset.snapshots` and `dataset.hub`.
-    once: as of `dataset.hub.fetched`.
+    once: as in `dataset.hub.fetched`.
     """
     if isinstance(value, str | PurePath):
-        if str(value).startswith("hf:/"):  # a `Path` of an address has one slash less
+        if str(value).startswith("hf:/"):  # `Path` drops one slash of an address
             from headrace.dataset.hub import fetched
 
             return fetched(value, cache_dir, once)
@@ -86,7 +86,7 @@ def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lam
 
 
 def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
-    """Return a view of the files of a snapshot where they are its rows, else the copy of these."""
+    """Return a view of a snapshot's files if they are exactly its rows, else the copy of its rows."""
     from headrace.dataset.views import is_whole, write_view
     from headrace.storage.cache_room import cache_directory
 
@@ -101,7 +101,7 @@ def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
         return view
     try:
         return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=snapshot.digest)
-    except OSError as error:  # what cannot be written is a `StoreError`
+    except OSError as error:  # a read error; write errors are `StoreError`
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
             f"{snapshot.address}: a file of it cannot be read ({lines[0][:300]}); it may have been removed, such as by"
@@ -112,10 +112,10 @@ def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
 def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "", known_by: str = "") -> Path:
     """Write a table, or tables by split, into the cache, and return the directory of its shards.
 
-    cache_dir: as of `headrace.open`. version: words that are part of what the copy is named by. known_by: a digest of
-    what the rows depend on; where a table was kept with it and its copy is whole, no row is read.
-    Memory is O(row group). Raises `InputError` for tables without columns, splits of
-    strange names, and types that Parquet cannot hold, and `StoreError`.
+    cache_dir: as for `headrace.open`. version: text that becomes part of the copy's name. known_by: a digest of
+    everything the rows depend on; if a table was kept with it and its copy is complete, no row is read. Memory is O(row
+    group). Raises `InputError` for tables without columns, invalid names of splits, and types that Parquet cannot hold,
+    and `StoreError`.
     """
     from headrace.digest import canonical_json
     from headrace.formats.named_splits import WORDS, is_split_name
@@ -152,7 +152,7 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
             for directory in {file.parent for file in files}:
                 local.sync_directory(directory)
             sizes = _sizes(made)
-            if target.is_dir() and _sizes(target) != sizes:  # a part of it was deleted
+            if target.is_dir() and _sizes(target) != sizes:  # part of it was deleted
                 target.rename(going := local.temporary_for(target))
                 shutil.rmtree(going, ignore_errors=True)
             if not target.is_dir():
@@ -175,7 +175,7 @@ def _sizes(copy: Path) -> dict[str, int]:
 
 
 def _kept(record: Path) -> Path | None:
-    """Return the copy that a record tells of, if every file is there with its size."""
+    """Return the copy in a record, if every file exists with its size."""
     try:
         told = json.loads(record.read_bytes())
         copy = record.parent / str(told["table"])
@@ -188,13 +188,13 @@ def _kept(record: Path) -> Path | None:
 
 
 def _use(copy: Path) -> None:
-    """Note the time at which a copy is used, as that of its directory."""
-    with suppress(OSError):  # of a cache that others own
+    """Record the time of use of a copy as the time of its directory."""
+    with suppress(OSError):  # in a cache of another user
         os.utime(copy)
 
 
 def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tuple[Path, ...], int]:
-    """Remove copies that nobody opened for so long, and what killed writers left; return them, and their bytes."""
+    """Remove copies not opened for `older_than_s` and leftovers of killed writers; return them, and their bytes."""
     from headrace.storage import local
     from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of
@@ -208,7 +208,7 @@ def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tu
             continue
         going = local.temporary_for(copy)
         with local.storing(copy):
-            copy.rename(going)  # whole for readers, or gone
+            copy.rename(going)  # atomic: readers see all of it or nothing
         held += place_of(going).delete_below() or 0
         removed.append(copy)
     gone = {copy.name for copy in removed}
@@ -220,7 +220,7 @@ def remove_unused(cache_dir: str | Path | None, older_than_s: float) -> tuple[tu
 
 
 def _write(table: object, directory: Path, digest: Any) -> list[Path]:
-    """Write a table as shards of whole row groups, and put its content into a digest."""
+    """Write a table as shards of whole row groups, and add its content to a digest."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -313,7 +313,7 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
 
 
 def _snapshot(table: Any) -> Any:
-    """Return a version of a Delta table as a dataset of the files that count in it, in the order of their names."""
+    """Return a version of a Delta table as a dataset of its live files, in the order of their names."""
     import pyarrow.dataset as ds
     from deltalake.exceptions import DeltaError
 
@@ -329,7 +329,7 @@ def _snapshot(table: Any) -> Any:
 
 
 def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Cut batches anew into row groups, of the storage of extension types."""
+    """Regroup batches into row groups, with the storage of extension types."""
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
@@ -350,7 +350,7 @@ def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator
 
 
 def _feed(digest: Any, values: pa.Array) -> None:
-    """Put the values of an array into a digest: which are there, and these, whatever stands where none is."""
+    """Add the values of an array to a digest: which are valid, and their values, ignoring bytes under nulls."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,7 +1,7 @@
 """Log a dataset as an input of an experiment, to MLflow or Weights & Biases.
 
-A tracker is told what pins the rows down: the digest of their contents, the run that made them, rows of each split,
-columns and place. No shard is read, copied or uploaded.
+The tracker gets what identifies the rows: the digest of their contents, the run that made them, rows of each split,
+columns and path. No shard is read, copied or uploaded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow as pa
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import MANIFEST, Manifest
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import SettingsError
+from headrace.errors import MissingExtra, SettingsError
 from headrace.storage.places import place_of
 
-_DIGITS = 16  # of a digest; MLflow takes 36
+_DIGITS = 16  # of a digest; MLflow allows 36
 _CONTEXTS = {"train": "training", "val": "validation", "valid": "validation", "test": "testing"}
 _MLFLOW_TYPES = (
     (pa.types.is_boolean, "boolean"),
@@ -37,19 +37,24 @@ def log_dataset(dataset: IndexedDataset, manifest: Manifest | None, run: Any, sp
     """Log a dataset, or one split of it, to a run of MLflow or W&B. Raises `SettingsError` for any other object."""
     record = record_of(dataset, manifest, split)
     library = type(run).__module__.partition(".")[0]
-    if library == "mlflow":
-        _log_to_mlflow(record, dataset.schema, run, split)
-    elif library == "wandb":
-        _log_to_wandb(record, run)
-    else:
+    if library not in ("mlflow", "wandb"):
         raise SettingsError(
             f"log_to takes an MLflow run or a wandb.Run, not {type(run).__name__}; pass what mlflow.start_run() or "
             "wandb.init() returned"
         )
+    try:
+        if library == "mlflow":
+            _log_to_mlflow(record, dataset.schema, run, split)
+        else:
+            _log_to_wandb(record, run)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise MissingExtra(library, library) from None
 
 
 def record_of(dataset: IndexedDataset, manifest: Manifest | None, split: str | None = None) -> dict[str, Any]:
-    """Return what a tracker is told, as JSON. digest: of the contents, so it changes whenever the rows may."""
+    """Return the record for a tracker, as JSON. digest: of the contents, so it changes whenever the rows may."""
     root, rows = place_of(dataset.root).real(), dict(dataset.split_rows)
     if split is not None:
         name = dataset.split_index(split).split
@@ -101,13 +106,13 @@ def _log_to_wandb(record: Mapping[str, Any], run: Any) -> None:
 
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in record["name"])
     artifact = wandb.Artifact(name, type="dataset", metadata=dict(record))
-    # The file pins the version: the digest of an artifact is made of its entries, not of its metadata.
+    # The file fixes the version: an artifact's digest covers its entries, not its metadata.
     with artifact.new_file("headrace.json", encoding="utf-8") as file:
         file.write(json.dumps(record, indent=1, sort_keys=True) + "\n")
-    if "run_id" in record:  # the manifest stands for the run: a directory would be walked, file by file
+    if "run_id" in record:  # refers to the manifest, because a directory would be walked file by file
         path, remote = record["path"], "://" in record["path"]
         artifact.add_reference(f"{'' if remote else 'file://'}{path}/{MANIFEST}", name=MANIFEST, checksum=not remote)
-    if run.offline:  # where no artifact can be used, because none can be looked up
+    if run.offline:  # offline, artifacts cannot be looked up, so none can be used
         run.log_artifact(artifact)
     else:
         run.use_artifact(artifact)

@@ -1,7 +1,7 @@
 """Check a finished run against its manifest, byte for byte and row for row.
 
-Receipts say what was published beside the shards of the index: files without rows, of which the index has no block, and
-second names for other programs, which are hard links and become files of their own when the run is copied.
+Receipts list what was published besides the shards of the index: files without rows, which have no block in the index,
+and second names for other programs, which are hard links and become separate files when the run is copied.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from headrace.storage.places import path_of, place_of
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked. problem: None, or what is wrong, with the first offending shard and row.
+    """The result of one check. problem: None, or what is wrong, with the first offending shard and row.
 
-    kind: "law", which must hold of the run wherever it is; "count", which is told and no problem; "unchecked", which
-    could not be checked; "here": of this place or machine.
+    kind: "law", which must hold for the run anywhere; "count", which is reported and never a problem; "unchecked",
+    which could not be checked; "here", which concerns this location or machine.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Check:
 
 @dataclass
 class Verdict:
-    """The outcome of a verification. checks: all that were made, in their order, with what each found."""
+    """The outcome of a verification. checks: all checks in order, with their results."""
 
     run_id: str
     checks: list[Check] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
-        """Problems found; empty if there are none."""
+        """The problems found; empty if there are none."""
         return [check.problem for check in self.checks if check.problem is not None]
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class Verdict:
         return f"Verdict({self.run_id}: {len(self.checks)} checks, {f'FAILED: {failed}' if failed else 'all hold'})"
 
     def _repr_html_(self) -> str:
-        """Show every check and what it found, for notebooks."""
+        """Show every check and its result, for notebooks."""
         rows = [
             [each.name, "ok" if each.problem is None else "FAILED", each.problem or each.detail] for each in self.checks
         ]
@@ -77,10 +77,9 @@ def verify(
 ) -> Verdict:
     """Check digests, row counts and the recipe's laws of a finished run, all derived again from the output.
 
-    Of a dataset directory it judges what a trainer reads through `splits/`: the run that it points at, seen whole.
-    against: a file of `certify`; one more check says whether the run is still what that certificate says.
-    Problems are in the verdict, not raised; only a directory without a finished run raises `InputError`, and a file
-    that is not a certificate.
+    For a dataset directory this judges what a trainer reads through `splits/`: the complete run that it points at.
+    against: a file from `certify`; one more check compares the run with that certificate. Problems are in the verdict,
+    not raised. Only a directory without a finished run, and a file that is not a certificate, raise `InputError`.
     """
     place = path_of(path)
     certificate = None if against is None else read_certificate(Path(against))
@@ -96,7 +95,7 @@ def verify(
     except HeadraceError as error:
         verdict.checks.append(Check("laws", "could be checked", str(error)))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        # Every digest fits, and still a field is missing or of another kind: the run was not made by this recipe.
+        # Every digest fits, yet a field is missing or has another type: another recipe made the run.
         problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
         verdict.checks.append(Check("laws", "could be checked", problem))
     if certificate is not None and not verdict.problems:
@@ -116,7 +115,7 @@ def certify(path: str | Path, *, run: str | None = None, workers: int | None = N
 
 
 def _pointer(run: FinishedRun, out: Path | None) -> Check:
-    """A trainer that reads the paths below `out` sees this run and nothing else; None: only the run's own links."""
+    """Check that a trainer reading the paths below `out` sees this run only; None: check only the run's own links."""
     if out is not None:
         return Check(
             "splits", f"{pointer_of(out)} leads to this run", pointer_problem(out, run.root, run.manifest), "here"
@@ -127,10 +126,10 @@ def _pointer(run: FinishedRun, out: Path | None) -> Check:
 
 
 def _files(run: FinishedRun, workers: int) -> list[Check]:
-    """Every file has the digest it was published with, every count adds up, and nothing else lies among the shards."""
+    """Check that every file has its published digest, every count adds up, and no other file is among the shards."""
     root, manifest = run.root, run.manifest
     path = root / MANIFEST
-    data = path.read_bytes()  # its fields were checked when it was read; here every byte, where it has a digest
+    data = path.read_bytes()  # reading checked its fields; this checks every byte if it has a digest
     same = data == manifest.to_json() or DIGEST not in json.loads(data)
     problem = None if same else f"{path}: its bytes are not those it was written as"
     checks = [Check("manifest", "is as it was written", problem)]
@@ -147,7 +146,7 @@ def _files(run: FinishedRun, workers: int) -> list[Check]:
 
     try:
         table = run.index.table
-    except CorruptShard as error:  # without an index there is nothing to compare the shards with
+    except CorruptShard as error:  # without an index the shards cannot be compared
         return [*checks, Check("index", "index.parquet", str(error))]
     checks.append(Check("index", f"{table.num_rows:,} blocks, digest as in the manifest"))
 
@@ -161,7 +160,7 @@ def _files(run: FinishedRun, workers: int) -> list[Check]:
 
 
 def _beside(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]) -> Check:
-    """Files that receipts name and the index does not, and what is in second directories of splits."""
+    """Check the files in receipts but not in the index, and the files in second directories of splits."""
     named = {str(each["path"]): str(each["digest"]) for record in receipts for each in record["files"]}
     digests = {name: each for name, each in named.items() if is_sound_name(name) and not name.startswith("stage/")}
     beside = sorted(set(digests) - set(indexed))
@@ -189,9 +188,9 @@ def _beside(run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Map
 
 
 def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
-    """Rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
+    """Check rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
     manifest = run.manifest
-    # Where output rows are not source rows, the recipe has counted the source rows that are in each split.
+    # If output rows are not source rows, the recipe has counted the source rows in each split.
     per_split = manifest.facts.get("source_rows") or {name: each.rows for name, each in manifest.splits.items()}
     in_splits, dropped = sum(per_split.values()), sum(manifest.dropped.values())
     read = manifest.source["rows"]
@@ -211,11 +210,11 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
 
 
 def _strangers(run: FinishedRun, indexed: Mapping[str, str]) -> Check:
-    """Other programs list directories, so what lies in a split's directory must be the split's."""
+    """Check that a split's directory holds only the split's files, because other programs list directories."""
     real_root = place_of(run.root).real()
 
     def is_known(path: Path) -> bool:
-        """Look up a file of the index; for a link, the file behind it."""
+        """Return whether the index has a file, or for a link its target."""
         real, root = (path.resolve(), real_root) if path.is_symlink() else (path, run.root)
         return real.is_relative_to(root) and real.relative_to(root).as_posix() in indexed
 
@@ -242,7 +241,7 @@ def _files_in(directory: Path) -> list[Path]:
 
 
 def read_receipt(path: Path) -> dict[str, Any] | None:
-    """The receipt in a file, or None if it is not as it was written."""
+    """Read the receipt in a file; None if it is not as it was written."""
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
         whole = record.pop("digest") == sha256_hex(canonical_json(record))

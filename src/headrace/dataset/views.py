@@ -1,8 +1,9 @@
-"""Views: directories in the cache that show files of another system where they lie, as one version of a source.
+"""Make views: cache directories that link to another system's files in place, as one version of a source.
 
 `CACHE/KIND/OWNER--NAME/KEY/NAME/KEY/…` holds links to the files, and beside them a record of the splits and of each
 file as it was when it was checked (see `formats.saved`). KEY is the version, 40 hexadecimal digits such as a commit. It
-is a part of every file's name, so it is part of what is made of the names: fingerprints, run ids, what ranks compare.
+is part of every file's path, so it is part of everything derived from the names: fingerprints, run ids, and what ranks
+compare.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headrace.storage import local
 
 
 def is_whole(view: Path) -> bool:
-    """Tell whether a view is there, and its files are those that were checked."""
+    """Return whether a view exists, and its files are those that were checked."""
     try:
         checked = json.loads((view / VIEW).read_bytes())["checked"]
         return all(_stamp(view / name) == stamp for name, stamp in checked.items())
@@ -30,9 +31,9 @@ def is_whole(view: Path) -> bool:
 def write_view(
     view: Path, address: str, splits: Mapping[str, Mapping[str, Path]], about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a view in one step, in the place of an older one.
+    """Write a view in one step, replacing an older one.
 
-    splits: name below KEY → file, of each split. about: what else its record says, as JSON.
+    splits: name below KEY → file, of each split. about: further entries of its record, as JSON.
     """
     key = view.parent.name
     files = {f"{key}/{name}": path.absolute() for own in splits.values() for name, path in own.items()}

@@ -1,8 +1,8 @@
-"""Engines run independent tasks, each at least once, and give their results in order.
+"""Define engines, which run independent tasks, each at least once, and return their results in order.
 
-A task is called with `tell`, through which it says what it is doing; what it says arrives at `hear` in the caller's
-process, in the task's own order. A task may be done more than once (a node died while it worked), so it must leave the
-same files however often it is done.
+A task is called with `tell`, a function that reports its progress. Reports reach `hear` in the caller's process, in the
+order in which the task made them. A task may run more than once (a node died while it worked), so it must leave the
+same files each time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Tell = Callable[[Any], None]
 
 
 class Engine(Protocol):
-    """Runs independent tasks."""
+    """An executor of independent tasks."""
 
     def default_workers(self) -> int:
-        """Tasks at a time by default."""
+        """Return the default number of concurrent tasks."""
 
     def machines(self) -> int:
-        """Over how many machines tasks are spread: a limit of memory holds for each."""
+        """Return the number of machines that tasks are spread over; a memory limit applies to each."""
 
     def run(
         self,
@@ -37,9 +37,10 @@ class Engine(Protocol):
         hear: Tell,
         done: Callable[[int, Result], None],
     ) -> list[Result]:
-        """Results in task order. Raises the error of the first failing task in task order.
+        """Return results in task order. Raises the error of the first failing task in task order.
 
-        At most `workers` tasks at a time, begun in order. `done` hears of every finished task, by its place.
+        At most `workers` tasks run at a time, started in order. `done` is called for every finished task, with its
+        index.
         """
 
 
@@ -53,7 +54,7 @@ def check_engine(engine: str, address: str | None) -> None:
 
 @contextmanager
 def engine_named(name: EngineName, address: str | None, workers: int | None) -> Iterator[Engine]:
-    """The engine of this name, for as long as the block lasts; Ray is connected to as `ray_engine` says."""
+    """Yield the engine of this name for the duration of the block; `ray_engine` describes how it connects to Ray."""
     if name == "local":
         from headrace.engine.local import LocalEngine
 

@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 
 
 def default_workers() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_tasks(tasks: Sequence[Callable[[], Result]], workers: int) -> list[Result]:
-    """Results of all tasks, in task order. Raises the error of the first failing task."""
+    """Return the results of all tasks, in task order. Raises the error of the first failing task."""
     with ThreadPoolExecutor(max_workers=max(1, workers), thread_name_prefix="headrace-task") as pool:
         futures: list[Future[Result]] = [pool.submit(task) for task in tasks]
 
@@ -43,14 +43,14 @@ def run_tasks(tasks: Sequence[Callable[[], Result]], workers: int) -> list[Resul
 
 
 class LocalEngine:
-    """Threads of this process. What tasks say is heard in their threads."""
+    """An engine that runs tasks on threads of this process. Tasks report in their own threads."""
 
     def default_workers(self) -> int:
-        """One task per core."""
+        """Return one task per core."""
         return default_workers()
 
     def machines(self) -> int:
-        """This one."""
+        """Return 1, for this machine."""
         return 1
 
     def run(

@@ -45,10 +45,10 @@ _DEPTH = 6  # levels below a task at which shared objects are looked for
 
 @contextmanager
 def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[RayEngine]:
-    """An engine on a cluster. The connection ends with the block unless it was there before.
+    """Yield an engine on a Ray cluster. The connection ends with the block unless it existed before.
 
-    address: of a cluster, "auto" for the one this machine belongs to; None: the one this process is connected to, else
-    Ray is started on this machine alone, with `workers` cores. Raises `MissingExtra`, `EngineError`.
+    address: of a cluster, or "auto" for the one this machine belongs to. None: the one this process is connected to,
+    else Ray is started on this machine alone, with `workers` cores. Raises `MissingExtra`, `EngineError`.
     """
     try:
         import ray
@@ -88,17 +88,17 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
 
 
 class RayEngine:
-    """Tasks on the nodes of the cluster that this process is connected to."""
+    """An engine that runs tasks on the nodes of the cluster that this process is connected to."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
 
     def default_workers(self) -> int:
-        """One task per core of the cluster."""
+        """Return one task per core of the cluster."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def machines(self) -> int:
-        """The nodes that are alive. Tasks are spread, so each has its part of them on average."""
+        """Return the number of live nodes. Tasks are spread, so each node runs an equal share on average."""
         return max(1, sum(bool(node["Alive"]) for node in self._ray.nodes()))
 
     def run(
@@ -109,7 +109,7 @@ class RayEngine:
         hear: Tell,
         done: Callable[[int, Result], None],
     ) -> list[Result]:
-        """See `Engine`. What a task says is heard when it has finished, in the caller's thread."""
+        """Run tasks as `Engine.run` does. A task's reports arrive when it has finished, in the caller's thread."""
         if not tasks:
             return []
         import numpy as np  # in the driver only
@@ -156,10 +156,9 @@ class RayEngine:
         return [results[place] for place in range(len(tasks))]
 
     def _cancel(self, running: list[Any]) -> None:
-        """End tasks: first as Ctrl-C does, so that they remove what they began, then for good.
+        """Cancel tasks: first as Ctrl-C does, so that they remove what they began, then by force.
 
-        Never raises because a connection is gone, and the tasks with it: what is on its way to the caller is why tasks
-        end.
+        Never raises if the connection is gone, because the tasks are gone too and the caller's own error matters more.
         """
         for force in (False, True):
             known = []
@@ -174,7 +173,7 @@ class RayEngine:
                 return
 
     def _as_raised(self, error: BaseException, place: int) -> BaseException:
-        """The task's own error; what Ray has to say of its machines as ours."""
+        """Return the task's own error, or an `EngineError` for a failure of Ray or its machines."""
         exceptions, raised = self._ray.exceptions, error
         if isinstance(error, exceptions.RayTaskError):
             cause = error.cause
@@ -220,13 +219,13 @@ _letting_go: threading.Timer | None = None
 
 
 def library_versions() -> dict[str, str]:
-    """The versions that decide which bytes are written."""
+    """Return the versions of the libraries that decide which bytes are written."""
     found = {"python": ".".join(platform.python_version_tuple()[:2])}
     return found | {name: library_version(name) for name in ("headrace", *LIBRARIES)}
 
 
 def do_task(stage: Stage, task: bytes) -> tuple[Any, list[Any]]:
-    """Do one task in this process; its result, and what it said while it worked. Raises what the task raises."""
+    """Run one task in this process; return its result and its reports. Raises the error of the task."""
     said: list[Any] = []
     try:
         return load_task(task, _shared(stage))(said.append), said
@@ -250,7 +249,10 @@ def _shared(stage: Stage) -> list[Any]:
 
 
 def _let_go_later() -> None:
-    """Ray may keep this process for other work; the object store must not keep our arrays because of it."""
+    """Release the shared arrays later, because Ray may keep this process for other work.
+
+    The object store could not free them otherwise.
+    """
     global _letting_go
 
     def let_go() -> None:
@@ -326,7 +328,7 @@ class Packed:
         return len(self._tasks)
 
     def task(self, number: int) -> bytes:
-        """The bytes of one task; of what is shared its places."""
+        """Return the bytes of one task, in which shared objects are indices."""
         places = self._places
 
         class Naming(self._pickler):  # type: ignore[name-defined,misc]  # a class that is given
@@ -339,13 +341,13 @@ class Packed:
 
 
 def load_shared(shared: bytes, buffers: Sequence[Any]) -> list[Any]:
-    """The objects that tasks share. Arrays are views of the buffers, read-only if these are."""
+    """Load the objects that tasks share. Arrays are views of the buffers, read-only if these are."""
     found: list[Any] = pickle.loads(shared, buffers=buffers)
     return found
 
 
 def load_task(task: bytes, shared: Sequence[Any]) -> Callable[..., Any]:
-    """One task, with its own parts made anew and what is shared as it is."""
+    """Load one task; its own parts are copies, and shared objects are used as they are."""
     unpickler = pickle.Unpickler(io.BytesIO(task))
     unpickler.persistent_load = shared.__getitem__  # type: ignore[method-assign]  # documented: an attribute will do
     found: Callable[..., Any] = unpickler.load()
@@ -353,7 +355,7 @@ def load_task(task: bytes, shared: Sequence[Any]) -> Callable[..., Any]:
 
 
 def _parts(value: Any, depth: int) -> Iterator[Any]:
-    """The objects that a task refers to and that could be shared: cells, arguments, fields of dataclasses."""
+    """Return the objects that a task refers to and that could be shared: cells, arguments, fields of dataclasses."""
     if depth == 0 or isinstance(value, _ATOMS):
         return
     inner: list[Any] = []

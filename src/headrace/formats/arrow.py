@@ -1,9 +1,10 @@
-"""Arrow IPC: files (also called Feather version 2) and streams of record batches.
+"""Read Arrow IPC: files (also called Feather version 2) and streams of record batches.
 
-A block is a record batch, of whatever size its writer gave it. Files are mapped into memory: an uncompressed column is
-not copied, a compressed one (lz4, zstd) is decompressed if it is asked for. Arrow has no checksums, so a changed byte
-in a number goes unseen; what must hold for reading to be safe – lengths, offsets, indices, UTF-8 – is checked in every
-block that is read. A file that is cut short while it is mapped ends the process (SIGBUS): do not write to files in use.
+A block is a record batch of the size that its writer chose. Files are memory-mapped: uncompressed columns are not
+copied, and compressed ones (lz4, zstd) are decompressed on request. Arrow has no checksums, so a changed byte in a
+number goes unnoticed. Everything that memory safety depends on – lengths, offsets, indices, UTF-8 – is checked in every
+block that is read. A file that is truncated while it is mapped ends the process (SIGBUS), so do not write to files in
+use.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from headrace.formats.shard import Shard, column_name, each_once
 from headrace.storage.places import place_of
 
 _FILE_MAGIC = b"ARROW1"
-_TAIL, _CONTINUES = 10, b"\xff\xff\xff\xff"  # a file ends with its footer's length and the magic; before a message
-# Places of fields in Arrow's flatbuffer tables Message, RecordBatch and Footer.
+_TAIL, _CONTINUES = 10, b"\xff\xff\xff\xff"  # length of footer size and magic at the end; message prefix
+# Field indices in Arrow's flatbuffer tables Message, RecordBatch and Footer.
 _MESSAGE_HEADER, _BATCH_COMPRESSION, _FOOTER_BATCHES = 2, 3, 3
 
 
@@ -51,13 +52,14 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
 def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
     """List (rows, offset, length) of every record batch, in order.
 
-    In a stream the byte range of its message; in a file, whose footer says where batches are, length is an estimate.
-    Raises `InputError` on a damaged file, and on a stream with dictionaries: a batch of it cannot be read alone.
+    In a stream, offset and length are the byte range of the batch's message. In a file, whose footer locates batches,
+    offset is 0 and length is an estimate. Raises `InputError` on a damaged file, and on a stream with dictionaries,
+    whose batches cannot be read alone.
     """
     try:
         source = _source(shard.path, shard.kind)
         if _is_file(source):
-            # One column is enough to count rows, and of a compressed file only that one is decompressed.
+            # One column is enough to count rows; in a compressed file only that one is decompressed.
             fewest = pa.ipc.IpcReadOptions(included_fields=[0])
             reader = pa.ipc.open_file(source, options=fewest)
             counts = [reader.get_batch(batch).num_rows for batch in range(reader.num_record_batches)]
@@ -101,10 +103,10 @@ def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[Parqu
 
 
 def read_block(path: Path, kind: Kind, block: int, offset: int, length: int, wanted: Target) -> pa.Table:
-    """Read one record batch as the wanted columns: views of the mapped file where the types are the file's own.
+    """Read one record batch as the wanted columns; views of the mapped file if the types are the file's own.
 
-    offset, length: of its message, in a stream. Raises `CorruptShard` on damaged bytes, `InputError` on types that
-    pyarrow cannot turn into the given ones.
+    offset, length: of the batch's message, in a stream. Raises `CorruptShard` on damaged bytes, `InputError` on types
+    that pyarrow cannot convert to the given ones.
     """
     try:
         return _read(path, kind, block, offset, length, wanted)
@@ -125,7 +127,7 @@ def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, wanted: 
     source.seek(0)
     try:
         if _is_file(source):
-            # Choosing columns when reading copies them, which pays only where they must be decompressed anyway.
+            # Selecting columns on read copies them, which pays off only if they must be decompressed anyway.
             options = pa.ipc.IpcReadOptions(included_fields=chosen if _is_compressed(source) else None)
             record = pa.ipc.open_file(source, options=options).get_batch(batch)
             record = record.select([schema.names[place] for place in chosen])
@@ -159,7 +161,7 @@ def _is_file(source: pa.NativeFile) -> bool:
 def _is_compressed(source: pa.NativeFile) -> bool:
     """Return whether the first record batch of a file has compressed buffers, from its metadata (flatbuffers).
 
-    Where the batch lies is in the footer alone: writers may leave room between messages.
+    Only the footer says where the batch is, because writers may leave gaps between messages.
     """
     size = source.size()
     footer_bytes = _number("<i", _part(source, size - _TAIL, _TAIL), 0)

@@ -1,9 +1,9 @@
-"""Blocks of a file: find what can be read on its own, and read one block.
+"""Find the blocks of a file that can be read independently, and read one block.
 
-Parquet: a block is a row group, known from the footer. Arrow: a record batch. Uncompressed text: one pass cuts byte
-ranges on record borders, at most 65,536 rows or about 8 MiB each. Compressed text and JSON arrays that headrace did not
-write cannot be entered in the middle: one block, the whole file, so reading it takes memory in proportion to the file.
-Rows are counted exactly.
+A Parquet block is a row group, known from the footer. An Arrow block is a record batch. Uncompressed text is cut in one
+pass into byte ranges on record borders, at most 65,536 rows or about 8 MiB each. Compressed text and JSON arrays that
+headrace did not write cannot be read from the middle: the whole file is one block, so reading takes memory in
+proportion to the file. Rows are counted exactly.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from headrace.storage.places import place_of
 class Span:
     """One block of a shard: `rows` rows in `length` bytes from `offset`; a whole file begins at 0, header included.
 
-    block: row group number (Parquet), record batch (Arrow), else the place among the shard's blocks. length: of Parquet
-    the bytes before compression.
+    block: row group number (Parquet), record batch (Arrow), else the index among the shard's blocks. length: for
+    Parquet, the uncompressed size.
     """
 
     block: int
@@ -47,7 +47,7 @@ class Span:
 
 
 def scan(shard: Shard) -> list[Span]:
-    """List the blocks of a shard that hold rows. Raises `InputError` if the file cannot be read to its end."""
+    """List the non-empty blocks of a shard. Raises `InputError` if the file cannot be read to its end."""
     if shard.content == "nothing":
         return []
     if shard.kind.format == "parquet":
@@ -68,8 +68,8 @@ def look(
 ) -> tuple[Shard, list[Span]]:
     """Survey and scan a file; a Parquet file is opened once for both.
 
-    last: another shard, whose schema is used again if it is the same: many files then have one.
-    partitions: `partition_types` of the source, of columns that names hold.
+    last: another shard, whose schema object is reused if it is equal, so that many files share one.
+    partitions: `partition_types` of the source, for columns that names hold.
     """
     shard, spans = _looked_at(path, name, last)
     return in_partition(shard, partitions), spans
@@ -85,7 +85,7 @@ def _looked_at(path: Path, name: str, last: Shard | None) -> tuple[Shard, list[S
             shard = parquet.surveyed(file, path, name, kind, None if last is None else last.schema)
             return shard, _row_groups(shard, file)
     except (InputError, OSError):
-        shard = survey(path, name)  # says what it is instead, if it is anything
+        shard = survey(path, name)  # raises with the actual format, if recognized
         if shard.content == "nothing":
             return shard, []
         raise
@@ -98,7 +98,7 @@ def _row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:
 
 
 def _text_spans(shard: Shard) -> Iterator[tuple[int, int, int]]:
-    """Cut (rows, offset, length) of byte ranges that begin and end on a record."""
+    """List (rows, offset, length) of byte ranges that begin and end on a record border."""
     quoted = shard.kind.format != "jsonl"
     offset = shard.dialect.header_bytes if shard.dialect is not None else 0
     parts = delimited.record_blocks(shard, BLOCK_BYTES, offset) if quoted else jsonl.line_blocks(shard, BLOCK_BYTES)
@@ -148,7 +148,7 @@ def read_block(
     """Read one block as the target's columns. names: of all columns of the file, which delimited text needs.
 
     block: row group number (Parquet) or record batch (Arrow). offset, length: byte range (text, Arrow streams); a CSV
-    or TSV block at offset 0 begins with the header of its file, which is no row. Thread-safe; the work releases the
+    or TSV block at offset 0 begins with the header of its file, which is not a row. Thread-safe; the work releases the
     interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written, and
     `InputError` if a text is not of its declared type. pages: see `parquet.read_block`.
     """
@@ -185,7 +185,7 @@ def read_block(
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
         told = str(error).removeprefix(f"{path}: ")
-        changed = "or, if it changed, " if isinstance(error, HeadraceError) else ""  # ours say what else to do
+        changed = "or, if it changed, " if isinstance(error, HeadraceError) else ""  # ours include a remedy
         raise CorruptShard(f"{where}: {told}; {changed}restore the file or prepare the run again") from error
     types = {field.name: field.type for field in wanted if not is_text(field.type)}
     return typed(table, types, null_values, where, 0).cast(wanted)

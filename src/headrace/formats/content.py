@@ -1,16 +1,17 @@
-"""Compare rows by their content: which columns count, a digest of each row, and which digests come again. Pure.
+"""Compare rows by their content: which columns count, a digest of each row, and which digests repeat. Pure.
 
-A digest is 64 bits of the values of a row's compared columns. The function is ours, so it is the same on every machine,
-in every version of the libraries, and however the rows are cut into files and chunks. It finds repeats; a forger could
-make two rows of one digest. Two different rows have one by chance once in 10^19 pairs.
+A digest is 64 bits of the values of a row's compared columns. The function is our own, so it is the same on every
+machine, with every version of the libraries, and however the rows are divided into files and chunks. It finds repeats
+but does not resist forgery: two rows with the same digest can be constructed. Two different rows collide by chance once
+in 10^19 pairs.
 
-Two values of a column are the same if they are equal in the one type that the column has in all shards: 1 in an int32
-shard is 1 in an int64 shard, and 1.0 where another shard holds floats. 0.0 and -0.0 are the same. Null, NaN, empty
-text, an empty list and a struct of nothing else are all "missing", and the same. A row whose compared columns are all
-missing has no content: its digest is `NOTHING`, and it repeats no other.
+Two values of a column are the same if they are equal in the common type of the column over all shards. So 1 in an int32
+shard equals 1 in an int64 shard, and 1.0 if another shard holds floats. 0.0 and -0.0 are the same. Null, NaN, empty
+text, an empty list and a struct of only missing values are all "missing", and the same. A row whose compared columns
+are all missing has no content: its digest is `NOTHING`, and it repeats no other row.
 
-Numbers cost six vector operations a value, and none takes new memory. Texts of up to 12 bytes cost two words of Arrow's
-views, longer ones about seven operations for every eight bytes.
+Numbers cost six vector operations per value, none of which allocates memory. Texts of up to 12 bytes cost the two words
+of Arrow's views; longer ones about seven operations for every eight bytes.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ LINEAGE = ("source_shard", "source_row")
 NOTHING = 0
 
 _MISSING = np.uint64(0x6E6F7468696E6721)
-_BATCH_ROWS = 1 << 15  # digested together: what is worked in stays in the processor's cache
+_BATCH_ROWS = 1 << 15  # rows digested at once, so that work arrays stay in the CPU cache
 _NESTED_ROWS = 1 << 12
-_BATCH_WORDS = 1 << 16  # of text
-_RANGE_ROWS = 15 << 10  # counted together: below 128 KiB an array takes memory that was used before, not new pages
-_PART_ROWS = 256  # of each part that are counted together, at least
-_INLINE = 12  # bytes of a text that stand in an Arrow view itself
-_VIEWED = 1 << 31  # bytes that views cannot reach
-_CHAINED_WORDS = 64  # of a text, up to which texts are digested side by side, word by word
+_BATCH_WORDS = 1 << 16  # the same for words of text
+_RANGE_ROWS = 15 << 10  # counted at once: arrays below 128 KiB reuse memory instead of new pages
+_PART_ROWS = 256  # least rows of each part that are counted at once
+_INLINE = 12  # longest text that an Arrow view holds inline, in bytes
+_VIEWED = 1 << 31  # views cannot address more bytes
+_CHAINED_WORDS = 64  # texts of up to this length are digested side by side, word by word
 _HALF = np.uint64(32)
-_LOW = np.uint64(3)  # bits of a digest that give way to the number of a split
+_LOW = np.uint64(3)  # bits of a digest that hold the number of a split instead
 
-# Gives the words of the rows from one to another of a column, and which of them are missing, None if none is. The words
-# may stand in the first row of the array, which has room for them twice.
+# Returns the words of a range of a column's rows, and which of them are missing, None if none is. The words may be in
+# the first row of the work array [2, rows].
 _Reader = Callable[[int, int, U64], tuple[U64, Bools | None]]
 
 
 def content_columns(names: Sequence[str], roles: Collection[str | None]) -> tuple[str, ...]:
-    """Select the columns that are compared unless others are named: all but those with a role, and lineage.
+    """Select the default columns to compare: all except those with a role, and lineage.
 
     roles: the columns of time, entity, label and targets.
     """
@@ -56,15 +57,15 @@ def content_columns(names: Sequence[str], roles: Collection[str | None]) -> tupl
 
 
 def row_digests(table: pa.Table) -> U64:
-    """Digest every row of a table. uint64 [N]; the order of the columns counts, their names do not.
+    """Digest every row of a table; uint64 [N]. The order of the columns matters, their names do not.
 
-    Raises `InputError` for a column whose type has no values to compare.
+    Raises `InputError` for a column whose type cannot be compared.
     """
     found, begin = np.full(table.num_rows, NOTHING, np.uint64), 0
     if not table.num_columns:
         return found
     batch = _NESTED_ROWS if any(pa.types.is_nested(kind) for kind in table.schema.types) else _BATCH_ROWS
-    if max(column.num_chunks for column in table.columns) * (batch >> 2) > table.num_rows:  # many small ones
+    if max(column.num_chunks for column in table.columns) * (batch >> 2) > table.num_rows:  # many small chunks
         table = table.combine_chunks()
     spare = np.empty((2, batch), np.uint64)
     for part in table.to_batches():
@@ -81,9 +82,9 @@ def row_digests(table: pa.Table) -> U64:
 
 
 def chain(digests: U64, words: U64, spare: U64 | None = None) -> None:
-    """Take the next word of every row into its digest, in place: a bijection of either, given the other.
+    """Mix the next word of every row into its digest, in place; for a fixed word or digest this is a bijection.
 
-    spare: an array of the same shape to work in.
+    spare: a work array of the same shape.
     """
     digests += words
     digests *= np.uint64(MIX_A)
@@ -91,9 +92,9 @@ def chain(digests: U64, words: U64, spare: U64 | None = None) -> None:
 
 
 def _chain_all(digests: U64, readers: Sequence[_Reader], first: int, stop: int, spare: U64) -> Bools | None:
-    """Digest the rows first..stop-1 of parallel columns, in place; which of them hold any value, None if all do.
+    """Digest the rows first..stop-1 of parallel columns, in place; return which rows hold a value, None if all do.
 
-    spare: [2, rows] to work in, which stays in the processor's cache.
+    spare: [2, rows], a work array that stays in the CPU cache.
     """
     digests[:] = GAMMA
     held: Bools | None = np.zeros(stop - first, np.bool_)
@@ -110,7 +111,7 @@ def _chain_all(digests: U64, readers: Sequence[_Reader], first: int, stop: int, 
 
 
 def _reader(column: pa.Array, name: str) -> _Reader:
-    """Look at a column once, so that its rows can be read part by part."""
+    """Prepare a column once, and return a function that reads the words of a range of rows."""
     kind = column.type
     if pa.types.is_floating(kind):
         filled = column.fill_null(float("nan")) if column.null_count else column
@@ -148,7 +149,7 @@ def _reader(column: pa.Array, name: str) -> _Reader:
 
 
 def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
-    """Give every value a word, equal for equal values; and which are missing, None if none is."""
+    """Return a word for every value, equal for equal values, and which values are missing; None if none is."""
     kind = column.type
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.uint64), np.ones(len(column), np.bool_)
@@ -173,9 +174,12 @@ def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:
 
 
 def _text_reader(texts: pa.Array) -> _Reader:
-    """Read a word of each text from its size and its bytes. A text of up to 12 bytes is the two words of its view."""
+    """Return a reader that computes a word of each text from its size and bytes.
+
+    A text of up to 12 bytes consists of the two words of its Arrow view.
+    """
     if pa.types.is_string_view(texts.type):
-        texts = texts.cast(pa.large_string())  # rows of views cannot be chosen
+        texts = texts.cast(pa.large_string())  # Arrow's `take` does not support views
     if texts.null_count:
         texts = texts.fill_null("" if is_text(texts.type) else b"")
     if texts.nbytes >= _VIEWED:
@@ -199,7 +203,7 @@ def _text_reader(texts: pa.Array) -> _Reader:
 
 
 def _words_of_many_bytes(texts: pa.Array) -> tuple[U64, Bools | None]:
-    """Give texts the same words where they are more than views can reach."""
+    """Return the same words as `_text_reader` for texts whose bytes exceed the range of views."""
     sizes, words = np.asarray(pc.binary_length(texts), np.int64), np.empty(len(texts), np.uint64)
     short, long = np.flatnonzero(sizes <= _INLINE), np.flatnonzero(sizes > _INLINE)
     words[short] = _text_reader(texts.take(pa.array(short)))(0, len(short), np.empty((2, len(short)), np.uint64))[0]
@@ -208,17 +212,17 @@ def _words_of_many_bytes(texts: pa.Array) -> tuple[U64, Bools | None]:
 
 
 def _chained_words(texts: pa.Array) -> U64:
-    """Give every text a word from its size and its bytes, eight at a time."""
+    """Return a word for every text from its size and its bytes, eight at a time."""
     texts = texts.cast(pa.large_binary())
     offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, 8 * texts.offset)
     first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros((last - first + 23) // 8, np.uint64)  # a word more: every word can be read whole
+    data = np.zeros((last - first + 23) // 8, np.uint64)  # one extra word, so that every word can be read whole
     data.view(np.uint8)[: last - first] = np.frombuffer(texts.buffers()[2], np.uint8)[first:last]
     starts, sizes = offsets[:-1] - first, np.diff(offsets)
     kinds = np.minimum((sizes + 7) >> 3, _CHAINED_WORDS + 1).astype(np.uint8)
-    order = np.argsort(np.uint8(_CHAINED_WORDS + 1) - kinds, kind="stable")  # those of many words first
+    order = np.argsort(np.uint8(_CHAINED_WORDS + 1) - kinds, kind="stable")  # longest first
     starts, sizes = starts[order], sizes[order]
-    longer = np.cumsum(np.bincount(kinds, minlength=_CHAINED_WORDS + 2)[::-1])[::-1]  # texts of so many words or more
+    longer = np.cumsum(np.bincount(kinds, minlength=_CHAINED_WORDS + 2)[::-1])[::-1]  # texts by least number of words
     found = sizes.astype(np.uint64)
     found *= np.uint64(GAMMA)
     place, right = starts >> 3, ((starts & 7) << 3).astype(np.uint64)
@@ -231,7 +235,7 @@ def _chained_words(texts: pa.Array) -> U64:
         own = words[rows]
         own >>= right[rows]
         own |= np.left_shift(after, left[rows], out=spare[rows])
-        own[ending] <<= behind[ending]  # what is behind the text
+        own[ending] <<= behind[ending]  # drops the bytes after the text
         chain(found[rows], own, spare[rows])
         words = after
     if longer[_CHAINED_WORDS + 1]:
@@ -242,20 +246,20 @@ def _chained_words(texts: pa.Array) -> U64:
 
 
 def _long_text_words(data: U8, starts: I64, sizes: I64) -> U64:
-    """Sum the words of texts that differ too much in size to be chained side by side."""
+    """Return words of texts whose sizes differ too much to be chained side by side, as sums of mixed words."""
     word_at = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     found, counts = np.empty(len(starts), np.uint64), (sizes + 7) >> 3
     for part in _parts(counts):
         start, held, size = starts[part], counts[part], sizes[part]
         ends = np.cumsum(held)
         words = word_at[np.repeat(start - 8 * (ends - held), held) + 8 * np.arange(ends[-1])]
-        words[ends - 1] <<= ((8 * held - size) << 3).astype(np.uint64)  # what is behind the text
+        words[ends - 1] <<= ((8 * held - size) << 3).astype(np.uint64)  # drops the bytes after the text
         found[part] = _sums(words, held) + size.astype(np.uint64)
     return found
 
 
 def _parts(counts: I64) -> Iterator[slice]:
-    """Cut rows into parts of about `_BATCH_WORDS` words; a row of more is a part of its own."""
+    """Cut rows into parts of about `_BATCH_WORDS` words; a larger row is a part of its own."""
     ends = np.cumsum(counts)
     begin = 0
     while begin < len(counts):
@@ -266,7 +270,7 @@ def _parts(counts: I64) -> Iterator[slice]:
 
 
 def _sums(words: U64, counts: I64) -> U64:
-    """Mix each word with its place in its row, and add up the words of each row. counts: words of each row [N]."""
+    """Mix each word with its index in its row, and sum the words of each row. counts: words of each row [N]."""
     first = np.cumsum(counts) - counts
     place = np.arange(len(words)) - np.repeat(first, counts)
     mixed = mix(words + (place.astype(np.uint64) + np.uint64(1)) * np.uint64(GAMMA))
@@ -277,9 +281,9 @@ def _sums(words: U64, counts: I64) -> U64:
 
 
 def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
-    """Put the number of a split, 0 to 3, into the low bits of digests. Rows without content are left out.
+    """Write the number of a split, 0 to 3, into the low bits of digests. Rows without content are left out.
 
-    split: of all rows, or of each one; kept: of which rows, None for all.
+    split: one for all rows, or one per row. kept: mask of the rows to use, None for all.
     """
     rows = digests != NOTHING
     if kept is not None:
@@ -292,22 +296,24 @@ def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Rows that repeat others, by split. earlier: whose content is in an earlier split; own: in an earlier row of
-    their own."""
+    """Counts of rows that repeat others, by split.
+
+    earlier: rows whose content is in an earlier split. own: rows whose content is in an earlier row of their own split.
+    """
 
     earlier: Mapping[str, int]
     own: Mapping[str, int]
 
 
 def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
-    """Count repeats among tagged digests of all splits, which are sorted in place. 11 bytes a row."""
+    """Count repeats among tagged digests of all splits; sorts them in place. Memory: 11 bytes a row."""
     words.sort()
     again = np.zeros(len(words), np.bool_)
     again[1:] = words[1:] ^ words[:-1] <= _LOW
     earlier = own = np.zeros(len(splits), np.int64)
     if again.any():
         together = again.copy()
-        together[:-1] |= again[1:]  # of content that stands more than once, the first as well
+        together[:-1] |= again[1:]  # include the first row of repeated content
         words, begins = words[together], np.flatnonzero(~again[together])
         lengths = np.diff(np.append(begins, len(words)))
         code = (words & _LOW).astype(np.int64)
@@ -324,8 +330,8 @@ def count_repeats(words: U64, splits: Sequence[str]) -> Repeated:
 def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int | None = None) -> Repeated:
     """Count repeats among tagged digests in parts, each ascending, such as mapped files.
 
-    A range of digests after the other is counted, of about `most` rows each, so memory does not grow with the rows.
-    Unless it is given, ranges fit into the processor's cache and take a few hundred rows of every part.
+    Digests are counted range by range, about `most` rows in each, so memory does not grow with the number of rows. By
+    default, ranges fit into the CPU cache and take a few hundred rows of every part.
     """
     most = max(_RANGE_ROWS, _PART_ROWS * len(parts)) if most is None else most
     ranges = max(1, -(-sum(map(len, parts)) // most))
@@ -341,7 +347,7 @@ def count_sorted(parts: Sequence[U64], splits: Sequence[str], most: int | None =
 
 
 def among(digests: U64, known: U64) -> Bools:
-    """Mask the digests that are among known ones, which are ascending."""
+    """Mask the digests that are among known ones, which must be ascending."""
     if not len(known):
         return np.zeros(len(digests), np.bool_)
     found: Bools = known[np.minimum(np.searchsorted(known, digests), len(known) - 1)] == digests

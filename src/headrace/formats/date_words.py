@@ -13,7 +13,7 @@ _CLOCK = r"(?P<clock>[ ,]+\d\d?:\d\d(?P<seconds>:\d\d)?)?"
 _MONTHS = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _YEARS = "write a year of four digits: years run from 0001 to 9999"
 
-# How a text looks → the patterns that read it; clock, seconds and zone are added as the text has them.
+# Shape of a text → patterns that parse it; clock, seconds and zone are added as the text has them.
 _PATTERNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d? {_MONTHS} \d{{4}}{_CLOCK}{_ZONE}", ("%a, %d %b %Y",)),
     (rf"\d\d? {_MONTHS} \d{{4}}{_CLOCK}{_ZONE}", ("%d %b %Y",)),
@@ -34,11 +34,11 @@ _PATTERNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"[12]\d{3}[01]\d[0-3]\d[0-2]\d", ("%Y%m%d%H",)),
 )
 _ISO = re.compile(r"\d{4}-\d\d?-\d\d?([ Tt]\d\d?(:\d\d(:\d\d([.,]\d+)?)?)?)?( ?[+-]\d\d(:?\d\d)?|[Zz])?")
-_LIKELY = 1900, 2200  # numbers that would be dates of other years are rather counted in another unit
+_LIKELY = 1900, 2200  # numbers that give other years are probably in another unit
 
 
 def advice(value: object, date_format: str, setting: str = "time_format") -> str:
-    """Say what to do about a value that does not match `date_format`; setting: the name of the caller's option."""
+    """Advise on a value that does not match `date_format`; setting: the name of the caller's option."""
     text = value if isinstance(value, str) else None
     if text is not None and text.strip() != text:
         return "which has blanks around it; remove them"
@@ -63,7 +63,7 @@ def _number(value: object) -> float | None:
 
 
 def _counted(number: float | None, date_format: str) -> list[tuple[str, str]]:
-    """List the format words that make a likely date of a number, each with that date."""
+    """List the formats that make a likely date of a number, each with that date."""
     if number is None:
         return []
     found = []
@@ -75,7 +75,7 @@ def _counted(number: float | None, date_format: str) -> list[tuple[str, str]]:
             moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=count * (unit_us or 1e-3))
         except (OverflowError, ValueError):
             continue
-        far = abs(number) >= 1_000  # a small number is no count of seconds since 1970 that anybody wrote
+        far = abs(number) >= 1_000  # nobody writes so small a number of seconds since 1970
         if far and _LIKELY[0] <= moment.year < _LIKELY[1] and (abs(count * (unit_us or 1e-3)) >= 8.64e10):
             found.append((word, f" ({moment:%Y-%m-%d})"))
     return found

@@ -1,9 +1,9 @@
-"""Read a column of dates as microseconds. Pure.
+"""Parse a column of dates as microseconds. Pure.
 
-A form says how a value was written: "iso" (no offset), "iso_zoned", "yyyymmdd", one of the epochs, "pattern" or
+A form is how a value was written: "iso" (no offset), "iso_zoned", "yyyymmdd", one of the epochs, "pattern" or
 "pattern_zoned". Forms with an offset and epochs give instants; the others give wall-clock time. Years run from 0001 to
-9999: a value outside, typed or not, is unreadable, so no date wraps around. Text is read by Arrow's ISO parser when the
-whole column allows it, which costs about 25 ns a value, else form by form.
+9999: a value outside that range, typed or not, is unreadable, so no date wraps around. If the whole column allows it,
+text is read by Arrow's ISO parser, which costs about 25 ns a value; otherwise form by form.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NUMBERS = DATE_WORDS[1:]
 INSTANTS = frozenset({"iso_zoned", "pattern_zoned", *EPOCHS})
 _UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0}
 
-# How large a number must be to be told apart without a declared format: epochs of 2001 to 2286.
+# Ranges that identify the unit of a number without a declared format: epochs of 2001 to 2286.
 USUAL = {
     "yyyymmdd": (10**7, 10**8),
     "epoch_s": (10**9, 10**10),
@@ -45,7 +45,7 @@ USUAL = {
     "epoch_ns": (10**18, 2**63),
 }
 _YEAR_2069, _YEAR_2070 = 3_124_224_000_000_000, 3_155_760_000_000_000
-_EXCEL_EPOCH, _EXCEL_FIRST = 25_569, 61  # day 60 is 1900-02-29, a day that never was
+_EXCEL_EPOCH, _EXCEL_FIRST = 25_569, 61  # day 60 is 1900-02-29, which did not exist
 
 _DATE, _CLOCK = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}", r"[ Tt][0-9]{1,2}(:[0-9]{2}(:[0-5][0-9]([.,][0-9]+)?)?)?"
 _ISO = rf"^{_DATE}({_CLOCK})?$"
@@ -56,8 +56,8 @@ _ISO_ZONED = rf"^{_DATE}{_CLOCK}( ?[+-][0-9]{{2}}(:?[0-9]{{2}})?|[Zz]| UTC)$"
 class Dates:
     """The dates of a column, [N].
 
-    micros int64: `MISSING` where there is no date. unreadable: a value is there and is no date. instant: micros count
-    from 1970 in UTC; else they are wall-clock time. forms: every form that was met.
+    micros int64: `MISSING` if there is no date. unreadable: there is a value, but it is not a date. instant: micros
+    count from 1970 in UTC; otherwise they are wall-clock time. forms: every form that occurred.
     """
 
     micros: I64
@@ -67,10 +67,10 @@ class Dates:
 
 
 def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
-    """Read a column of text, numbers, dates or timestamps.
+    """Parse a column of text, numbers, dates or timestamps.
 
-    date_format: "auto", one of `DATE_WORDS`, or a strptime pattern. Whether several forms in one column are fine is up
-    to the caller. Raises `InputError` for a pattern that reads nothing.
+    date_format: "auto", one of `DATE_WORDS`, or a strptime pattern. The caller decides whether one column may have
+    several forms. Raises `InputError` for a pattern that cannot be read.
     """
     kind = column.type
     if is_text(kind):
@@ -95,7 +95,7 @@ def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
 
 
 def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> I64:
-    """Read each value by the first of these forms that fits: microseconds, `MISSING` where none does, int64 [N]."""
+    """Parse each value by the first of these forms that fits: microseconds, `MISSING` if none does, int64 [N]."""
     micros = parse_dates(column, forms[0]).micros
     for form in forms[1:]:
         unread = micros == MISSING
@@ -110,10 +110,10 @@ def _valid(column: pa.ChunkedArray) -> Bools:
 
 
 def _scaled(column: pa.ChunkedArray, unit_us: int) -> tuple[I64, Bools]:
-    """Convert counts of a unit to microseconds, with a mask of values. unit_us: 0 for nanoseconds, rounded down."""
+    """Convert counts of a unit to microseconds, with a mask of valid ones. unit_us: 0 for nanoseconds, rounded down."""
     counts = column.cast(pa.int64())
     raw = np.asarray((pc.fill_null(counts, MISSING) if counts.null_count else counts).to_numpy(), np.int64)
-    present = raw != MISSING  # of a timestamp this is "not a time"
+    present = raw != MISSING  # for a timestamp this means "not a time"
     if unit_us == 1:
         return raw, present
     if unit_us == 0:
@@ -132,7 +132,7 @@ def _of_one_form(micros: I64, present: Bools, form: str) -> Dates:
 
 
 class _Found:
-    """Collect dates form by form; the first form that reads a value wins."""
+    """Collects dates form by form; the first form that reads a value wins."""
 
     def __init__(self, count: int) -> None:
         self.micros = np.full(count, MISSING)
@@ -208,7 +208,7 @@ def _iso_zoned(text: pl.Series) -> pl.Series:
 
 
 def _spaced(text: pl.Series) -> pl.Series:
-    """Normalize ISO texts to a blank before the time and a point before the fraction."""
+    """Normalize ISO texts: a blank before the time and a point before the fraction."""
     return text.str.replace("[Tt]", " ").str.replace(",", ".", literal=True)
 
 
@@ -238,8 +238,8 @@ def _directives(pattern: str) -> set[str]:
     return set(re.findall(r"%[-_0#:.369]*([A-Za-z+])", pattern.replace("%%", "")))
 
 
-# What a directive may stand for. The parser behind is laxer: it skips blanks, makes a year of the first century of two
-# digits after %Y and the next minute of a 60th second, so the text has to look right first.
+# What a directive may match. The parser itself is laxer: it skips blanks, reads two digits after %Y as a year of the
+# first century and a 60th second as the next minute. So the text must match this pattern first.
 _LOOKS = {
     **dict.fromkeys("YG", "[0-9]{4}"),
     **dict.fromkeys("ygC", "[0-9]{2}"),
@@ -283,8 +283,8 @@ def _looks_like(pattern: str) -> str:
 def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
     """Parse texts by a strptime pattern; return the form and microseconds.
 
-    A clock of hours alone is read with zero minutes. Year 69 of two digits is 1969 to some and 2069 to others: it is
-    refused.
+    A time with hours only is read with zero minutes. A two-digit year 69 is refused, because it is 1969 to some parsers
+    and 2069 to others.
     """
     import polars as pl
 
@@ -325,7 +325,7 @@ def _from_numbers(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, 
 def _take_numbers(
     found: _Found, values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str
 ) -> None:
-    """Read numbers by the declared form, or by their size. whole: exact where `is_whole`."""
+    """Read numbers by the declared form, or by their size. whole: exact integers where `is_whole`."""
     for form in USUAL if date_format == "auto" else (date_format,):
         if form not in _NUMBERS:
             return
@@ -346,11 +346,11 @@ def _take_numbers(
 
 
 def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_us: int) -> I64:
-    """Convert counts to microseconds: exact where they are whole, else rounded; nanoseconds are rounded down."""
+    """Convert counts to microseconds: exact if whole, otherwise rounded; nanoseconds are rounded down."""
     per = unit_us or 1e-3
     fits = (values >= FIRST_US / per) & (values <= LAST_US / per)
     if unit_us == 0:
-        fits &= np.abs(values) < 2.0**63  # a float of more has lost the microsecond
+        fits &= np.abs(values) < 2.0**63  # larger floats have lost the microsecond
         rounded = np.floor(np.where(fits, values, 0) / 1_000)
         exact = whole // 1_000
     else:
@@ -375,7 +375,7 @@ def calendar(whole: I64) -> tuple[I64, Bools]:
 
 
 def look_like_hours(micros: I64) -> bool:
-    """Detect dates read as seconds that were all written as YYYYMMDDHH: 2025010112, which as seconds is in 2034."""
+    """Return whether all dates read as seconds look like YYYYMMDDHH: 2025010112, which as seconds is in 2034."""
     there = micros[micros != MISSING]
     seconds = there // 1_000_000
     if not len(there) or (there % 1_000_000).any() or seconds.min() < 1_900_000_000 or seconds.max() >= 2_100_000_000:

@@ -1,15 +1,15 @@
-"""CSV and TSV: every column is text, and every row keeps its bytes.
+"""Read and write CSV and TSV: every column is text, and every row keeps its bytes.
 
 A shard is read in chunks that end on a record, so memory is O(chunk) for any file size and compression. Values are
-parsed in `delimited_rows`. Rows that only change place are not parsed and written again: their bytes are copied
+parsed in `delimited_rows`. Rows that are only moved are not parsed and rewritten: their bytes are copied
 (`source.copied_records`).
 
-A header is cut into names by the rules that cut rows (`records`), so both end at the same byte. LF and CRLF end a
-record. A carriage return alone ends one for some readers and is text for others: outside quotes it is refused.
+A header is split into names by the rules that split rows (`records`), so both end at the same byte. LF and CRLF end a
+record. A lone carriage return ends a record for some readers and is text for others, so it is refused outside quotes.
 
-Comma, semicolon, pipe and tab separate fields. One of them in the header, outside quotes, is the separator whatever the
-name of the file. Of several, it is the one that gives all rows of the file's first bytes as many fields as the header;
-where that does not tell, nothing is guessed.
+Fields are separated by comma, semicolon, pipe or tab. If the header has exactly one of them outside quotes, that is the
+separator whatever the name of the file. If it has several, the separator is the one that gives all rows in the file's
+first bytes as many fields as the header. If that does not decide, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _HEAD_BYTES = 1 << 20
 def survey(
     path: Path, name: str, kind: Kind, signature: Sequence[str] | None = None, text: bytes | None = None
 ) -> Shard:
-    """Read columns and dialect from the first record; the separator need not be that of the file name.
+    """Read columns and dialect from the first record; the separator need not match the file name.
 
-    signature: names for files without a header; a first record equal to it is a header all the same.
-    text: the content, where it is not the file's own bytes; `parse_block` parses what stands behind its header.
+    signature: names for files without a header; a first record equal to it is still taken as a header.
+    text: the content, if it is not the file's own bytes; `parse_block` parses the part after its header.
     Raises `InputError` on an empty file without signature, a blank first line, repeated names, bytes that are not
-    UTF-8, and where two separators would do.
+    UTF-8, and if two separators would fit.
     """
     stat = path.stat()
     head, reads = _head(path, kind.compression) if text is None else (text, "all")
@@ -103,7 +103,7 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
 def without_header(data: bytes) -> bytes:
     """Drop the first record of a whole file."""
     reach = 1 << 16
-    while reach < len(data):  # a record that ends before this does ends there in the whole
+    while reach < len(data):  # a record that ends before `reach` also ends there in the whole file
         head = records.as_bytes(data[:reach])
         end = int(records.record_ends(head)[0])
         if end < reach:
@@ -122,7 +122,7 @@ def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.
 
 
 def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> DelimitedChunk:
-    """Drop blank lines, except in a file of one column, where they are nulls."""
+    """Make a chunk without blank lines, except in a file of one column, where they are nulls."""
     ends = records.record_ends(records.as_bytes(data), quotes)
     whole = data
     if len(shard.schema) > 1 and len(ends) and (ends[0] <= 2 or int(np.diff(ends).min(initial=3)) <= 2):
@@ -133,9 +133,9 @@ def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> Del
 
 
 def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
-    """Encode the header line, byte-order mark first where the dialect has one."""
+    """Encode the header line, with a byte-order mark first if the dialect has one."""
     text = io.StringIO()
-    # csv quotes only the characters of its own line terminator; names with CR or LF both need quotes.
+    # csv quotes only characters of its own line terminator, but names with CR or LF need quotes too.
     csv.writer(text, delimiter=dialect.separator, lineterminator="\r\n").writerow(columns)
     return (BOM if dialect.bom else b"") + (text.getvalue().removesuffix("\r\n") + dialect.newline).encode()
 
@@ -153,7 +153,7 @@ def render(table: pa.Table, dialect: Dialect) -> bytes:
 def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[records.Data, I64]]:
     """Iterate over byte blocks that end on a record, with the positions of their quotes.
 
-    A block is longer than `chunk_bytes` only where one record is.
+    A block exceeds `chunk_bytes` only if a single record does.
     """
     rest, offset = b"", skip
     path, compression = shard.path, shard.kind.compression
@@ -184,14 +184,14 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
 def _check_returns(path: Path, compression: Compression, data: records.Data, quotes: I64, offset: int | None) -> None:
     """Raise `InputError` for a carriage return outside quotes that no newline follows.
 
-    offset: where the data begin in the decompressed file; None: lines are counted from the data's beginning.
+    offset: where the data begin in the decompressed file; None: count lines from the beginning of the data.
     """
     at = records.first_lone_return(records.as_bytes(data), quotes)
     if at is None:
         return
     line = 1 + int(np.count_nonzero(records.as_bytes(data)[:at] == records.NEWLINE))
     if offset:
-        with open_bytes(path, compression) as stream:  # read once more: only errors need to know the line
+        with open_bytes(path, compression) as stream:  # read again, because only errors need the line
             while offset and (block := stream.read(min(CHUNK_BYTES, offset))):
                 line += block.count(b"\n")
                 offset -= len(block)
@@ -203,7 +203,7 @@ def _check_returns(path: Path, compression: Compression, data: records.Data, quo
 
 
 def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "part"]]:
-    """Read enough bytes to hold the first record; say whether they are all of the file."""
+    """Read enough bytes to hold the first record; also return whether they are the whole file."""
     size = 1 << 16
     while True:
         with reading(path), open_bytes(path, compression) as stream:
@@ -222,8 +222,8 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
 def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None, reads: Literal["all", "part"]) -> str:
     """Find the separator from the beginning of a file, which holds the first record.
 
-    width: number of columns where the first record need not be a header. reads: whether the text is all of the file;
-    a part may end inside a record. Raises `InputError` where two separators would do.
+    width: number of columns, if the first record need not be a header. reads: whether the text is the whole file; a
+    part may end inside a record. Raises `InputError` if two separators would fit.
     """
     data = records.as_bytes(text)
     quotes = records.quote_positions(data)
@@ -237,7 +237,7 @@ def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None,
         return held[0] if held else own
     whole = ends if reads == "all" or len(ends) == 1 else ends[:-1]
     row = ~records.blank(data, whole)
-    if width is None and np.count_nonzero(row) == 1:  # a header and no rows, so nothing that could be read wrongly
+    if width is None and np.count_nonzero(row) == 1:  # a header and no rows, so nothing can be misread
         return own if own in held else held[0]
     fitting = []
     for each in held:
@@ -247,7 +247,7 @@ def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None,
     if len(fitting) == 1:
         return fitting[0]
     if not fitting and own in held:
-        return own  # a damaged file of its own kind; reading says which row
+        return own  # a damaged file of its own kind; reading names the row
     first = bytes(text[: int(ends[0])])[:80].decode("utf-8", "replace").strip()
     names = " and ".join(f"{SEPARATOR_NAMES[each]}s" for each in fitting or held)
     raise InputError(
@@ -257,7 +257,7 @@ def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None,
 
 
 def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
-    """Cut a first record into names, as rows are cut. Raises `InputError` where readers would not agree."""
+    """Split a first record into names, as rows are split. Raises `InputError` if readers would disagree."""
     try:
         first.decode("utf-8")
     except UnicodeDecodeError as error:

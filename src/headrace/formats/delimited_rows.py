@@ -1,8 +1,9 @@
-"""Rows of CSV and TSV as columns: a few cut from the bytes, the others parsed by Arrow on the calling thread.
+"""Parse rows of CSV and TSV to columns: a few are cut from the bytes, others go through Arrow on the calling thread.
 
-Text stays text: nothing is inferred, an empty field is null, a quoted empty field is empty text. A few columns are cut
-at the separators, found for all rows at once; quoted columns and whole tables are parsed. A streamed block's declared
-numbers are parsed into numbers without text in between (`parse_numbers`). Memory is O(block).
+Text stays text: nothing is inferred, an empty field is null, a quoted empty field is empty text. If few columns are
+wanted, they are cut at the separators, found for all rows at once. Quoted columns and whole tables are parsed. Declared
+numbers of a streamed block are parsed to numbers directly, without text in between (`parse_numbers`). Memory is
+O(block).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from headrace.formats import records
 from headrace.formats.content import NOTHING, chain
 from headrace.formats.shard import BOM, Shard
 
-FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
-_AT_ONCE = 1 << 20  # bytes parsed together: more do not stay in the processor's cache
-_FIELD = 256  # bytes a field of a very wide row may have on average
+FEW_COLUMNS = 4  # up to this number, cutting columns from the bytes beats parsing
+_AT_ONCE = 1 << 20  # bytes parsed at once: more do not stay in the CPU cache
+_FIELD = 256  # greatest mean bytes of a field in a very wide row
 _SPACE, _TAB = 32, 9
-_BATCH_ROWS = 1 << 15  # digested together: their arrays take memory that was used before, not new pages
+_BATCH_ROWS = 1 << 15  # digested at once: arrays of this size reuse memory instead of new pages
 _ALL = slice(0, None)
 
 
@@ -47,7 +48,7 @@ class DelimitedChunk:
 
     @property
     def rows(self) -> int:
-        """Number of records."""
+        """The number of records."""
         return len(self.ends)
 
     def sizes(self) -> I32 | None:
@@ -76,7 +77,7 @@ class DelimitedChunk:
         return self.shard.dialect.separator
 
     def _check_text(self) -> None:
-        """Check that everything is UTF-8 and that all readers understand every quote alike."""
+        """Check that everything is UTF-8 and that all readers interpret every quote alike."""
         if not records.is_utf8(self.data):
             try:
                 bytes(self.data).decode("utf-8")
@@ -98,7 +99,7 @@ class DelimitedChunk:
         return f"{self.shard.path}: row {self.first_row + row + 1}"
 
     def _stops(self, places: Sequence[int]) -> records.Stops:
-        """Find where fields stop, row by row. Raises `InputError` if a row is not complete."""
+        """Find where fields end, row by row. Raises `InputError` if a row has a wrong number of fields."""
         if places and set(places) <= self._known.keys():
             return self._known
         width, data = len(self.shard.schema), records.as_bytes(self.data)
@@ -117,7 +118,7 @@ class DelimitedChunk:
         )
 
     def _spans(self, runs: Sequence[tuple[int, int]], rows: slice = _ALL) -> list[tuple[I64, I64]]:
-        """Find from where to where the columns from one place to another stand, row by row, for each such run."""
+        """Find start and end in every row of each run of adjacent columns (first, last)."""
         last = len(self.shard.schema) - 1
         stops = self._stops(sorted({place for run in runs for place in (run[0] - 1, run[1]) if 0 <= place < last}))
         data, row_ends = records.as_bytes(self.data), self.ends[rows]
@@ -137,10 +138,11 @@ class DelimitedChunk:
         return spans
 
     def digests(self, columns: Sequence[str]) -> U64:
-        """Digest the fields of these columns, row by row, from the bytes of the file. 0 where all fields are empty.
+        """Digest the fields of these columns, row by row, from the bytes of the file; 0 if all fields are empty.
 
-        Fields that are equal as text have equal digests, quoted or not, in files of one separator and one order of
-        columns. The digest is polars', the same within one version of it: to compare rows in one run, and no more.
+        Fields that are equal as text have equal digests, quoted or not, in files with the same separator and column
+        order. The hash is polars', which is stable only within one version, so digests may be compared within one run
+        only.
         """
         import polars as pl
 
@@ -172,11 +174,11 @@ class DelimitedChunk:
                 else:
                     found[:] = own
             found[found == NOTHING] = 1
-            found[held == len(places) - len(runs)] = NOTHING  # separators alone
+            found[held == len(places) - len(runs)] = NOTHING  # only separators
         return digests
 
     def _rendered(self, rows: I64, runs: Sequence[tuple[int, int]]) -> list[pa.LargeBinaryArray]:
-        """Parse rows, and write the fields of each run as they stand in a file that quotes only what must be quoted."""
+        """Parse rows, and render the fields of each run with only the necessary quotes."""
         chosen = np.zeros(self.rows, np.bool_)
         chosen[rows] = True
         data = records.joined(records.slices(self.data, self.ends).filter(pa.array(chosen)))
@@ -199,7 +201,7 @@ class DelimitedChunk:
         return rendered
 
     def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
-        """Cut columns from the bytes, by name; those with quoted fields are left out, they must be parsed."""
+        """Cut columns from the bytes, by name; columns with quoted fields are left out because they must be parsed."""
         data = records.as_bytes(self.data)
         columns = {}
         for place, (starts, ends) in zip(places, self._spans([(place, place) for place in places]), strict=True):
@@ -219,7 +221,7 @@ class DelimitedChunk:
         try:
             table = parse(self.data, self._separator, len(self.shard.schema), types, longest=longest)
         except pa.ArrowInvalid as error:
-            self._stops([])  # says which row has too few or too many fields
+            self._stops([])  # raises for a row with too few or too many fields
             raise InputError(
                 f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
                 f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"
@@ -242,17 +244,17 @@ def parse(
     quoted_absent: str = "text",
     longest: int = 0,
 ) -> pa.Table:
-    """Parse the columns at some places of whole records, each as its type, in the order of `types`.
+    """Parse the columns at some positions of whole records, each as its type, in the order of `types`.
 
-    data: records of `width` fields, without a header. absent: what means null; quoted_absent: "text" where it does not
-    in quotes, else "null". longest: bytes of the longest record, if it is known. Raises `pa.ArrowInvalid` for a record
-    of another width, a value that does not fit, and a record of more than a MiB that `longest` did not announce.
+    data: records of `width` fields, without a header. absent: texts that mean null; quoted_absent: "text" if they do
+    not in quotes, else "null". longest: bytes of the longest record, if known. Raises `pa.ArrowInvalid` for a record of
+    another width, a value that does not fit, and a record of more than a MiB that exceeds `longest`.
     """
     array = records.as_bytes(data)
     quoted = bool((array == records.QUOTE).any())
-    if array[:3].tobytes() == BOM:  # a value; the parser takes away one mark, wherever in the file the data come from
+    if array[:3].tobytes() == BOM:  # part of a value; but the parser strips one mark from any data
         data = BOM + bytes(data)
-    if array[-1] != records.NEWLINE:  # else Arrow takes an empty field at the end for one in quotes if that before was
+    if array[-1] != records.NEWLINE:  # else Arrow treats a final empty field as quoted if the one before was
         data = bytes(data) + b"\n"
     names = [str(place) for place in range(width)]
     wanted = [names[place] for place in types]
@@ -273,7 +275,7 @@ def parse(
         quoted_strings_can_be_null=quoted_absent == "null",
     )
     while True:
-        with suppress(pa.ArrowCancelled):  # a signal came in the main thread; Python's handler has had it, and goes on
+        with suppress(pa.ArrowCancelled):  # a signal that Python's handler has already processed
             return pacsv.read_csv(pa.BufferReader(data), read, split, convert).combine_chunks()
 
 
@@ -282,19 +284,19 @@ def parse_numbers(
 ) -> pa.Table | None:
     """Parse the wanted columns: integers and floats as declared, the others as large strings.
 
-    Arrow's parser and its cast from text read numbers by the same rule, but for space around one, which the parser
-    drops. So this is taken where nothing is odd: strict quotes, line ends of one kind, no field with space at an edge,
-    all of it UTF-8. What it then delivers is what parsing to text and casting deliver.
-    names: of all fields of a record, in order. null_values: texts that mean a missing number, beside the empty one.
-    None where it is no faster, something is odd, or a value does not fit: the path by way of text has the rows, or the
-    error that names them.
+    Arrow's parser and its cast from text read numbers by the same rule, except for surrounding space, which the parser
+    drops. So this path is taken only for regular data: strict quotes, line ends of one kind, no field with space at an
+    edge, all of it UTF-8. The result then equals parsing to text and casting.
+    names: of all fields of a record, in order. null_values: texts that mean a missing number, besides the empty one.
+    Returns None if it is no faster, something is irregular, or a value does not fit. The path through text then returns
+    the rows, or raises the error that names them.
     """
     numbers = [field.name for field in wanted if _is_number(field.type)]
     texts = [field.name for field in wanted if not _is_number(field.type)]
     if not data or len(names) < 2 or not numbers or any('"' in each for each in null_values):
         return None
     quoted = b'"' in data
-    if len(wanted) <= FEW_COLUMNS < len(names) and not quoted:  # these are cut from the bytes
+    if len(wanted) <= FEW_COLUMNS < len(names) and not quoted:  # cutting from the bytes is faster
         return None
     if not _is_plain(data, ord(separator), quoted=quoted):
         return None
@@ -325,7 +327,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
-    """Check that all readers agree on the fields, and that unquoted fields have no space at an edge."""
+    """Return whether all readers agree on the fields, and unquoted fields have no space at an edge."""
     if data.startswith(BOM) or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return False
     if not (data.isascii() or records.is_utf8(data)):
@@ -345,11 +347,11 @@ def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
 
 
 def _are_strict(array: U8, quotes: I64, edge: Bools) -> bool:
-    """Check that quoted fields are quoted from end to end, with quotes doubled and no space at an edge."""
+    """Return whether quoted fields are quoted from end to end, with quotes doubled and no space at an edge."""
     if len(quotes) & 1:
         return False
     opening, closing = quotes[0::2], quotes[1::2]
-    apart = opening[1:] != closing[:-1] + 1  # else a doubled quote inside a field
+    apart = opening[1:] != closing[:-1] + 1  # otherwise a doubled quote inside a field
     first, last = opening[np.append(True, apart)], closing[np.append(apart, True)]
     within = np.concatenate([array[first + 1], array[last - 1]])
     strict = _begins(array, first, edge).all() and _ends(array, last, edge).all()

@@ -1,7 +1,7 @@
 """Detect the format and compression of a file from its name and content together.
 
-The name says what the file should be, the first bytes say what it is. Where they disagree, nobody can know which
-is right, so that is an error that states both.
+The name states the format, and the first bytes show it. If they disagree, there is no way to know which is right, so
+the error states both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BINARY_MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\xff\x06\x00\x00sNaPpY", "Snappy"),
 )
 _TAR = slice(257, 262), b"ustar"
-_INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # what stands where data should be
+_INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # files found in place of data
     (
         re.compile(rb"version https://git-lfs\.github\.com/spec"),
         "is a Git LFS pointer, not the data; run `git lfs pull` in its repository",
@@ -68,16 +68,16 @@ LARGEST_RECORD = 128 << 20  # bytes of one row of text
 LARGEST_WHOLE = 64 << 20
 _LONGEST_BLANK = 4096
 _BOM = b"\xef\xbb\xbf"
-_BOMB_RATIO = 200  # more than rows of text compress
-# A gzip file may hold several members and a zstd file several frames; every reader joins them. One is written for each
-# block, so that a block is a byte range of the file. No time stamp goes in: the same bytes give the same bytes.
+_BOMB_RATIO = 200  # above the compression ratio of text rows
+# A gzip file may hold several members and a zstd file several frames; every reader joins them. Each block is one of
+# these, so that a block is a byte range of the file. No time stamp is written, so output is deterministic.
 _GZIP_LEVEL = 4  # a quarter of the time of level 6 for a few percent of size, on text tables
 _ZSTD_LEVEL = 3
 _SAME = {"ndjson": "jsonl", "feather": "arrow"}
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
 
 
-# What the names of data files end with, in small letters.
+# Endings of data file names, in lower case.
 DATA_NAMES = tuple(
     f".{word}{tail}"
     for word in ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow", "feather")
@@ -94,7 +94,7 @@ class Kind:
 
     @property
     def extension(self) -> str:
-        """File name extension, e.g. ".csv.gz"."""
+        """The file name extension, e.g. ".csv.gz"."""
         return f".{self.format}" + ("" if self.compression == "none" else f".{self.compression}")
 
 
@@ -114,13 +114,13 @@ def stem_of_name(name: str) -> str:
 
 
 def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
-    """Open the decompressed bytes; a cut or damaged stream raises `OSError` on read, never ends early."""
+    """Open the decompressed bytes; a truncated or damaged stream raises `OSError` on read, never ends early."""
     return pa.input_stream(place_of(path).arrow_stream(), compression=_ARROW_CODEC.get(compression))
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an `OSError` of the enclosed reads into an `InputError` that names the file and what to do."""
+    """Convert an `OSError` of the enclosed reads to an `InputError` that names the file and a remedy."""
     try:
         yield
     except FileNotFoundError as error:
@@ -132,14 +132,14 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def first_repeated(names: Sequence[str]) -> str | None:
-    """Find the alphabetically first repeated name; O(names), as a header may have very many."""
+    """Return the alphabetically first repeated name; O(names), because a header may have very many."""
     return min((name for name, count in Counter(names).items() if count > 1), default=None)
 
 
 def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
-    """Read a file that has to be read at once.
+    """Read the decompressed bytes of a file that must be read at once.
 
-    Raises `InputError` as soon as they are more than `LARGEST_WHOLE` and more than data can be compressed: a bomb.
+    Raises `InputError` once they exceed both `LARGEST_WHOLE` and any plausible compression ratio: a decompression bomb.
     """
     most = LARGEST_WHOLE if compression == "none" else max(LARGEST_WHOLE, _BOMB_RATIO * path.stat().st_size)
     parts, size = [], 0
@@ -191,7 +191,7 @@ def detect(path: Path) -> Kind:
 
 
 def holds_nothing(path: Path, kind: Kind) -> bool:
-    """Check for a file without content: 0 bytes once decompressed, or text of a byte-order mark and blank lines."""
+    """Check for a file without content: 0 bytes decompressed, or only a byte-order mark and blank lines."""
     if path.stat().st_size > _LONGEST_BLANK:  # compressed, it would be a few bytes
         return False
     with reading(path), open_bytes(path, kind.compression) as stream:
@@ -206,7 +206,7 @@ def _check_content(path: Path, kind: Kind, start: bytes) -> None:
     found = next((name for magic, name in _BINARY_MAGIC if start.startswith(magic)), None)
     if start[_TAR[0]] == _TAR[1]:
         found = "a tar archive"
-    if found is not None and _CONTROL.search(start):  # else a header that begins with these letters
+    if found is not None and _CONTROL.search(start):  # otherwise a header that begins with these letters
         content = found
     else:
         text = start.removeprefix(_BOM).lstrip()

@@ -1,8 +1,8 @@
-"""Recognize directories that another system defines, so that their files are not read as if they were plain shards.
+"""Recognize directories in another system's layout, so that their files are not read as plain shards.
 
-The files of such a directory are not its rows: a Delta table keeps deleted rows in its Parquet files, and beside the
-shards of a Hugging Face dataset lie JSON files about them. A directory is recognized by the names of its entries; only
-`index.json`, which several systems write, is looked into. Tables (Delta, Iceberg, Hudi) are also recognized from any
+The files of such a directory are not simply its rows. A Delta table keeps deleted rows in its Parquet files, and a
+Hugging Face dataset has JSON metadata files beside its shards. A directory is recognized by the names of its entries;
+only `index.json`, which several systems write, is opened. Tables (Delta, Iceberg, Hudi) are also recognized from any
 directory below them.
 """
 
@@ -17,9 +17,9 @@ from typing import Literal
 from headrace.errors import HeadraceError, InputError
 from headrace.storage.places import place_of
 
-_LOOKED_INTO = 1 << 16  # bytes of index.json; what it begins with says who wrote it
+_LOOKED_INTO = 1 << 16  # bytes of index.json; its beginning identifies the writer
 _NUMBERED_TAR = re.compile(r".*\d{2,}\.tar(\.gz)?", re.DOTALL)
-_WRITERS = (  # of index.json
+_WRITERS = (  # by what they write in index.json
     (re.compile(rb'"format"\s*:\s*"mds"'), b'"shards"', "mosaic"),
     (re.compile(rb'"format"\s*:\s*"(json|csv|tsv|xsv)"'), b'"shards"', "mosaic text"),
     (re.compile(rb'"config"\s*:'), b'"chunks"', "litdata"),
@@ -30,11 +30,11 @@ _PARTITION = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)  # a directory insi
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Describe a directory as another system lays it out.
+    """A directory layout of another system.
 
     name: with its article; export: what to do instead, with PATH for the directory as a Python literal.
-    files: "parts", its data files are not its rows; "plain", they are, only not all of the directory is data;
-    "saved", the directory as a whole is read, as `formats.saved` says.
+    files: "parts" if the data files are not the rows; "plain" if they are, but the directory also holds other files;
+    "saved" if the directory as a whole can be read, as `formats.saved` describes.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Layout:
     files: Literal["parts", "plain", "saved"] = "parts"
 
     def refusal(self, directory: str | Path) -> str:
-        """Say what the directory is and what to do, without the directory's name in front."""
+        """Explain the kind of directory and what to do, without the directory's name in front."""
         export = self.export.replace("PATH", repr(str(directory)))
         return f"is {self.name}{'' if self.files == 'saved' else ', which headrace does not read as files'}; {export}"
 
@@ -140,7 +140,7 @@ _LAYOUTS = {
 }
 
 
-# A layout, the names that are all there, and names of which at least one is there.
+# A layout, names that must all exist, and names of which at least one must exist.
 _MARKS: tuple[tuple[str, set[str], set[str]], ...] = (
     ("run", {"manifest.json"}, {"index.parquet", "receipts"}),
     ("lance", {"_versions"}, {"data", "_transactions", "_indices"}),
@@ -180,7 +180,7 @@ def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
 
 
 def _writer(index: Path) -> str | None:
-    """Tell who wrote an index.json; None if unknown or unreadable."""
+    """Return who wrote an index.json; None if unknown or unreadable."""
     try:
         with index.open("rb") as file:
             start = file.read(_LOOKED_INTO)
@@ -190,7 +190,7 @@ def _writer(index: Path) -> str | None:
 
 
 def names_in(directory: Path) -> set[str]:
-    """List names of a directory's entries; none if it is not a directory or cannot be read."""
+    """Return the names of a directory's entries; empty if it is not a directory or cannot be read."""
     try:
         return {path.name for path in directory.iterdir()}
     except (OSError, HeadraceError):
@@ -198,10 +198,10 @@ def names_in(directory: Path) -> set[str]:
 
 
 def table_around(directory: Path) -> tuple[Path, Layout] | None:
-    """Find the table that a directory lies in, at any depth, and its layout.
+    """Find the table that contains a directory, at any depth, and its layout.
 
-    In an object store only the directories above partitions (`year=2024`, `2024`) and `data` are asked for, as each
-    question is a request.
+    In an object store only the directories above partitions (`year=2024`, `2024`) and `data` are checked, because each
+    check is a request.
     """
     inside, place = directory, place_of(directory)
     for above in place.absolute().parents:
@@ -217,7 +217,7 @@ def table_around(directory: Path) -> tuple[Path, Layout] | None:
 def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # it may not be looked at
+    except OSError:  # not permitted
         return False
 
 
@@ -231,7 +231,10 @@ def refuse_foreign(directory: Path, names: Collection[str]) -> None:
 
 
 def table_of_file(path: Path) -> str | None:
-    """Warn of a file that a table keeps: rows in it may be deleted or replaced. Silent where looking costs requests."""
+    """Return a warning if a file belongs to a table; None if not, or if checking would cost requests.
+
+    The rows of such a file may have been deleted or replaced.
+    """
     directory = path.parent
     if place_of(path).reads == "requests":
         return None

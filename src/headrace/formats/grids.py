@@ -1,8 +1,8 @@
-"""NetCDF files and Zarr stores, read through xarray (extra `xarray`) as tables.
+"""Read NetCDF files and Zarr stores through xarray (extra `xarray`) as tables.
 
-A data set becomes the rows of `xarray.Dataset.to_dataframe`: a row for each place of the product of its dimensions, a
-column for each dimension and variable, whatever dimensions a variable has itself. It is read in slices of its first
-dimension, so memory is O(slice). Fill values become null, times are decoded by the CF conventions.
+A dataset becomes the rows of `xarray.Dataset.to_dataframe`: a row for each point in the product of its dimensions, and
+a column for each dimension and variable, even if a variable lacks some dimensions. It is read in slices of its first
+dimension, so memory is O(slice). Fill values become null, and times are decoded by the CF conventions.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _SLICE_ROWS = 1 << 18
 
 
 def is_grid(path: Path) -> bool:
-    """Tell a NetCDF file or a Zarr store by its name."""
+    """Return whether a name is that of a NetCDF file or a Zarr store."""
     return path.name.lower().endswith((*NETCDF_NAMES, ".zarr"))
 
 
 def grid_tables(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[pa.Table]:
     """Read variables and dimensions of a file or store as columns, in slices.
 
-    optional: columns that are left out where there are none. Raises `InputError` and `MissingExtra`.
+    optional: columns that are left out if they do not exist. Raises `InputError` and `MissingExtra`.
     """
     with closing(_open(path)) as opened:
         for each in columns:
             if each not in opened.variables and each not in opened.dims and each not in optional:
                 raise InputError(f"{path}: has no variable {each!r}; it has {', '.join(map(str, opened.variables))}")
         own = [each for each in columns if each in opened.variables or each in opened.dims]
-        named = {each: opened[each] for each in own}  # a dimension without values counts its places
+        named = {each: opened[each] for each in own}  # a dimension without values becomes its indices
         chosen = opened.drop_vars(list(opened.variables)).assign(named)
         alone = [name for name, size in chosen.sizes.items() if size == 1 and name not in own]
         chosen = chosen.squeeze(alone, drop=True)
@@ -64,7 +64,7 @@ def _open(path: Path) -> Any:
         raise MissingExtra("xarray", "xarray") from error
     try:
         return xarray.open_zarr(path) if path.name.lower().endswith(".zarr") else xarray.open_dataset(path)
-    except Exception as error:  # each engine has its own
+    except Exception as error:  # each engine has its own errors
         said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise InputError(
             f"{path}: xarray cannot open it ({said}); check the file, and that netCDF4 or zarr is installed"

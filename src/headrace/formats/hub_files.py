@@ -1,8 +1,8 @@
-"""Choose the data files of a dataset repository of the Hugging Face hub, and the split of each, from its listing.
+"""Choose the data files of a Hugging Face hub dataset repository, and the split of each, from its listing.
 
-The YAML head of README.md may define configurations, each with the patterns of its splits. Where it defines none, names
-tell: `data/SPLIT-00000-of-00003.parquet` as `push_to_hub` writes them, else the rules of `formats.named_splits`. A path
-in the address comes before both. Pure.
+The YAML head of README.md may define configurations, each with the patterns of its splits. If it defines none, file
+names decide: `data/SPLIT-00000-of-00003.parquet` as `push_to_hub` writes them, else the rules of
+`formats.named_splits`. A path in the address takes precedence over both. Pure.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _HEAD = re.compile(r"---[ \t]*\r?\n(.*?\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 
 
 def choose(address: str, names: Collection[str], path: str, readme: str | None) -> dict[str, list[str]]:
-    """Return the data files of each split, sorted; of one split, "", where nothing tells splits.
+    """Return the data files of each split, sorted; of a single split "" if nothing names splits.
 
     address: for messages; names: of all files of the repository; path: a file, directory or pattern in it, or "";
-    readme: the text of README.md. Raises `InputError` where no file, or no one configuration, is meant.
+    readme: the text of README.md. Raises `InputError` if no file matches, or the configuration is ambiguous.
     """
     data = sorted(filter(_is_data, names))
     configurations = {} if path or readme is None else _configurations(address, readme)
@@ -74,7 +74,7 @@ def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, list[str]
 
 
 def dataset_info(address: str, readme: str) -> dict[str, Any] | None:
-    """Return what the head of README.md says of the configuration whose files `choose` gives without a path."""
+    """Return the `dataset_info` in README.md of the configuration that `choose` takes without a path."""
     told = _head(address, readme).get("dataset_info")
     infos = {
         str(each.get("config_name", "default")): each
@@ -99,7 +99,7 @@ def _head(address: str, readme: str) -> dict[str, Any]:
 
 
 def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
-    """Return the configurations that README.md names files of."""
+    """Return the configurations for which README.md names files."""
     listed = _head(address, readme).get("configs")
     if not isinstance(listed, list):
         return {}
@@ -111,7 +111,7 @@ def _configurations(address: str, readme: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _chosen(configurations: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names of the one configuration, or of those that are the default."""
+    """Return the names of the only configuration, or of those marked as default."""
     return [
         name
         for name, each in configurations.items()
@@ -122,7 +122,7 @@ def _chosen(configurations: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _of_configuration(
     address: str, configurations: Mapping[str, Mapping[str, Any]], data: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the files of the one configuration, or the one that is the default."""
+    """Return the files of the only configuration, or of the default one."""
     chosen = _chosen(configurations)
     if len(chosen) != 1:
         first, told = next((name, each) for name, each in configurations.items())

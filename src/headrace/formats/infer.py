@@ -1,17 +1,14 @@
 """Infer types of text columns of CSV and TSV files from all rows: a type is proposed if it holds every value.
 
-| type | texts that it holds |
-|---|---|
-| bool | `true` and `false` |
-| int64, uint64 | whole numbers in range as decimal text: no sign but `-`, no leading zero, so that 007 stays text |
-| float64 | decimal numbers that it keeps: its shortest text is of the same number, as for all of up to 15 digits |
-| date | `2024-12-31` |
-| datetime | `2024-12-31`, then a space or T, hours and minutes, seconds and up to six digits of them, or not; no zone |
+| type | texts that it holds | |---|---| | bool | `true` and `false` | | int64, uint64 | whole numbers in range as
+decimal text: no sign but `-`, no leading zero, so that 007 stays text | | float64 | decimal numbers that it keeps: its
+shortest text is of the same number, as for all of up to 15 digits | | date | `2024-12-31` | | datetime | `2024-12-31`,
+then a space or T, hours and minutes, optionally seconds and up to six digits of them; no zone |
 
-The first of them that holds all values of all shards is the type; where none does, the column stays text. So neither
-the order nor the number of shards, chunks and workers matters, and one odd value anywhere counts. bool, whole numbers
-and dates are written again as the same text, float64 as the same number (1.5 for 1.50), datetime as the same moment.
-Missing are empty fields and null values. A column of nothing else stays text.
+The type is the first one that holds all values of all shards; if none does, the column stays text. So the order and
+number of shards, chunks and workers do not matter, and one odd value anywhere counts. Writing a value gives back the
+same text for bool, whole numbers and dates, the same number for float64 (1.5 for 1.50), and the same moment for
+datetime. Empty fields and null values are missing. A column with nothing else stays text.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ _WORDS = ("bool", "int64", "uint64", "float64", "date", "datetime")
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
 _LENGTHS = pa.array([10, 16, 19, *range(21, 27)], pa.int32())  # 2024-12-31, … 23:59, … 23:59:59, … 23:59:59.123456
 _FIRST = 64
-_EXACT_DIGITS = 15  # that every float64 keeps
+_EXACT_DIGITS = 15  # digits that every float64 keeps
 
 
 def infer_types(
@@ -43,10 +40,10 @@ def infer_types(
     keep: Collection[str] = (),
     workers: int | None = None,
 ) -> dict[str, str]:
-    """Return column → word of its type, sorted, for the text columns that have another type than text.
+    """Return column → type word, sorted, for the text columns for which another type than text fits.
 
-    files: paths and names; those that are not CSV or TSV are left out, with their columns. keep: columns that are not
-    looked at. Reads every row once, O(chunk) of memory per worker. Raises `InputError` for files that cannot be read.
+    files: paths and names; files other than CSV or TSV are left out, with their columns. keep: columns to skip. Reads
+    every row once, O(chunk) of memory per worker. Raises `InputError` for files that cannot be read.
     """
     tasks = [partial(_of_shard, path, name, signature, null_values, keep) for path, name in files]
     found: dict[str, tuple[str, ...]] = {}
@@ -63,7 +60,7 @@ def infer_types(
 def _of_shard(
     path: Path, name: str, signature: Sequence[str] | None, null_values: Sequence[str], keep: Collection[str]
 ) -> Mapping[str, tuple[str, ...] | None]:
-    """Return the words that hold all values of each column that has some; None for columns of other formats."""
+    """Return the words that hold all values of each column with values; columns of other formats map to None."""
     shard = survey(path, name, signature)
     if shard.dialect is None:
         return dict.fromkeys(shard.schema.names)
@@ -102,7 +99,7 @@ def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
 
 def _read(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
     try:
-        values.slice(0, _FIRST).cast(TYPES[word])  # Arrow makes an error of each value that does not fit, which is slow
+        values.slice(0, _FIRST).cast(TYPES[word])  # try a few first: Arrow's error for each bad value is slow
         return values.cast(TYPES[word])
     except pa.ArrowInvalid:
         return None
@@ -113,20 +110,20 @@ def _all(found: pa.ChunkedArray) -> bool:
 
 
 def _written_again(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
-    """Return values of a type if they are written again as they were; else None."""
+    """Return the values as a type if writing them gives the same texts; else None."""
     read = _read(values, word)
     return read if read is not None and _all(pc.equal(read.cast(values.type), values)) else None
 
 
 def _keeps_numbers(values: pa.ChunkedArray) -> bool:
-    """Tell whether float64 keeps every number: its shortest text is of the same number."""
+    """Return whether float64 keeps every number, so that its shortest text is of the same number."""
     read = _read(values, "float64")
     if read is None or not _all(pc.is_finite(read)):
         return False
     again = read.cast(values.type)
-    other = pc.not_equal(again, values)  # texts of other forms, such as 1.50, or of other numbers
+    other = pc.not_equal(again, values)  # texts of another form, such as 1.50, or another number
     values, again = values.filter(other), again.filter(other)
-    # Both are near each other, so equal digits are one number.
+    # The two numbers are close, so equal digits mean equal numbers.
     return _all(pc.match_substring_regex(values, _NUMBER)) and _all(pc.equal(_digits(values), _digits(again)))
 
 
@@ -136,5 +133,5 @@ def _digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _are_moments(values: pa.ChunkedArray) -> bool:
-    """Tell whether all are dates and times; Arrow reads no other form of these lengths."""
+    """Return whether all are dates and times; of these lengths, Arrow reads no other form."""
     return _read(values, "datetime") is not None and _all(pc.is_in(pc.binary_length(values), value_set=_LENGTHS))

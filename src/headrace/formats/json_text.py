@@ -1,10 +1,10 @@
-"""The structure of JSON text, over whole buffers at once: keys that stand twice, arrays as lines. Pure.
+"""Analyse JSON text over whole buffers at once: find repeated keys, rewrite arrays as lines. Pure.
 
 Some readers take the first value of a repeated key and some the last, so neither is safe. `first_repeated` checks the
-objects of a whole buffer: keys are the strings before colons, the brackets say which object each belongs to, and equal
+objects of a whole buffer: keys are the strings before colons, the brackets tell which object each belongs to, and equal
 keys of one object are found by sorting numbers. It costs about as much as parsing the buffer. `key_bound` is a cheap
-upper bound on how many keys there are: where the values that a parser found are as many, no key was lost, and the exact
-check is not needed.
+upper bound on the number of keys. If a parser found that number of values, no key was lost, and the exact check is not
+needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WHITE_OR_COLON = np.isin(np.arange(256), [9, 10, 13, 32, _COLON])
 
 
 def string_quotes(data: U8) -> I64:
-    """Find the quotes of strings: those that no backslash escapes."""
+    """Find the quotes of strings: those not escaped by a backslash."""
     quotes = records.quote_positions(data)
     escaped = np.zeros(len(quotes), np.bool_)
     run, back = np.arange(len(quotes)), 1
@@ -47,7 +47,7 @@ def key_bound(data: U8) -> int:
 
 
 def values_found(table: pa.Table) -> int:
-    """Count the values other than null that a parser found for keys, inside structs and lists too."""
+    """Count the non-null values that a parser found for keys, inside structs and lists too."""
     return sum(_found(column.combine_chunks()) for column in table.columns)
 
 
@@ -66,13 +66,14 @@ def _found_inside(column: pa.Array) -> int:
 def first_repeated(data: bytes) -> tuple[int, str] | None:
     """Find the position of the first key that repeats in its object, and the key; None if there is none.
 
-    data: valid JSON, one document or many. Of several the first is given. Keys that are escaped differently are equal.
+    data: valid JSON, one document or many. If several keys repeat, the first in the text is returned. Keys that differ
+    only in their escapes are equal.
     """
     array = records.as_bytes(data)
     quotes = string_quotes(array)
     colons = np.flatnonzero(array == _COLON)
     before = np.searchsorted(quotes, colons)
-    opening = before[before & 1 == 0] - 2  # of the string that ends before each colon, as a place in quotes
+    opening = before[before & 1 == 0] - 2  # index in quotes of the string that ends before each colon
     opening = opening[(opening >= 0) & (np.diff(opening, prepend=-1) > 0)]
     starts, stops = quotes[opening] + 1, quotes[opening + 1]
     codes, texts = _numbered(records.cut(data, starts, stops))
@@ -87,7 +88,7 @@ def first_repeated(data: bytes) -> tuple[int, str] | None:
 
 
 def _numbered(keys: pa.LargeBinaryArray) -> tuple[I64, list[str]]:
-    """Number the keys, equal numbers for equal keys; also return the key of each number."""
+    """Number the keys, with equal numbers for equal keys; also return the key of each number."""
     encoded = keys.dictionary_encode()
     texts: list[str] = []
     number: dict[str, int] = {}
@@ -119,8 +120,8 @@ def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
 def array_as_lines(text: bytes) -> bytes:
     """Rewrite a JSON array of objects as one object a line; values keep their bytes, so nothing is re-typed.
 
-    Only brackets and commas outside strings are read. Raises `ValueError` if the text is no array of objects; objects
-    are not checked inside.
+    Only brackets and commas outside strings are read. Raises `ValueError` if the text is not an array of objects;
+    objects are not checked inside.
     """
     text = text.strip(b" \t\r\n")
     if not text.endswith(b"]") or not text.startswith(b"["):
@@ -144,20 +145,20 @@ def array_as_lines(text: bytes) -> bytes:
     _check_gaps(data, starts, ends)
     if not len(starts):
         return b""
-    # Each object and the byte behind it, a comma, blank or bracket.
+    # Each object and the byte after it: a comma, blank or bracket.
     lines = np.frombuffer(records.joined(records.cut(text, starts, ends + 1)), np.uint8).copy()
     lines[np.cumsum(ends + 1 - starts) - 1] = records.NEWLINE
     return lines.tobytes()
 
 
 def _check_gaps(data: U8, starts: I64, ends: I64) -> None:
-    """Check that an array holds nothing but objects, one comma between two of them, and white space."""
+    """Check that an array holds only objects with one comma between two of them, and white space."""
     inside = np.zeros(len(data) + 1, np.int8)
     inside[starts] += 1
     inside[ends] -= 1
     outside: Bools = np.cumsum(inside[:-1], dtype=np.int8) == 0
     outside[[0, -1]] = False
     marks = np.flatnonzero(outside & ~_WHITE[data])
-    between = np.searchsorted(ends, marks, side="right")  # how many objects stand before the mark
+    between = np.searchsorted(ends, marks, side="right")  # number of objects before the mark
     if not np.array_equal(between, np.arange(1, max(len(starts), 1))) or (data[marks] != ord(",")).any():
         raise ValueError("it holds something else than objects with a comma between")

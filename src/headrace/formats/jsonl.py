@@ -1,7 +1,7 @@
-"""JSON lines, and JSON files that are one array of objects.
+"""Read and write JSON lines, and read JSON files that are one array of objects.
 
-Types come from JSON itself: one pass over the whole shard finds them, so no later row can contradict an early guess.
-A key that is absent is null. Rows that only change place keep their bytes.
+Types come from JSON itself. One pass over the whole shard finds them, so no later row can contradict an early guess. A
+key that is absent is null. Rows that are only moved keep their bytes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _NO_QUOTES = np.empty(0, np.int64)
 _BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
 _BLANK_INSIDE = re.compile(rb"\n[ \t\r]*\n")
 _DOTTED_KEY = re.compile(rb'"((?:[^"\\]|\\.)*__DOT__(?:[^"\\]|\\.)*)"\s*:')
-_EXACT = 2**53  # whole numbers up to here are exact as float64
-_WHOLE = rb'"%s"\s*:\s*(?:\[(?:[^"{}:]*[\[,\s])?)?-?\d{16,}\s*[],}]'  # of a key, or in its list
+_EXACT = 2**53  # up to this, whole numbers are exact as float64
+_WHOLE = rb'"%s"\s*:\s*(?:\[(?:[^"{}:]*[\[,\s])?)?-?\d{16,}\s*[],}]'  # as the value of a key, or in its list
 
 
 class _Repeats(InputError):
-    """An object inside a row holds a key twice."""
+    """An object inside a row repeats a key."""
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
@@ -126,7 +126,7 @@ class JsonlChunk:
 
     @cached_property
     def rows(self) -> int:
-        """Number of objects."""
+        """The number of objects."""
         return len(self._ends)
 
     def sizes(self) -> I32 | None:
@@ -246,7 +246,7 @@ def _without_blank(data: bytes) -> bytes:
 
 
 def _where(kind: Kind, block: bytes, data: bytes, at: int, rows: int, lines: int) -> str:
-    """Name the line of a position in a block without blank lines, or the row where lines mean nothing.
+    """Name the line of a position in a block without blank lines, or the row if the file has no lines.
 
     rows, lines: before this block.
     """
@@ -260,7 +260,7 @@ def _where(kind: Kind, block: bytes, data: bytes, at: int, rows: int, lines: int
 def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: int) -> None:
     """Raise `InputError` on keys that crash polars or Arrow as names, and on whole numbers beyond 64 bits.
 
-    polars reads half a surrogate pair as a zero byte.
+    polars reads half of a surrogate pair as a zero byte.
     """
     import polars as pl
 
@@ -294,18 +294,18 @@ def _lossy(path: Path, key: str, first_row: int) -> InputError:
 
 
 def _check_numbers(path: Path, table: pa.Table, data: bytes, first_row: int) -> None:
-    """Check that no whole number lost digits because it stands beside fractions."""
+    """Check that no whole number lost digits by being stored as a float."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         for key, numbers in _floats(name, column.combine_chunks()):
             if not pc.any(pc.greater_equal(pc.abs(numbers), _EXACT)).as_py():
                 continue
-            written = b'[^"]*' if b"\\" in data else re.escape(key.encode())  # an escaped key is any key
+            written = b'[^"]*' if b"\\" in data else re.escape(key.encode())  # an escaped key may be any key
             if re.search(_WHOLE % written, data):
                 raise _lossy(path, key, first_row)
 
 
 def _floats(key: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Iterate over arrays of fractions at any depth, each with the nearest key."""
+    """Iterate over arrays of floats at any depth, each with the nearest key."""
     kind = values.type
     if pa.types.is_struct(kind):
         for place in range(kind.num_fields):
@@ -317,7 +317,7 @@ def _floats(key: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> None:
-    """Check that text was written as text: polars also reads numbers beside texts as texts, Arrow does not."""
+    """Check that text was written as text: among texts, polars also reads numbers as text, Arrow does not."""
     texts = pa.schema([(field.name, _as_json_type(field.type)) for field in schema if _holds_text(field.type)])
     if not len(texts) or not data:
         return
@@ -377,10 +377,10 @@ _polars_is_lost = False  # in a process forked from one where polars ran
 
 
 def require_polars(path: Path) -> None:
-    """Raise `StreamError` where polars would wait forever: its threads do not survive a fork.
+    """Raise `StreamError` if polars would wait forever, because its threads do not survive a fork.
 
-    A DataLoader forks its workers unless told otherwise, and its process has often used polars before: it prepared the
-    dataset, or read JSON lines itself.
+    A DataLoader forks its workers by default on many platforms, and its process has often used polars before: it
+    prepared the dataset, or read JSON lines itself.
     """
     if _polars_is_lost:
         raise StreamError(
@@ -394,13 +394,13 @@ def _before_fork() -> None:
     global _polars_ran
     try:
         tasks = list(Path("/proc/self/task").iterdir())
-    except OSError:  # no such system files: better a refusal than a wait without an end
+    except OSError:  # no such system files; refusing is better than waiting forever
         _polars_ran = True
         return
     for task in tasks:
         try:
             name = (task / "comm").read_text().strip()
-        except OSError:  # that thread has ended meanwhile
+        except OSError:  # that thread has ended
             continue
         _polars_ran |= name.startswith("polars-") and name[7:].isdigit()
 

@@ -1,6 +1,6 @@
-"""The data files of a source: their names, sizes and times, for a hundred thousand of them in a moment.
+"""List the data files of a source with names, sizes and times; fast for a hundred thousand files.
 
-A directory is read once (`scandir`), a name costs one `stat`, and no object is made per file but its name.
+A directory is read once (`scandir`). Each name costs one `stat`, and no object per file except its name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.storage.place import Fact, Place
 from headrace.storage.places import path_of, place_of
 
 _Stat = tuple[int, int, int]  # size, modification time, time of change
-_FEW_DIRECTORIES = 100  # are looked at for an error message
+_FEW_DIRECTORIES = 100  # searched for an error message
 _Found = tuple[str, str, _Stat]  # absolute path, its real path
 _DOWNLOADS = ("crdownload", "part", "partial", "incomplete", "download", "opdownload", "aria2", "filepart")
 _PACKED = ("bz2", "xz", "zip", "lz4", "7z", "rar", "br", "lzma", "sz")
@@ -38,15 +38,15 @@ _UNFINISHED = re.compile(rf"(.*)\.({'|'.join([*_DOWNLOADS, *_PACKED])})", re.IGN
 
 
 class NoMatch(InputError):
-    """An entry of a source gives no file."""
+    """An entry of a source matches no file."""
 
 
 @dataclass(frozen=True, eq=False)
 class Listing:
     """Files below one root. names: relative to it, with forward slashes, sorted; sizes, times: parallel, int64.
 
-    ctimes_ns: of local files the time of change, which nobody can set back; 0 of objects.
-    splits: the split of each file where names tell splits; else empty.
+    ctimes_ns: for local files the time of change, which users cannot set back; 0 for objects.
+    splits: the split of each file if names tell splits; else empty.
     """
 
     root: Path
@@ -61,9 +61,9 @@ class Listing:
         return self.root / self.names[place]
 
     def digest(self, below: Path | None = None) -> str:
-        """Digest the listing; it changes when a file comes, goes, or has another size or time.
+        """Digest the listing; it changes when a file is added, removed, or has another size or time.
 
-        below: a directory that the root is told from, so that all of it may lie elsewhere; None: the root as it is.
+        below: a directory to which the root is made relative, so that both can move together; None: the absolute root.
         """
         root = str(self.root) if below is None else os.path.relpath(str(self.root), str(below))
         text = "\0".join([root, *self.names]).encode("utf-8", "surrogateescape")
@@ -74,15 +74,15 @@ class Listing:
 def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"] = "refuse") -> Listing:
     """List the files of a source, each once: links and their targets are one file, under the first name.
 
-    Each entry is a file, a directory or a glob pattern. Of a directory its data files are taken, not those of its
-    subdirectories; where it has none, those of subdirectories named after splits, or after values of columns (see
-    `formats.partitions`). Names begin above the directories of columns that an entry leaves open. Files whose names
-    begin with "." or "_" and files of other kinds are no data. Of a directory that `save_to_disk` wrote, those files
-    are taken that it lists (see `formats.saved`). Directories of other systems (see `formats.foreign`) and downloads
-    that are not finished are refused.
-    splits: what to do where the names below one entry tell several splits (see `formats.named_splits`): "keep" them in
-    the listing, which needs that entry to be the only one; "refuse", as they must not be merged by accident. Whoever
-    gives each of them as an entry of its own wants them merged. Raises `InputError` if an entry gives no file.
+    Each entry is a file, a directory or a glob pattern. A directory contributes its data files, not those of its
+    subdirectories. Exceptions are subdirectories named after splits, and after values of columns (see
+    `formats.partitions`). Names include the directories of columns that an entry leaves open. Files whose names begin
+    with "." or "_" and files of other kinds are not data. A directory that `save_to_disk` wrote contributes the files
+    that it lists (see `formats.saved`). Directories of other systems (see `formats.foreign`) and unfinished downloads
+    are refused.
+    splits: what to do if the names below one entry tell several splits (see `formats.named_splits`). "keep" keeps them
+    in the listing, which requires that entry to be the only one. "refuse" raises, so that splits are not merged by
+    accident; to merge them, give each as an entry of its own. Raises `InputError` if an entry matches no file.
     """
     places = [path_of(entry) for entry in source]
     remote = [place for place in places if place_of(place).reads == "requests"]
@@ -99,7 +99,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
         if os.path.isdir(path):
             names, stats, links, told = _directory_files(path)
             told = _splits(address_of(path) or path, names, keep, told)
-            if len(source) == 1 and not links:  # every file once: nothing to compare, whatever their number
+            if len(source) == 1 and not links:  # no links, so no duplicates to look for
                 return _listing(os.path.abspath(path), names, stats, told)
             files = list(_below(path, names, stats, links))
         elif os.path.isfile(path):
@@ -129,9 +129,9 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
 def _splits(
     entry: str | Path, names: Sequence[str], splits: Literal["refuse", "keep"], told: list[str] | None = None
 ) -> list[str]:
-    """Tell the split of each file below an entry, if names tell it. Raises `InputError` as `list_files` says.
+    """Return the split of each file below an entry, if names tell it. Raises `InputError` as in `list_files`.
 
-    told: the splits as the directory itself says; None, where only names can tell.
+    told: the splits that the directory itself defines; None if only names can tell.
     """
     try:
         told = splits_of(names) if told is None else told
@@ -153,7 +153,7 @@ def _splits(
 def home_of(entry: str | Path) -> tuple[Path, str]:
     """Split an entry into its directory and the rest: a pattern, a file name, or nothing."""
     path = path_of(entry)
-    if place_of(path).reads == "requests":  # the name says what it is
+    if place_of(path).reads == "requests":  # judged by name, without a request
         place = next((at for at, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None)
         if place is not None:
             return type(path)(*path.parts[:place]), "/".join(path.parts[place:])
@@ -166,14 +166,17 @@ def home_of(entry: str | Path) -> tuple[Path, str]:
 
 
 def _above_partitions(root: str, entry: str) -> str:
-    """Cut a root below an entry, so that names hold the directories of columns, of one value too."""
+    """Move a root up to above the first directory of columns below an entry, so that names include it.
+
+    This applies to columns of a single value too.
+    """
     below = os.path.relpath(root, entry).split(os.sep)
     kept = next((at for at, part in enumerate(below) if is_partition(part)), None)
     return root if kept is None or below[0] == os.pardir else os.path.join(entry, *below[:kept])
 
 
 def _fixed(pattern: str) -> str:
-    """Return the leading directories of a pattern without wildcards, with the slash behind them."""
+    """Return the leading directories of a pattern without wildcards, with a trailing slash."""
     sign = re.search(r"[*?\[]", pattern)
     return pattern if sign is None else pattern[: pattern.rfind(os.sep, 0, sign.start()) + 1]
 
@@ -184,7 +187,7 @@ def _matched(pattern: str) -> list[str]:
     for directory in sorted({os.path.dirname(each) for each in files}):
         here, names = Path(directory or "."), os.listdir(directory or ".")
         layout = layout_of(here, names)
-        if layout is None or layout.files != "plain":  # of a directory of plain files the pattern chose some
+        if layout is None or layout.files != "plain":  # a pattern may choose among plain files
             refuse_foreign(here, names)
     _refuse_unfinished(files)
     data = [each for each in files if is_data_name(os.path.basename(each))]
@@ -195,7 +198,7 @@ def _matched(pattern: str) -> list[str]:
 
 
 def _refuse_unfinished(names: Iterable[str]) -> None:
-    """Raise `InputError` for a file that would be data if it were whole, or unpacked: its rows would be missing."""
+    """Raise `InputError` for an unfinished or packed data file, because its rows would be missing."""
     for name in names:
         match = _UNFINISHED.fullmatch(name)
         if match is None or not is_data_name(os.path.basename(match[1])):
@@ -205,7 +208,7 @@ def _refuse_unfinished(names: Iterable[str]) -> None:
 
 
 def _warn_of_table(path: str, known: dict[str, str | None]) -> None:
-    """Say once that a file given by name belongs to a table. known: directories that were asked about."""
+    """Warn once per directory that a file given by name belongs to a table. known: directories already checked."""
     directory = os.path.dirname(os.path.abspath(path))
     if directory not in known:
         known[directory] = table_of_file(Path(path))
@@ -216,7 +219,7 @@ def _warn_of_table(path: str, known: dict[str, str | None]) -> None:
 def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[str] | None]:
     """List a directory's data files, or those of subdirectories named after splits. Raises `InputError`.
 
-    The last value is the split of each file, where the directory itself says which they are.
+    The last value is the split of each file, if the directory itself defines them.
     """
     names, stats, links, others = _data_files(path)
     top = {*names, *others}
@@ -226,7 +229,7 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[
         found = _looked_at(os.path.join(path, name) for name in names)
         real, files = os.path.realpath(path), list(found)
         links = {name for name, each in zip(names, files, strict=True) if each[1] != os.path.join(real, name)}
-        links = set() if VIEW in top else links  # the hub's cache keeps files of equal bytes once, and both are data
+        links = set() if VIEW in top else links  # the hub's cache stores equal files once, but both are data
         return names, [stat for _, _, stat in files], links, _told(saved)
     refuse_foreign(Path(path), top)
     inside, inside_stats, inside_links = _in_partitions(path, others)
@@ -260,7 +263,7 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[
 
 
 def _in_partitions(path: str, others: Iterable[str]) -> tuple[list[str], list[_Stat], set[str]]:
-    """List data files of subdirectories that are values of columns, at any depth. others: entries of `path`."""
+    """List data files of subdirectories named after values of columns, at any depth. others: entries of `path`."""
     names: list[str] = []
     stats: list[_Stat] = []
     links: set[str] = set()
@@ -271,7 +274,7 @@ def _in_partitions(path: str, others: Iterable[str]) -> tuple[list[str], list[_S
         own, own_stats, own_links, own_others = _data_files(below)
         refuse_foreign(Path(below), {*own, *own_others})
         _refuse_unfinished(os.path.join(below, other) for other in own_others)
-        partition_of(f"{below}/")  # a link to a directory above would be followed without end
+        partition_of(f"{below}/")  # a link to a parent directory would be followed forever
         deeper, deeper_stats, deeper_links = _in_partitions(below, own_others)
         linked = own_links | deeper_links if not os.path.islink(below) else {*own, *deeper}
         names += [f"{part}/{name}" for name in (*own, *deeper)]
@@ -299,7 +302,7 @@ def _refuse_beside_splits(path: str, held: Collection[str], names: Sequence[str]
 
 
 def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
-    """List objects: each entry is one, a prefix, or a pattern after the bucket's name."""
+    """List objects; each entry is an object, a prefix, or a pattern after the bucket's name."""
     found: dict[Path, _Stat] = {}
     words: dict[Path, str] = {}
     bases: list[Path] = []
@@ -328,7 +331,7 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
 
 
 def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
-    """List the data files of an entry; also return the prefix that names are relative to, and the splits it tells."""
+    """List the data files of an entry; also return the prefix that names are relative to, and the splits it defines."""
     place = place_of(entry)
     if any(sign in str(entry) for sign in "*?["):
         parts = entry.parts
@@ -373,7 +376,7 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
 
 
 def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collection[Path]) -> None:
-    """Refuse what the matches of a pattern lie in, by the names below its prefix: without a request for each."""
+    """Refuse matches inside directories of other systems, judging by the names below a prefix to save requests."""
     entries: dict[Path, set[str]] = {}
     for name in names:
         parts = name.split("/")
@@ -412,7 +415,7 @@ def _listing(root: str | Path, names: list[str], stats: list[_Stat], splits: Seq
 
 
 def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str], list[str]]:
-    """List names and stats of a directory's data files, names that are links, and names of other entries."""
+    """List a directory's data files with stats, which of them are links, and the names of other entries."""
     names: list[str] = []
     stats: list[_Stat] = []
     links: set[str] = set()
@@ -474,6 +477,7 @@ def no_data(directory: str) -> str:
         if at == _FEW_DIRECTORIES:
             break
     if others:
+        others.sort(key=lambda name: name.upper().startswith(("README", "LICENSE")))
         return f"{said}; it has {others[0]}: convert or unpack such files, or rename them to what they are"
     return f"{said}; give the directory of the shards"
 

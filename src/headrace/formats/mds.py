@@ -1,7 +1,7 @@
-"""Read MDS shards, which MosaicML Streaming writes: columns of each sample one after the other, in a binary file.
+"""Read MDS shards of MosaicML Streaming, in which a binary file holds the columns of each sample in turn.
 
 A shard is [samples: u32] [begin of each sample, and the end: u32] [header] [samples]. A sample is the sizes (u32) of
-its columns of no fixed size, then the bytes of all columns. Integers are little endian. Source:
+its columns of varying size, then the bytes of all columns. Integers are little endian. Source:
 https://github.com/mosaicml/streaming, base/format/mds, version 2.
 """
 
@@ -29,13 +29,13 @@ _AS_BYTES = frozenset({"bytes", "jpeg", "png"})
 _AS_TEXT = frozenset({"str", "json", "str_decimal"})
 _PARSED = {"str_int": pa.int64(), "str_float": pa.float64()}
 _DTYPES = {8: "uint8", 16: "uint16", 32: "uint32", 64: "uint64", 9: "int8", 17: "int16", 33: "int32", 65: "int64"}
-_DTYPES |= {18: "float16", 34: "float32", 66: "float64"}  # what a varying type is written as
+_DTYPES |= {18: "float16", 34: "float32", 66: "float64"}  # dtype codes in arrays of varying type
 _SCALARS = {"int": "int64"} | {name: name for name in _DTYPES.values()}
 
 
 @dataclass(frozen=True)
 class MdsShard:
-    """Describe one shard as index.json does. compression: the codec's name, None for a shard kept as it is."""
+    """One shard as index.json describes it. compression: the codec's name, None for an uncompressed shard."""
 
     directory: Path
     columns: tuple[str, ...]
@@ -48,13 +48,13 @@ class MdsShard:
 
     @property
     def path(self) -> Path:
-        """The file that is there: the raw one, or else the compressed one."""
+        """The file that exists: the raw one, or else the compressed one."""
         raw: Path = self.directory / self.raw["basename"]
         return raw if self.packed is None or raw.exists() else self.directory / self.packed["basename"]
 
 
 def shards_of(directory: Path) -> list[MdsShard]:
-    """Read the index of a directory. Raises `InputError` for one that is not of MDS, version 2."""
+    """Read the index of a directory. Raises `InputError` for one other than MDS version 2."""
     index = directory / INDEX
     try:
         every = json.loads(index.read_bytes())["shards"]
@@ -72,7 +72,7 @@ def _shard(directory: Path, index: Path, of: Mapping[str, Any]) -> MdsShard:
     for name, encoding in zip(of["column_names"], of["column_encodings"], strict=True):
         _check_encoding(encoding, f"{index}: column {name!r}")
     names = [file["basename"] for file in (of["raw_data"], of["zip_data"]) if file is not None]
-    if any(Path(name).name != name or "\\" in name for name in names):  # it names the output, too
+    if any(Path(name).name != name or "\\" in name for name in names):  # the name is also used for the output
         raise ValueError(f"{names} are not names of files beside it")
     if not isinstance(of["samples"], int) or any(not isinstance(size, int | None) for size in of["column_sizes"]):
         raise TypeError("samples and column_sizes must be whole numbers")
@@ -108,7 +108,7 @@ def table_of(shard: MdsShard) -> pa.Table:
     if not words.size or int(words[0]) != count or words.size < count + 2:
         raise CorruptShard(f"{shard.path}: does not hold the {count:,} samples of {INDEX}; restore the file")
     begins = words[1 : count + 2].astype(np.int64)
-    sized = [number for number, size in enumerate(shard.sizes) if not size]  # a size of 0 is none, as there
+    sized = [number for number, size in enumerate(shard.sizes) if not size]  # 0 means varying, as in MosaicML's reader
     lengths = np.empty((count, len(shard.columns) + 1), np.int64)
     lengths[:, 0] = 4 * len(sized)
     for number, size in enumerate(shard.sizes):
@@ -148,7 +148,7 @@ def _bytes_of(shard: MdsShard) -> bytes:
 
 
 def _digest(name: str, data: bytes) -> str | None:
-    """Compute a digest by the name that the writer gave it; None if it is not known here."""
+    """Compute a digest by the algorithm's name in the index; None if the algorithm is unknown."""
     for module in (hashlib, xxhash):
         make = getattr(module, name, None)
         if make is not None and name in (*hashlib.algorithms_guaranteed, *xxhash.algorithms_available):
@@ -194,7 +194,7 @@ def _decoded(values: pa.LargeBinaryArray, encoding: str, where: str) -> pa.Array
 
 
 def _check_sizes(values: pa.LargeBinaryArray, size: int | None, where: str) -> None:
-    """Raise `InputError` for a value that has another size, or is empty where the size varies."""
+    """Raise `InputError` for a value of another size than declared, or an empty value of varying size."""
     sizes = pc.binary_length(values).to_numpy()
     wrong = sizes[sizes < 1] if size is None else sizes[sizes != size]
     if len(wrong):
@@ -203,13 +203,13 @@ def _check_sizes(values: pa.LargeBinaryArray, size: int | None, where: str) -> N
 
 
 def _joined(values: pa.LargeBinaryArray) -> memoryview:
-    """Return the bytes of all values, one after the other."""
+    """Concatenate the bytes of all values."""
     offsets, data = _laid_out(values)
     return data[int(offsets[0]) : int(offsets[-1])]
 
 
 def _laid_out(values: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], memoryview]:
-    """Return where each value begins, and the last ends, in the bytes behind them."""
+    """Return the offset at which each value begins, and the end of the last, in the bytes of `_joined`."""
     _, offsets, data = values.buffers()
     return np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1], memoryview(data or b"")
 
@@ -221,7 +221,7 @@ def _heads(values: pa.LargeBinaryArray) -> npt.NDArray[np.uint8]:
 
 
 def _arrays(values: pa.LargeBinaryArray, dtype: str | None, shape: tuple[int, ...] | None, where: str) -> pa.Array:
-    """Decode arrays: of a fixed shape as nested lists of fixed size, of one dimension as lists."""
+    """Decode arrays: those of fixed shape as nested fixed-size lists, one-dimensional ones as lists."""
     if dtype is None:
         codes = np.unique(_heads(values))
         if codes.size > 1 or not {int(code) for code in codes} <= _DTYPES.keys():
@@ -237,7 +237,7 @@ def _arrays(values: pa.LargeBinaryArray, dtype: str | None, shape: tuple[int, ..
             raise InputError(
                 f"{where}: has arrays of {many} dimensions whose shape varies; write the data again with a fixed shape"
             )
-        skipped = 1 + (1 << (heads & 3).astype(np.int64))  # of each array: its head and its length
+        skipped = 1 + (1 << (heads & 3).astype(np.int64))  # head and length of each array
         lengths = pc.binary_length(values).to_numpy() - skipped
         pieces = _tails(values, skipped)
         offsets = np.concatenate([[0], np.cumsum(lengths // np.dtype(dtype).itemsize)])

@@ -1,7 +1,7 @@
-"""Splits from names: directories called train, files such as train-00000-of-00002.parquet.
+"""Recognize splits from names: directories called train, files such as train-00000-of-00002.parquet.
 
-The rules are those of the Hugging Face Hub: a word of `WORDS` names a split where it is a whole directory name, or
-stands in a file's name between separators. Directories come before file names. Pure.
+The rules are those of the Hugging Face Hub: a word of `WORDS` names a split if it is a whole directory name, or is
+delimited by separators in a file's name. Directories take precedence over file names. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 WORDS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "oot")
-_STEMS = ("train", "val", "dev", "test", "oot")  # each word holds one of them
+_STEMS = ("train", "val", "dev", "test", "oot")  # each word contains one of them
 _IN_FILE = re.compile(rf"(?:^|[-_. 0-9])({'|'.join(WORDS)})(?=$|[-_. 0-9])", re.IGNORECASE)
 
 
@@ -23,14 +23,14 @@ class Mixed(Exception):
 
 
 def splits_of(names: Sequence[str]) -> list[str]:
-    """Tell the split of each file, in lower case; an empty list if the names tell none.
+    """Return the split of each file, in lower case; an empty list if the names tell none.
 
-    names: with forward slashes, only those parts that the user left open.
+    names: with forward slashes, only the parts that the user left open.
     Raises `Mixed` if directories name splits but not for every file, or if file names tell two splits or more but not
     for every file.
     """
     text = "\n".join(names).lower()
-    if not any(stem in text for stem in _STEMS):  # a hundred thousand names in a moment
+    if not any(stem in text for stem in _STEMS):  # a fast check for very many names
         return []
     found = [next(filter(is_split_name, name.lower().split("/")[:-1]), None) for name in names]
     if not any(found):
@@ -55,5 +55,5 @@ def is_split_name(directory: str) -> bool:
 
 
 def in_order(splits: Iterable[str]) -> list[str]:
-    """Order splits as people think of them, each once; names that are not in `WORDS` come last, sorted."""
+    """Return the distinct splits in their customary order; names that are not in `WORDS` come last, sorted."""
     return sorted(set(splits), key=lambda split: (WORDS.index(split) if split in WORDS else len(WORDS), split))

@@ -1,15 +1,15 @@
-"""Parquet files opened for reading; their footers are kept between blocks.
+"""Open Parquet files for reading, and keep their footers between blocks.
 
-Reading and parsing a footer costs up to half of reading a narrow row group; opening a file whose footer is known costs
-less than a hundredth of decoding a row group of all columns. A local file that was replaced or changed has its footer
-read again: device, inode, size and times must be those it was read with.
+Reading and parsing a footer costs up to half of reading a narrow row group. With a known footer, opening a file costs
+less than a hundredth of decoding a row group of all columns. The footer of a local file is read again if device, inode,
+size or times of the file have changed.
 
-In a store the footer is one request, for the last 64 KiB of the object. The byte ranges of a row group's columns are
-known from it, near ones are joined, and several are fetched at a time, so a block costs one request or a few. Arrow
-then decodes from memory, on the calling thread. Every answer must have the footer's tag: an object that was replaced is
-an error.
+In a store, the footer is one request, for the last 64 KiB of the object. The byte ranges of a row group's columns are
+known from it; near ones are merged, and several are fetched at a time, so a block costs one request or a few. Arrow
+then decodes from memory, on the calling thread. Every response must carry the footer's tag: an object that was replaced
+is an error.
 
-Footers of a process take 64 MiB at most, least recently used first out.
+Footers of a process take at most 64 MiB; the least recently used are dropped first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.formats.shard import column_name
 from headrace.storage.place import Fact
 from headrace.storage.places import place_of
 
-Pages = Literal["check", "trust"]  # trust: of a shard whose own checksum was found right
+Pages = Literal["check", "trust"]  # trust: the shard's own checksum was verified
 Stamp = tuple[int, int, int, int, int]
 
 _TAIL = 64 << 10
@@ -51,12 +51,12 @@ class Footer:
 
     @property
     def size(self) -> int:
-        """Bytes of memory, roughly."""
+        """The memory used, in bytes, roughly."""
         return int(self.metadata.serialized_size) * _FOOTER_GROWTH
 
 
 class _Kept:
-    """Footers of one process, by path. Safe for threads."""
+    """Footers of one process, by path. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -87,7 +87,7 @@ _kept = _Kept()
 
 
 def forget() -> None:
-    """Read every footer anew. A forked child does so: the parent's lock may be held there."""
+    """Drop all footers; a forked child calls this, because the parent's lock may be held there."""
     global _kept
     _kept = _Kept()
 
@@ -102,7 +102,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def fact_of(path: Path) -> Fact:
-    """Return the facts of an object as of its footer, which is fetched when this process first asks."""
+    """Return the facts of an object as of its footer, which is fetched on this process's first request."""
     version = (_kept.get(str(path)) or _fetched_footer(path)).version
     assert isinstance(version, Fact)
     return version
@@ -125,7 +125,7 @@ def open_file(
     """Open a Parquet file, local or in a store, maybe compressed as a whole. Raises `InputError` if it is not one.
 
     pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were verified otherwise.
-    footer: of a local file, where it is known. coded: columns of text to be read as dictionaries, by the file's names.
+    footer: of a local file, if known. coded: text columns to be read as dictionaries, by the file's names.
     """
     with _parquet_errors(path):
         if kind.compression != "none":
@@ -136,13 +136,13 @@ def open_file(
     fetched = _fetched_footer(path)
     assert isinstance(fetched.version, Fact)
     source = pa.PythonFile(place_of(path).open(fetched.version), mode="r")
-    return _file(source, fetched.metadata, pages, coded, pre_buffer=True)  # a row group's columns come together
+    return _file(source, fetched.metadata, pages, coded, pre_buffer=True)  # fetches a row group's columns together
 
 
 def read_group(path: Path, kind: Kind, group: int, columns: Sequence[str], pages: Pages) -> pa.Table:
-    """Read columns of one row group, named as asked, in their order; decoded on the calling thread.
+    """Read the named columns of one row group, in that order; decoded on the calling thread.
 
-    Raises what a damaged file raises in Arrow, and `InputError` if it is no Parquet file.
+    Raises what Arrow raises for a damaged file, and `InputError` if it is not a Parquet file.
     """
     if kind.compression != "none":
         with open_file(path, kind, pages) as file:
@@ -154,13 +154,13 @@ def read_group(path: Path, kind: Kind, group: int, columns: Sequence[str], pages
         with _file(_source(path, footer, group, own), footer.metadata, pages) as file:
             return _group(file, group, own, columns)
     except BaseException:
-        _kept.drop(str(path))  # whatever was wrong with the file, it is looked at anew
+        _kept.drop(str(path))  # read the footer again after any error
         raise
 
 
 @contextmanager
 def _parquet_errors(path: Path) -> Iterator[None]:
-    """Turn errors of Arrow and the system about this file into `InputError`, except `FileNotFoundError`."""
+    """Convert errors of Arrow and the system about this file to `InputError`, except `FileNotFoundError`."""
     try:
         yield
     except FileNotFoundError:
@@ -180,7 +180,7 @@ def _file(
         page_checksum_verification=pages == "check",
         pre_buffer=pre_buffer,
         read_dictionary=list(coded),
-        # Spark writes times as INT96. Arrow would make nanoseconds of them, which wrap around: 9999-12-31 becomes
+        # Spark writes times as INT96. Arrow would convert them to nanoseconds, which wrap around: 9999-12-31 becomes
         # 1816-03-29.
         coerce_int96_timestamp_unit="us",
     )
@@ -222,7 +222,7 @@ def _fetched_footer(path: Path) -> Footer:
 
 
 def _source(path: Path, footer: Footer, group: int, own: Sequence[str]) -> Any:
-    """Return what to read a row group from: a local file's name, or the needed bytes of an object."""
+    """Return the source to read a row group from: a local file's name, or the needed bytes of an object."""
     fact = footer.version
     if not isinstance(fact, Fact):
         return str(path)
@@ -249,7 +249,7 @@ def _column_ranges(metadata: pq.FileMetaData, size: int, group: int, own: Sequen
 
 
 def _joined(pieces: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
-    """Join pieces that touch, so that a column chunk is in one of them."""
+    """Join adjacent pieces, so that each column chunk is inside one of them."""
     joined: list[tuple[int, list[memoryview]]] = []
     end = -1
     for start, piece in pieces:

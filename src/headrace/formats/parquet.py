@@ -1,7 +1,7 @@
-"""Parquet: footers, chunks of bounded size, and files made to be trained on.
+"""Read and write Parquet: footers, chunks of bounded size, and files laid out for training.
 
-What we write: columns without nulls declared so, a checksum on every page, row groups of at most 65,536 rows or 8 MiB,
-dictionaries only where they pay. Page checksums are verified on every read of a file that has them.
+Written files declare columns without nulls as such, have a checksum on every page, row groups of at most 65,536 rows or
+8 MiB, and dictionaries only where they pay off. Page checksums are verified on every read of a file that has them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Encoding = Literal["compact", "fast"]
 
 CHUNK_ROWS = 65_536
 _SAMPLE_ROWS = 4096
-_CODE_BYTES = 8  # a plain text has its four bytes of length and then itself
+_CODE_BYTES = 8  # a plain text takes four bytes of length plus its own
 
-# Earlier versions write missing lists of a fixed size to Parquet, or not even that, and cannot read them.
+# Earlier pyarrow versions cannot read missing fixed-size lists from Parquet, and some cannot write them.
 READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
@@ -38,7 +38,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
 
 
 def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.Schema | None = None) -> Shard:
-    """Survey an open file. known: a schema to use again if it is this file's."""
+    """Survey an open file. known: a schema object to reuse if it equals this file's."""
     stat = path.stat()
     own, metadata = file.schema_arrow, file.metadata
     names = [column_name(field) for field in own.names]
@@ -59,21 +59,21 @@ def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.
 
 @dataclass
 class ParquetChunk:
-    """Some consecutive rows of a Parquet file; columns are decoded when the chunk is made."""
+    """Consecutive rows of a Parquet file; columns are decoded when the chunk is made."""
 
     data: pa.Table
     first_row: int
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return int(self.data.num_rows)
 
     def sizes(self) -> None:
-        """Parquet rows have no bytes of their own."""
+        """Return None, because Parquet rows have no bytes of their own."""
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The decoded columns."""
+        """Return the decoded columns."""
         return self.data if columns is None else self.data.select(list(columns))
 
 
@@ -85,9 +85,8 @@ def chunks(
 ) -> Iterator[ParquetChunk]:
     """Iterate over the rows of a shard in file order, at most `chunk_rows` at a time.
 
-    coded: text columns to be delivered as dictionaries where they are stored as such: their texts are then not
-    decoded for every row. A chunk is then a row group, or has 4 × chunk_rows where they are larger, so that each
-    dictionary is made once.
+    coded: text columns to deliver as dictionaries if they are stored as such, so that texts are not decoded for every
+    row. A chunk is then a row group, or 4 × chunk_rows rows of a larger one, so that each dictionary is made once.
     """
     texts = [each for each in coded if is_text(shard.schema.field(each).type)]
     wanted = shard.schema.names if columns is None else list(columns)
@@ -130,7 +129,7 @@ def chunks(
 def _batches(
     file: pq.ParquetFile, columns: list[str], rows: int, groups: Literal["whole", "cut"]
 ) -> Iterator[pa.Table]:
-    """Tables with the columns in this order: row groups of at most 4 × rows where they stay whole, else of `rows`."""
+    """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 × rows whole."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     if groups == "whole":
         rows *= 4
@@ -144,9 +143,9 @@ def _batches(
 
 
 def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
-    """Those columns whose values are mostly codes of a dictionary: with few bytes each before compression.
+    """Select the columns whose values are mostly dictionary codes, judging by few uncompressed bytes per value.
 
-    A writer gives a dictionary up once it is large; making one of plain texts costs more than reading them.
+    A writer abandons a dictionary once it is large, and making one from plain texts costs more than reading them.
     """
     size = dict.fromkeys(texts, 0)
     for group in range(metadata.num_row_groups):
@@ -160,7 +159,7 @@ def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
 def read_block(path: Path, kind: Kind, block: int, wanted: Target, pages: Pages = "check") -> pa.Table:
     """Read one row group as the wanted columns. Raises `CorruptShard` on damaged bytes.
 
-    pages: "trust" leaves page checksums alone, where the bytes of the file were verified before.
+    pages: "trust" skips page checksums, if the bytes of the file were verified before.
     """
     try:
         table = read_group(path, kind, block, wanted.schema.names, pages)
@@ -172,10 +171,10 @@ def read_block(path: Path, kind: Kind, block: int, wanted: Target, pages: Pages 
 
 
 class ParquetSink:
-    """Writes row groups to a binary file object; options are fixed by the schema and the first row group.
+    """Writes row groups to a binary file object; the schema and the first row group fix all options.
 
-    encoding: "compact" gives a dictionary to every column whose first rows repeat, "fast" only to text with few values:
-    numbers decode faster as they are.
+    encoding: "compact" uses a dictionary for every column whose first rows repeat. "fast" does so only for text with
+    few values, because plain numbers decode faster.
     """
 
     def __init__(self, file: Any, schema: pa.Schema, compression: str, encoding: Encoding = "compact") -> None:
@@ -186,7 +185,7 @@ class ParquetSink:
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, table: pa.Table) -> None:
-        """One row group."""
+        """Write one row group."""
         table = table.cast(self._schema)
         for name in () if READS_MISSING_VECTORS else table.column_names:
             missing = table[name].null_count
@@ -216,14 +215,14 @@ class ParquetSink:
 
 
 def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:
-    """Columns that may hold nulls: declared nullable, unless every row group's statistics count none."""
+    """Select the columns that may hold nulls: declared nullable, unless every row group's statistics count none."""
     nulls: set[str] = set()
     leaves = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     for field in schema:
         place = leaves.get(field.name)
         if not field.nullable:
             continue
-        if place is None:  # nested: its statistics count leaves, not rows
+        if place is None:  # nested columns have statistics of leaves, not rows
             nulls.add(field.name)
             continue
         for group in range(metadata.num_row_groups):
@@ -235,9 +234,10 @@ def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str
 
 
 def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[str]:
-    """Columns whose first rows repeat. compact: at most one distinct value in four rows (one in two for text).
+    """Select the columns whose first rows repeat.
 
-    fast: text with at most one in 32. It decodes 1.4 times slower than plain text, and takes a tenth of the bytes.
+    compact: at most one distinct value in four rows (one in two for text). fast: text with at most one in 32, which
+    decodes 1.4 times slower than plain text but takes a tenth of the bytes.
     """
     worth = []
     for field in sample.schema:

@@ -1,9 +1,9 @@
-"""Columns that names of directories hold: `year=2024/month=01/part.parquet` is of year 2024 and month 1.
+"""Read columns from directory names: `year=2024/month=01/part.parquet` is of year 2024 and month 1.
 
 This is the layout of Hive, which Spark, Polars, DuckDB and Arrow write too. Keys and values are percent-encoded in
-names, and `__HIVE_DEFAULT_PARTITION__` is a missing value. A column is int64 where all of its values are whole numbers
-that fit, else text. The name of a shard tells its values; only the types depend on the names of other shards.
-A column that the files hold themselves is read from them, and the names say nothing of it then.
+names, and `__HIVE_DEFAULT_PARTITION__` is a missing value. A column is int64 if all of its values are whole numbers
+that fit, else text. The values of a shard depend on its own name only; the types depend on the names of other shards
+too. If the files themselves hold a column, it is read from them and its directory names are ignored.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def is_partition(directory: str) -> bool:
 
 
 def partition_of(name: str) -> dict[str, str | None]:
-    """Read the columns of a shard from its name, outermost first; None is a missing value.
+    """Parse the columns in a shard's name, outermost first; None is a missing value.
 
-    Raises `InputError` if a column stands in it twice, or the name is not percent-encoded UTF-8.
+    Raises `InputError` if a column is repeated, or the name is not percent-encoded UTF-8.
     """
     found: dict[str, str | None] = {}
     for part in filter(is_partition, name.split("/")[:-1] if "=" in name else ()):
@@ -47,7 +47,7 @@ def partition_of(name: str) -> dict[str, str | None]:
 
 
 def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Find the columns that names of shards hold, and their types. Raises `InputError` if some names lack a column."""
+    """Find the columns in the names of shards, and their types. Raises `InputError` if some names lack a column."""
     directories = dict.fromkeys(name.rpartition("/")[0] for name in names)
     if not any("=" in directory for directory in directories):
         return {}
@@ -74,7 +74,7 @@ def _type_of(values: Sequence[str]) -> pa.DataType:
 
 
 def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard:
-    """Add the columns of its name to a shard, behind those of the file. types: of all shards of the source."""
+    """Add the columns of its name to a shard, after those of the file. types: of all shards of the source."""
     if not types or shard.content == "nothing":
         return shard
     own = {key: text for key, text in partition_of(shard.name).items() if key not in shard.schema.names}
@@ -90,7 +90,7 @@ def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard
 
 
 def stored(shard: Shard) -> Shard:
-    """Return the shard as its file is, without the columns of its name."""
+    """Return the shard as stored in its file, without the columns of its name."""
     if not shard.partition:
         return shard
     schema = pa.schema([field for field in shard.schema if field.name not in shard.partition])
@@ -98,7 +98,7 @@ def stored(shard: Shard) -> Shard:
 
 
 def with_partition(table: pa.Table, rows: int, schema: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
-    """Give rows the columns of a schema, those of the partition from it and the others from the table."""
+    """Return rows with the columns of a schema: those of the partition from it, the others from the table."""
     columns = []
     for field in schema:
         if field.name not in partition:
@@ -115,7 +115,7 @@ def with_partition(table: pa.Table, rows: int, schema: pa.Schema, partition: Map
 
 @dataclass
 class PartitionChunk:
-    """Some consecutive rows of a file, with the columns of its name."""
+    """Consecutive rows of a file, with the columns of its name."""
 
     chunk: Chunk
     shard: Shard
@@ -123,14 +123,14 @@ class PartitionChunk:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self.chunk.rows
 
     def sizes(self) -> None:
-        """The bytes of rows lack the columns of the name, so they are not copied."""
+        """Return None, because the bytes of rows lack the columns of the name and so cannot be copied."""
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows as columns."""
+        """Return the rows as columns."""
         partition, schema = self.shard.partition, self.shard.schema
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])

@@ -1,7 +1,7 @@
 """Find records and fields in delimited text (RFC 4180), over whole buffers at once. Pure.
 
-A newline ends a record when an even number of quotes stands before it. With quotes doubled inside quoted fields this
-is exact, and it needs no state machine: positions of quotes and newlines, one binary search.
+A newline ends a record if an even number of quotes precedes it. With quotes doubled inside quoted fields this is exact
+and needs no state machine, only the positions of quotes and newlines and one binary search.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Stops = dict[int, I64]
 Data: TypeAlias = bytes | pa.Buffer
 
 NEWLINE, QUOTE, RETURN = 10, 34, 13
-_WINDOW = 1 << 20  # bytes looked at together
+_WINDOW = 1 << 20  # bytes searched at once
 _NONE = np.empty(0, np.int64)
-_FIRST_WORDS = 8  # of a quoted field: with text, they hold a separator, or all of it
+_FIRST_WORDS = 8  # of a quoted field: with text, these usually hold a separator or the whole field
 _EACH_BYTE = 0x0101010101010101
-_SHORT = 12  # bytes of a value that stand in an Arrow view itself, in place of head, buffer and offset
+_SHORT = 12  # longest value that an Arrow view holds inline, in place of head, buffer and offset
 _VIEW = np.dtype([("size", "<i4"), ("head", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 
 
@@ -46,9 +46,9 @@ def outside_quotes(data: U8, quotes: I64, byte: int) -> I64:
 
 
 def record_ends(data: U8, quotes: I64 | None = None) -> I64:
-    """Find the position just behind each record, ascending; a last record without newline ends at the end.
+    """Find the end position of each record, ascending; a last record without newline ends at the end.
 
-    quotes: `quote_positions(data)`, found anew if not given; an empty array for formats without quoting.
+    quotes: `quote_positions(data)`, computed if not given; an empty array for formats without quoting.
     """
     ends = outside_quotes(data, quote_positions(data) if quotes is None else quotes, NEWLINE)
     ends += 1
@@ -60,7 +60,7 @@ def record_ends(data: U8, quotes: I64 | None = None) -> I64:
 def _windows(data: U8, match: Callable[[U8], Bools], opening: I64, closing: I64) -> Iterator[tuple[int, I64]]:
     """Yield (start of a window, matches in it), except for matches between an opening and its closing.
 
-    Windows are small enough to stay in the processor's cache.
+    Windows are small enough to stay in the CPU cache.
     """
     first_span = np.searchsorted(closing, np.arange(0, len(data), _WINDOW))
     last_span = np.searchsorted(opening, np.arange(_WINDOW, len(data) + _WINDOW, _WINDOW))
@@ -86,9 +86,9 @@ def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
 
 
 def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int, wanted: Sequence[int]) -> Stops | None:
-    """Find where fields stop: per wanted place in the record, int64 [rows]; the last stops at the line end.
+    """Find where fields end: int64 [rows] for each wanted column index; the last field ends at the line end.
 
-    None if some record has not exactly `width` fields: separators and line ends must take turns in one pattern.
+    None if some record does not have exactly `width` fields: separators and line ends must alternate in one pattern.
     """
     stops: Stops = {place: np.empty(rows, np.int64) for place in wanted}
     opening, closing = quotes[0::2], quotes[1::2]
@@ -114,7 +114,7 @@ def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int,
 
 
 def last_record_end(data: U8, quotes: I64) -> int:
-    """Find the position just behind the last record that surely ends in `data`; 0 if none does."""
+    """Find the end of the last record that certainly ends in `data`; 0 if none does."""
     stop, step = len(data), 1 << 12
     while stop > 0:
         start = max(0, stop - step)
@@ -127,7 +127,7 @@ def last_record_end(data: U8, quotes: I64) -> int:
 
 
 def slices(data: Data, ends: I64) -> pa.LargeBinaryArray:
-    """Make one binary value per record, line end included, sharing the memory of `data`."""
+    """Return one binary value per record, line end included, sharing the memory of `data`."""
     offsets = np.concatenate([np.zeros(1, np.int64), ends])
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -147,7 +147,7 @@ def first_lone_return(data: U8, quotes: I64) -> int | None:
 
 
 def _has_lone_return(data: U8) -> bool:
-    """Check for a carriage return, in quotes too, that no newline follows."""
+    """Check for a carriage return, even in quotes, that no newline follows."""
     for start in range(0, len(data), _WINDOW):
         window = data[start : start + _WINDOW + 1]
         returns = window[:-1] == RETURN
@@ -157,7 +157,7 @@ def _has_lone_return(data: U8) -> bool:
 
 
 def is_utf8(data: Data) -> bool:
-    """Check whether all of it is UTF-8."""
+    """Check whether data are valid UTF-8."""
     try:
         slices(data, np.array([len(data)])).cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -175,7 +175,7 @@ def joined(records: pa.LargeBinaryArray) -> pa.Buffer:
 
 
 def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
-    """Mask the records that hold nothing but a line end."""
+    """Mask the records that consist of a line end only."""
     if not len(ends):
         return np.zeros(0, np.bool_)
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
@@ -187,7 +187,7 @@ def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
 
 
 def without_blank(data: Data, ends: I64) -> Data:
-    """Remove the records that hold nothing but a line end."""
+    """Remove the records that consist of a line end only."""
     found = blank(as_bytes(data), ends)
     if not found.any():
         return data
@@ -210,10 +210,10 @@ def cut(data: Data, starts: I64, stops: I64) -> pa.LargeBinaryArray:
 
 
 def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
-    """Find the first quote that readers do not agree on, or None.
+    """Find the first quote that readers interpret differently, or None.
 
-    A quote opens a field at its beginning and closes it at its end. Elsewhere it is plain text to some readers and
-    a bracket to others; that is harmless only where no separator, newline or carriage return stands between the pair.
+    A quote opens a field at the field's beginning and closes it at its end. Elsewhere it is plain text to some readers
+    and quoting to others, which is harmless only if there is no separator, newline or carriage return between the pair.
     """
     pairs = len(quotes) // 2
     opening, closing = quotes[0 : 2 * pairs : 2], quotes[1 : 2 * pairs : 2]
@@ -233,10 +233,10 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
 
 
 def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
-    """Find the quotes of whole records that a file does not have which quotes only what must be quoted.
+    """Find the quotes of whole records that a writer with minimal quoting would not write.
 
     One position for each such stretch of quotes, ascending: around a field without separator, newline and quote, or
-    inside a field that is not quoted. Quotes around a field pair up, and those inside it are doubled.
+    inside an unquoted field. Quotes around a field must pair up, and those inside it must be doubled.
     """
     if not len(quotes):
         return quotes
@@ -256,9 +256,9 @@ def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
 
 
 def _hold_any(data: U8, wanted: Sequence[int], begins: I64, ends: I64) -> Bools:
-    """Mask the spans that hold one of these bytes, from behind their first to before their last.
+    """Mask the spans that hold one of these bytes strictly between their first and last byte.
 
-    Their first words are searched eight bytes at a time; the whole data only if that leaves a longer span in doubt.
+    The first words of each span are searched eight bytes at a time; the whole data only if a longer span is undecided.
     """
     held, left = np.zeros(len(begins), np.bool_), np.arange(len(begins))
     if len(data) < 8:
@@ -275,7 +275,7 @@ def _hold_any(data: U8, wanted: Sequence[int], begins: I64, ends: I64) -> Bools:
         behind = np.where(size < 8, ~np.uint64(0) << (8 * np.minimum(size, 7)).astype(np.uint64), np.uint64(0))
         found = np.zeros(len(left), np.bool_)
         for byte in wanted:
-            others = (words ^ np.uint64(byte * _EACH_BYTE)) | behind  # with a byte of 0 where the wanted one stands
+            others = (words ^ np.uint64(byte * _EACH_BYTE)) | behind  # the wanted byte becomes 0
             found |= (others - np.uint64(_EACH_BYTE)) & ~others & np.uint64(_EACH_BYTE << 7) != 0
         held[left[found]] = True
         left = left[~found]
@@ -294,11 +294,11 @@ def views(data: Data, starts: I64, ends: I64) -> pa.Array:
     made = np.zeros(len(starts), _VIEW)
     made["size"] = sizes
     made["offset"] = starts
-    if len(array) >= 4:  # else all values are short; the 4 bytes from any position on
+    if len(array) >= 4:  # else all values are short
         four_at = np.ndarray((len(array) - 3,), np.dtype("<u4"), array, strides=(1,))
         made["head"] = four_at[np.minimum(starts, len(four_at) - 1)]
     short = np.flatnonzero(sizes <= _SHORT)
-    if len(short):  # these stand in the view itself
+    if len(short):  # inline in the view
         at = starts[short, None] + np.arange(_SHORT)
         held = np.where(at < ends[short, None], array[np.minimum(at, len(array) - 1)], 0).astype(np.uint8)
         made.view(np.uint8).reshape(-1, 16)[short, 4:] = held

@@ -1,9 +1,10 @@
-"""Folders that `save_to_disk` of Hugging Face datasets wrote: which of their files are rows, and of which split.
+"""Read folders written by `save_to_disk` of Hugging Face datasets: which files hold rows, and of which split.
 
-A `Dataset` is a folder whose state.json lists Arrow files. Others that lie beside them, such as the caches of `map` and
+A `Dataset` is a folder whose state.json lists Arrow files. Other Arrow files in it, such as the caches of `map` and
 shards of an earlier save, are not rows. A `DatasetDict` is a folder whose dataset_dict.json names the splits, and each
-split is a `Dataset` in a folder of that name. The features in dataset_info.json say how to show values, such as the
-names of classes; the types of the columns are those of the Arrow files, so they are not needed to read rows.
+split is a `Dataset` in a folder of that name. The features in dataset_info.json describe how to show values, such as
+the names of classes. The types of the columns are those of the Arrow files, so the features are not needed to read
+rows.
 
 A view of a commit on the hub or of a version of a table (see `dataset.views`) is read in the same way: its record lists
 the files of each split.
@@ -38,10 +39,10 @@ def is_saved(directory: Path, names: Collection[str]) -> bool:
 
 
 def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]] | None:
-    """List the files of each split of a folder that `save_to_disk` wrote, or of a view; None for any other directory.
+    """List the files of each split of a `save_to_disk` folder or a view; None for any other directory.
 
     The files are relative to the directory, with forward slashes. A `Dataset` is one split, called "". Raises
-    `InputError` where the folder is damaged, or says something of its rows that is not read.
+    `InputError` if the folder is damaged, or uses a feature that is not supported, such as row indices.
     """
     if not is_saved(directory, names):
         return None
@@ -59,7 +60,7 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
 
 
 def view_of(path: str | Path) -> Path | None:
-    """Return the view that a path is or lies in, a directory whose parent is called like the version."""
+    """Return the view that contains a path or equals it: a directory whose parent is named after the version."""
     match = _IN_VIEW.fullmatch(str(path))
     return Path(match[1]) if match is not None and os.path.isfile(os.path.join(match[1], VIEW)) else None
 
@@ -75,7 +76,7 @@ def address_of(path: str | Path) -> str | None:
 
 
 def info_of(path: str | Path) -> dict[str, Any] | None:
-    """Return what the `dataset_info` of README.md says of the dataset that a view shows; None for other paths."""
+    """Return the `dataset_info` in README.md for the dataset of a view; None for other paths."""
     view = view_of(path)
     return None if view is None else _object(view / VIEW).get("dataset_info")
 

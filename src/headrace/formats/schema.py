@@ -1,4 +1,4 @@
-"""Names and types of columns: words of types, and which types hold which without loss. Pure."""
+"""Define type words, and which column types hold which others without loss. Pure."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def few(names: Sequence[str]) -> str:
-    """Format column names for a message: the first of very many, none of endless length."""
+    """Format column names for a message: only the first of very many, and long ones shortened."""
     shown = ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in names[:40])
     return shown if len(names) <= 40 else f"{shown}, … ({len(names):,} in all)"
 
 
 def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
-    """Hint that the header is missing, if one of these column names looks like data; else ""."""
+    """Return a hint that the header is missing if one of these column names looks like data; else ""."""
     found = next((name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None)
     return "" if found is None else f"; if {found!r} is data, the file has no header: {remedy}"
 
 
 def is_headless(names: Sequence[str]) -> bool:
-    """Detect a missing header: all names are numbers or times, and not just counted (0, 1, 2, …) or years."""
+    """Detect a missing header: all names are numbers or times, but not a plain count (0, 1, 2, …) or years."""
     return (
         bool(names)
         and all(_NUMBER.fullmatch(name) or _TIME.fullmatch(name) for name in names)
@@ -70,8 +70,8 @@ def is_text(kind: pa.DataType) -> bool:
 def plain(kind: pa.DataType) -> pa.DataType:
     """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists; no dictionaries.
 
-    Extension types that a library registers become their storage, as whether pyarrow knows them depends on what else
-    the process imports. Of those that pyarrow itself defines, JSON becomes text.
+    Extension types that a library registers become their storage type, because pyarrow knows them only if the process
+    imports that library. Of those that pyarrow itself defines, JSON becomes text.
     """
     registered = isinstance(kind, pa.ExtensionType)
     if registered or (isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"):
@@ -114,7 +114,7 @@ def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
             return pa.float64() if other.bit_width == 32 or float_.bit_width == 64 else pa.float32()
     for date, stamp in ((a, b), (b, a)):
         if pa.types.is_date(date) and pa.types.is_timestamp(stamp) and stamp.tz is None:
-            return stamp if stamp.unit != "ns" else None  # nanoseconds reach from 1677 to 2262 only
+            return stamp if stamp.unit != "ns" else None  # nanoseconds cover only 1677 to 2262
     if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and a.tz == b.tz and "ns" not in (a.unit, b.unit):
         return a if _UNITS.index(a.unit) >= _UNITS.index(b.unit) else b
     return None
@@ -140,10 +140,10 @@ def _integer_holding(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The schema that blocks are delivered in. Made once for many blocks: to make and compare schemas takes a tenth of
-    the time of decoding one.
+    """The schema that blocks are delivered in, made once for many blocks.
 
-    nullable: the same columns, any of which may hold nulls. required: the places of those that may not.
+    Making and comparing schemas takes a tenth of the time of decoding a block.
+    nullable: the same columns, all of which may hold nulls. required: the indices of those that may not.
     """
 
     schema: pa.Schema
@@ -152,15 +152,15 @@ class Target:
 
     @classmethod
     def of(cls, schema: pa.Schema) -> Target:
-        """Describe a schema."""
+        """Make the target of a schema."""
         nullable = pa.schema([field.with_nullable(True) for field in schema])
         return cls(schema, nullable, [place for place, field in enumerate(schema) if not field.nullable])
 
 
 def in_schema(table: pa.Table, target: Target) -> pa.Table:
-    """Convert columns, which have the target's names, to its types; the same arrays where the types are equal.
+    """Convert columns, which have the target's names, to its types; the arrays are reused if the types are equal.
 
-    Raises `pa.ArrowInvalid` or `ValueError` if a value does not fit or a null stands where none may.
+    Raises `pa.ArrowInvalid` or `ValueError` if a value does not fit, or if a required column has a null.
     """
     if table.schema.equals(target.schema):
         return table
@@ -178,7 +178,7 @@ def _has_coded_views(kind: pa.DataType) -> bool:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decode text views in dictionaries, as polars writes categories: Arrow's `take` has no kernel for those."""
+    """Decode dictionaries of text views, as polars writes categories, because Arrow's `take` has no kernel for them."""
     if not _has_coded_views(column.type):
         return column
     kind = pa.dictionary(column.type.index_type, pa.string())

@@ -1,4 +1,4 @@
-"""Facts about a source shard before its rows are read, and the chunks it is read in."""
+"""Define the facts about a source shard before its rows are read, and the chunks it is read in."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SEPARATOR_NAMES = {",": "comma", ";": "semicolon", "|": "pipe", "\t": "tab"}
 
 
 def column_name(raw: str) -> str:
-    """Translate a column name: `__DOT__` stands for a dot in files that cannot have dots in names."""
+    """Translate a column name: `__DOT__` means a dot in files that cannot have dots in names."""
     return raw.replace("__DOT__", ".")
 
 
 def word_of(kind: Kind, separator: str | None) -> str:
-    """Return a format's word in the index: "csv.gz", "parquet"; "csv-semicolon.gz" if the name does not tell."""
+    """Return a format's word in the index: "csv.gz", "parquet"; "csv-semicolon.gz" for an unusual separator."""
     word = kind.extension.removeprefix(".")
     if separator is None or SEPARATOR.get(kind.format) == separator:
         return word
@@ -37,7 +37,7 @@ def word_of(kind: Kind, separator: str | None) -> str:
 def separator_of(word: str) -> tuple[str, str | None]:
     """Split a word of the index into the word without a separator, and the separator (None if it has none).
 
-    Raises `KeyError` on a name that is none of a separator.
+    Raises `KeyError` for an unknown separator name.
     """
     format_, dot, compression = word.partition(".")
     plain, mark, name = format_.partition("-")
@@ -47,7 +47,7 @@ def separator_of(word: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class Dialect:
-    """Describe a delimited text file. `header_bytes` counts decompressed bytes, byte-order mark included."""
+    """The dialect of a delimited text file. `header_bytes` counts decompressed bytes, byte-order mark included."""
 
     separator: str
     newline: str
@@ -56,7 +56,7 @@ class Dialect:
 
 
 def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
-    """Raise `InputError` if a column name stands more than once."""
+    """Raise `InputError` if a column name is repeated."""
     repeated = first_repeated(names)
     if repeated is not None:
         raise InputError(
@@ -69,11 +69,11 @@ class Shard:
     """One source file, surveyed.
 
     name: path relative to the source root, with forward slashes; the stable identity of the shard.
-    size, mtime_ns: as seen before its content was looked at; a change while reading is an error.
+    size, mtime_ns: from before its content was read; a change while reading is an error.
     schema: its own columns, `__DOT__` already read as a dot.
-    null_columns: columns that may hold nulls (all, where the format does not say).
-    content: "nothing" where the file says nothing of columns and has no rows: 0 bytes, blank lines, a table of no
-    columns. Such a shard is read as no rows, and fits any schema.
+    null_columns: columns that may hold nulls (all, if the format does not say).
+    content: "nothing" if the file has neither columns nor rows: 0 bytes, blank lines, a table of no columns. Such a
+    shard is read as no rows, and fits any schema.
     partition: columns of the schema that its name holds and the file does not, as text; see `formats.partitions`.
     Raises `InputError` on a column name, at any depth, that holds a zero byte.
     """
@@ -91,7 +91,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         odd = next((each for each in _names(self.schema) if "\0" in each), None)
-        if odd is not None:  # C libraries end names there
+        if odd is not None:  # C libraries end names at a zero byte
             raise InputError(f"{self.path}: column name {odd!r} holds a zero byte; rename it")
 
     @property
@@ -114,10 +114,10 @@ class Chunk(Protocol):
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows as columns, of the shard's own types; all columns in file order, or the given ones."""
+        """Return the rows as columns of the shard's own types; all columns in file order, or the given ones."""
 
     def sizes(self) -> npt.NDArray[np.int32] | None:
-        """Return each row's bytes in the file, line end included; None where rows cannot be copied as bytes."""
+        """Return each row's bytes in the file, line end included; None if rows cannot be copied as bytes."""

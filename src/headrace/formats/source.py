@@ -1,4 +1,4 @@
-"""Find the files of a source, survey them, read them, and give them one schema."""
+"""Find the files of a source, survey them, read them, and unify their schemas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.formats.schema import as_texts, hint, supertype
 from headrace.formats.shard import Chunk, Shard
 
 Drift = Literal["error", "widen"]
-COPY_BYTES = 16 << 20  # copied together
+COPY_BYTES = 16 << 20  # bytes copied at once
 _ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
 
 
@@ -27,7 +27,7 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
     """List the files of a source and their names relative to its root, sorted by name, each once.
 
     Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
-    begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
+    begin with "." or "_" and files of other kinds are not data. Raises `InputError` if an entry matches no file.
     """
     listing = list_files(source)
     return [(listing.path(place), name) for place, name in enumerate(listing.names)]
@@ -55,8 +55,8 @@ def survey(
 ) -> Shard:
     """Find format, columns and types of one file, without reading its rows (except for JSON).
 
-    A file that holds nothing is a shard of content "nothing", unless a signature names its columns.
-    partitions: `partition_types` of the source, of columns that names hold.
+    A file without content is a shard of content "nothing", unless a signature names its columns.
+    partitions: `partition_types` of the source, for columns that names hold.
     """
     return in_partition(_survey(path, name, signature), partitions)
 
@@ -86,13 +86,14 @@ def _survey(path: Path, name: str, signature: Sequence[str] | None) -> Shard:
 
 
 def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()) -> Iterator[Chunk]:
-    """Iterate over the rows of a shard in file order, O(chunk) of memory. columns: what Parquet chunks should decode.
+    """Iterate over the rows of a shard in file order, with O(chunk) memory.
 
-    coded: text columns that may come as dictionaries instead, where that is cheaper.
+    columns: the columns that Parquet chunks decode. coded: text columns that may come as dictionaries if that is
+    cheaper.
     """
     if shard.partition:
         own = None if columns is None else [name for name in columns if name not in shard.partition]
-        if own == []:  # the rows have to be counted all the same
+        if own == []:  # the rows must still be counted
             own = [name for name in shard.schema.names if name not in shard.partition][:1]
         coded = [name for name in coded if name not in shard.partition]
         for chunk in read_chunks(stored(shard), own, coded=coded):
@@ -138,7 +139,7 @@ def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> I
 
 
 def unchanged(shard: Shard) -> None:
-    """Raise `InputError` if the file is not the one that was surveyed."""
+    """Raise `InputError` if the file has changed since it was surveyed."""
     stat = shard.path.stat()
     if (stat.st_size, stat.st_mtime_ns) != (shard.size, shard.mtime_ns):
         raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
@@ -155,20 +156,20 @@ def with_content(shards: Sequence[Shard]) -> list[Shard]:
 
 
 def told_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
-    """Write a sentence about the files of a source that have no rows."""
+    """Return a sentence about the files of a source that have no rows."""
     shown = ", ".join(names[:5]) + (f", … ({len(names):,} in all)" if len(names) > 5 else "")
     verbs = "has no rows and is" if len(names) == 1 else "have no rows and are"
     return f"{len(names):,} of {files:,} {what} {verbs} skipped: {shown}"
 
 
 def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None) -> pa.Schema:
-    """Find the one schema of all shards; columns that cannot hold nulls in any shard are declared so.
+    """Find the common schema of all shards; columns that cannot hold nulls in any shard are declared so.
 
-    drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by
-    name, absent ones are null, types become the smallest that loses nothing. Whole
-    numbers beside text become their decimal text, so 7 and "007" stay apart. JSON shards always match by name.
-    widen_by: the caller's option for drift="widen", where there is one. Shards of nothing fit any schema. Raises
-    `InputError` that names both files, or if all shards are of nothing.
+    drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by name,
+    absent ones are null, types become the smallest that loses nothing. Whole numbers mixed with text become their
+    decimal text, so 7 and "007" stay distinct. JSON shards always match by name.
+    widen_by: how the caller's user sets drift="widen", if possible. Shards of content "nothing" fit any schema. Raises
+    `InputError` that names both files, or if no shard has columns.
     """
     shards = with_content(shards)
     first = shards[0]
@@ -204,7 +205,7 @@ def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None
             fields[field.name] = kind
             seen_in.setdefault(field.name, shard)
         nulls |= shard.null_columns | (set(fields) - set(shard.schema.names))
-    # A column of nothing but nulls has no type of its own; text can hold it.
+    # A column of nulls only has no type of its own; text can hold it.
     typed = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in fields.items()}
     return pa.schema([pa.field(name, kind, nullable=name in nulls) for name, kind in typed.items()])
 
@@ -213,7 +214,7 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Convert a shard's columns to the common schema: reordered, widened, absent ones null."""
     if table.schema.equals(schema):
         return table
-    places = {name: place for place, name in enumerate(table.column_names)}  # Arrow would look at all for each
+    places = {name: place for place, name in enumerate(table.column_names)}  # Arrow would search all for each
     columns = []
     for field in schema:
         column = table.column(places[field.name]) if field.name in places else pa.nulls(table.num_rows, field.type)

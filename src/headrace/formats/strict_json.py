@@ -1,4 +1,4 @@
-"""Parse one JSON document strictly: each key of an object once, no NaN or Infinity. Pure."""
+"""Parse one JSON document strictly: no repeated keys, no NaN or Infinity. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RepeatedKey(ValueError):
-    """An object holds a key twice."""
+    """An object repeats a key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the key {key!r} stands twice in an object")
@@ -15,7 +15,7 @@ class RepeatedKey(ValueError):
 
 
 def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Serve as `object_pairs_hook` of `json`. Raises `RepeatedKey`."""
+    """Build an object from pairs, as an `object_pairs_hook` of `json`. Raises `RepeatedKey`."""
     record = dict(pairs)
     if len(record) != len(pairs):
         names = [key for key, _ in pairs]
@@ -31,5 +31,5 @@ DECODER = json.JSONDecoder(object_pairs_hook=no_repeats, parse_constant=_refuse)
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse JSON whose objects hold each key once, without NaN and Infinity. Raises `ValueError`."""
+    """Parse JSON without repeated keys, NaN and Infinity. Raises `ValueError`."""
     return json.loads(text, object_pairs_hook=no_repeats, parse_constant=_refuse)

@@ -1,6 +1,6 @@
 """Read WebDataset shards: tar archives in which consecutive files with one key are the fields of a sample.
 
-The key of a file is its path up to the first dot of its name, and the field is what follows that dot, in lower case.
+The key of a file is its path up to the first dot of its name. The field is the rest after that dot, in lower case.
 Fields are typed by their last extension, as `webdataset` decodes them: text, integers, JSON (kept as text); all others
 are bytes. Source: https://github.com/webdataset/webdataset, tariterators.py and autodecode.py.
 """
@@ -33,18 +33,19 @@ _BATCH_BYTES = 8 << 20
 
 
 def is_tar(name: str) -> bool:
-    """Tell a tar by the name of its file."""
+    """Return whether a file name is that of a tar."""
     return name.endswith(EXTENSIONS)
 
 
 def without_extension(name: str) -> str:
-    """Return the name of a file without the extension of a tar."""
+    """Return a tar's file name without its extension."""
     return next((name.removesuffix(each) for each in EXTENSIONS if name.endswith(each)), name)
 
 
 def survey(archives: Sequence[Path]) -> tuple[pa.Schema, Counter[str]]:
-    """Read the headers of all members. Returns the columns, which are the key and the fields sorted by name, and how
-    many members are no fields of a sample, by reason.
+    """Read the headers of all members; return the columns, and the number of members that are not fields, by reason.
+
+    The columns are the key and the fields sorted by name.
     """
     names: set[str] = set()
     skipped: Counter[str] = Counter()
@@ -72,7 +73,7 @@ def type_of(name: str) -> pa.DataType:
 
 
 def samples(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read the samples of an archive in its order, in tables of some 8 MiB. A field that a sample lacks is null."""
+    """Read the samples of an archive in order, in tables of about 8 MiB. A field that a sample lacks is null."""
     types = {each.name: each.type for each in schema}
     rows: list[dict[str, Any]] = []
     held = 0
@@ -98,7 +99,7 @@ def samples(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _part_of(member: tarfile.TarInfo) -> tuple[str, str] | str:
-    """Return the key and the field of a member, or why it is no part of a sample; "" of a directory."""
+    """Return the key and the field of a member, or why it is not part of a sample; "" for a directory."""
     if not member.isreg():
         return "" if member.isdir() else "links and devices"
     match = _PARTS.fullmatch(member.name)
@@ -121,7 +122,7 @@ def _value(data: bytes, kind: pa.DataType, where: str) -> bytes | str | int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """Open an archive, compressed or not. Errors of reading it become `CorruptShard`."""
+    """Open an archive, compressed or not. Read errors become `CorruptShard`."""
     try:
         with place_of(path).local_copy() as local, tarfile.open(local) as archive:
             yield archive
@@ -131,8 +132,8 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Raise `ReadError` unless a block of zeros is the end: tarfile takes cuts and damaged headers for ends too."""
+    """Raise `ReadError` unless a block of zeros ends the archive; tarfile also stops at cuts and damaged headers."""
     assert archive.fileobj is not None
-    archive.fileobj.seek(archive.offset)  # where the next header would be
+    archive.fileobj.seek(archive.offset)  # position of the next header
     if archive.fileobj.read(tarfile.BLOCKSIZE).count(0) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError(f"no member and no end at byte {archive.offset:,}")

@@ -1,4 +1,4 @@
-"""Text columns as keys, as numbers and as declared types: strictly, naming the first value that does not fit. Pure."""
+"""Convert text columns to keys, numbers and declared types; strict, naming the first value that does not fit. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCALAR_TYPES = (
     pa.types.is_fixed_size_binary,
 )
 
-# Texts that pandas reads as missing unless it is told otherwise. Here text stays text, so those that are met are told.
+# Texts that pandas reads as missing by default. Here text stays text, so their occurrence is reported.
 MEANS_MISSING = frozenset(
     {
         *("NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "null", "NULL", "None", "NaT"),
@@ -33,7 +33,7 @@ MEANS_MISSING = frozenset(
 def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> pa.ChunkedArray:
     """Convert a column to text keys; empty text, NaN and `null_values` are null, numbers their decimal text.
 
-    Raises `InputError` for types that are no key (lists, structs).
+    Raises `InputError` for types that cannot be keys (lists, structs).
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -66,14 +66,14 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
 
 
 def with_points(column: pa.ChunkedArray, decimal: str) -> pa.ChunkedArray:
-    """Write decimal points into a column of texts with another decimal mark, where a point makes it no number."""
+    """Replace another decimal mark by a point in a column of texts; a text with a point becomes an invalid number."""
     if decimal == "." or not is_text(column.type):
         return column
     return pc.replace_substring(pc.replace_substring(column, ".", ".."), decimal, ".")
 
 
 def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """Replace the values of a text column that are one of `null_values` by null."""
+    """Replace the values of a text column that are among `null_values` by null."""
     if not null_values or not is_text(column.type):
         return column
     absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
@@ -110,7 +110,7 @@ def typed(
 
 
 def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
-    """Find row and text of the first value that is not of a type, by halving; O(rows)."""
+    """Find row and text of the first value that does not convert to a type, by bisection; O(rows)."""
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""The setting `types`: column → the word of its type, sorted by column. Apart, because streams load no pydantic."""
+"""Validate the setting `types`: column → type word, sorted. Separate, because streams do not load pydantic."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ALL_COLUMNS = "*"  # types={"*": "infer", "zip": "text"}
 
 
 def asks_to_infer(types: object) -> bool:
-    """Tell whether types are to be inferred from the source: the word itself, or a mapping with it for all others."""
+    """Return whether types are inferred from the source: the word itself, or a mapping with it for all others."""
     return types == INFER or (isinstance(types, Mapping) and types.get(ALL_COLUMNS) == INFER)
 
 
 def _known(types: Mapping[str, str]) -> Mapping[str, str]:
-    from headrace.formats.schema import type_named  # settings alone load no data libraries
+    from headrace.formats.schema import type_named  # settings load no data libraries
 
     if asks_to_infer(types):
         raise ValueError("types of joined features are not inferred; name them, e.g. balance=float64")

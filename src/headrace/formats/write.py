@@ -1,7 +1,7 @@
-"""Write one output shard: blocks in, digest and index rows out.
+"""Write one output shard: row blocks in, digest and index rows out.
 
-A writer buffers rows until a block is full (65,536 rows or 8 MiB, whichever is first, fixed by the first rows it
-sees), so blocks are of one size whatever pieces the rows arrive in. The digest is taken on the way to disk.
+A writer buffers rows until a block is full: 65,536 rows or 8 MiB, whichever comes first, fixed by the first rows. So
+blocks have one size however the rows arrive. The digest is computed while writing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Piece: TypeAlias = pa.Table | pa.LargeBinaryArray
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a written shard. offset, length: its byte range; key_min, key_max: of the row keys given."""
+    """One block of a written shard. offset, length: its byte range; key_min, key_max: range of the row keys given."""
 
     first_row: int
     rows: int
@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished file, still under its temporary name. checksum: XXH3-128, of files that are streamed."""
+    """A finished file, still under its temporary name. checksum: XXH3-128, for files that are streamed."""
 
     rows: int
     bytes: int
@@ -88,21 +88,21 @@ class HashingFile(io.RawIOBase):
         super().close()
 
     def abandon(self) -> None:
-        """Take what is still written and keep none of it: a Parquet writer cannot be stopped without its footer."""
+        """Discard all further writes, because a Parquet writer cannot be stopped without its footer."""
         self._abandoned = True
 
     @property
     def digest(self) -> FileDigest:
-        """Return the digest of all that was written."""
+        """Return the digest of everything written."""
         return self._digest
 
     def holding(self, rows: int, blocks: tuple[Block, ...] = ()) -> Written:
-        """Describe the file: its rows and blocks, with the bytes and digests of all that was written so far."""
+        """Describe the file: its rows and blocks, with the bytes and digests of everything written so far."""
         return Written(rows, self.written, self._digest.sha256, blocks, self._digest.checksum)
 
 
 class _TextSink:
-    """Text blocks: records as they stand, or tables rendered; each block compressed on its own."""
+    """Writes text blocks: records as they are, or rendered tables; each block is compressed on its own."""
 
     def __init__(
         self, file: HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
@@ -121,9 +121,9 @@ class _TextSink:
 
 
 class ShardWriter:
-    """One output shard under a temporary name. Use as a context manager; on an error the file is removed.
+    """Writes one output shard under a temporary name. Use as a context manager; on an error the file is removed.
 
-    encoding: of Parquet, see `ParquetSink`. block_rows: rows of a block; None: the module's rule.
+    encoding: for Parquet, see `ParquetSink`. block_rows: rows of a block; None: the module's rule.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class ShardWriter:
         self._pieces, self._pending = [], 0
 
     def finish(self) -> Written:
-        """Write what is left and the footer, close the file."""
+        """Write the remaining rows and the footer, and close the file."""
         if self._pending:
             self._flush()
         self._sink.close()

@@ -25,6 +25,7 @@ from headrace.formats.text_columns import as_text
 from headrace.histories.codec.addresses import Kind, parse
 from headrace.histories.config import MOST_VALUES, Histories
 from headrace.histories.parse import Dropped, Place, parse_chunk
+from headrace.report.words import many, size
 
 _FILES, _ROWS = 64, 1 << 14
 _TIMES = ("event_time", "timestamp", "datetime", "epoch", "time", "date", "ts")
@@ -84,7 +85,8 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
     source = {"source": asked.source if len(asked.source) > 1 else asked.source[0]}
 
     about = (
-        f"{len(seen.names):,} files, {seen.bytes / 1e6:,.1f} MB; looked at {rows:,} rows of {len(seen.tables):,}; "
+        f"{many(len(seen.names), 'file')}, {size(seen.bytes)}; "
+        f"looked at {many(rows, 'row')} of {many(len(seen.tables), 'file')}; "
         f"entity {entity.get('entity', 'the name of the file')}, time {time['time']}, "
         + (f"value {value['value']}" if value else f"values {_some(list(types), 8)}")
     )

@@ -1,9 +1,10 @@
-"""Read source shards as measurements and gather them in piece files, grouped by partition: pass 1.
+"""Parse source shards into measurements and write them to piece files, grouped by partition: pass 1.
 
-Entities and peers are coded, times become microseconds and latencies codes.
+Entities and peers become codes, times become microseconds and latencies become latency codes.
 
-A row that is no measurement has one reason, the first that fits, in the order of `REASONS`. Each is an error or dropped
-and counted, as the settings say. Text is parsed once per distinct value of a chunk. O(chunk) of memory.
+A row that is not a measurement has one reason, the first that applies in the order of `REASONS`. The settings decide
+whether a reason is an error or the row is dropped and counted. Text is parsed once per distinct value of a chunk.
+Memory: O(chunk).
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Coded:
-    """A column of addresses: distinct ones, and of each row its place among them, −1 null, −2 unreadable: int64 [N].
+    """A column of addresses as distinct values and an index for each row: int64 [N], −1 null, −2 unreadable.
 
-    texts: what they are hashes of, None where they are addresses or numbers.
+    texts: the texts that the values are hashes of; None if they are addresses or numbers.
     """
 
     distinct: Addresses
@@ -81,9 +82,9 @@ class Coded:
 
 @dataclass
 class Dropped:
-    """Rows that are no measurements: reason → rows, and reason → where the first of them is and what it holds.
+    """Rows that are not measurements: the count of each reason, and the location and content of its first row.
 
-    failed: of measurements that failed, reason → rows, where the first of them is, and the first values.
+    failed: failed measurements, with the count of each reason, the location of the first, and the first values.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
@@ -94,9 +95,10 @@ class Dropped:
 def parse_chunk(
     table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, *, compiled: bool = False
 ) -> Parsed:
-    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0. compiled: by numba.
+    """Parse the columns of a chunk.
 
-    Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
+    rows int64 [N]: their row numbers in the file, from 0. compiled: use numba. Dropped rows are counted in `dropped`.
+    Raises `InputError` that names file, row, column and value.
     """
     n, given = len(rows), table
     if settings.null_values:
@@ -149,7 +151,7 @@ def parse_chunk(
 
 
 def _used(coded: Coded, keep: slice | I64) -> pa.Array:
-    """Give the texts that the rows that are kept have."""
+    """Return the texts that the kept rows use."""
     assert coded.texts is not None
     place = coded.place[keep]
     return coded.texts.take(pa.array(np.flatnonzero(np.bincount(place[place >= 0], minlength=len(coded.texts)))))
@@ -158,7 +160,7 @@ def _used(coded: Coded, keep: slice | I64) -> pa.Array:
 def _values(
     table: pa.Table, settings: Histories, blame: Any, coded: Callable[..., Coded]
 ) -> tuple[U64 | None, dict[str, Coded]]:
-    """Read the value columns as words, uint64 [N, K]; and those of categories by their dictionaries."""
+    """Read the value columns as words, uint64 [N, K], and return the dictionaries of category columns."""
     if not settings.values:
         return None, {}
     roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
@@ -183,7 +185,7 @@ def _values(
 
 
 def _integers(column: pa.ChunkedArray, name: str, stored: np.dtype[Any], blame: Any) -> npt.NDArray[Any]:
-    """Read whole numbers, the least of the type where there is none: [N] of this type."""
+    """Read whole numbers of a type, with the type's minimum for missing ones: [N]."""
     import polars as pl
 
     column = nulled(column, ("",))
@@ -219,11 +221,11 @@ def code_addresses(
     compiled: bool = False,
     repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
-    """Code a column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
+    """Code a column of addresses or numbers, given as texts or a dictionary, and parse each distinct value once.
 
-    seed: of the hashes of texts; null_values: texts that are null. compiled: addresses by numba. Plain texts are then
-    parsed row by row, which is faster than finding out which are distinct; with repeats="stay", or where hardly any
-    repeat, it is not found out, and addresses may come more than once.
+    seed: of the hashes of texts; null_values: texts that mean null. compiled: parse addresses with numba. numba parses
+    plain texts row by row, which is faster than finding the distinct ones. With repeats="stay", or if hardly any
+    address repeats, distinct addresses are not found, so an address may occur more than once.
     """
     if compiled and kind == "address" and is_text(column.type):
         return _code_texts(column, name, repeats)
@@ -301,7 +303,7 @@ def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
 
 
 def _numbers(column: pa.ChunkedArray, name: str, blame: Any) -> F64:
-    """Read the values as they are written, NaN where there is none: float64 [N]."""
+    """Read values as they are written, NaN for missing ones: float64 [N]."""
     if is_text(column.type):
         import polars as pl
 
@@ -322,13 +324,16 @@ def _no_numbers(column: pa.ChunkedArray, name: str) -> InputError:
 
 
 def _blame(reason: I8, mask: Bools, word: str) -> None:
-    """Give a reason to the rows of the mask that have none yet."""
+    """Set the reason of the masked rows that have none yet."""
     if mask.any():
         reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
 def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> Codes:
-    """Return the codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
+    """Return the latency codes of values, and set `reason` for invalid rows.
+
+    Rows that have a reason get an arbitrary code.
+    """
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
     if compiled:
         from headrace.histories.codec.kernels import codes_of
@@ -353,7 +358,7 @@ def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = Fal
 def _settle(
     table: pa.Table, rows: I64, place: Place, settings: Histories, blamed: tuple[I8, I8], dropped: Dropped
 ) -> None:
-    """Count the rows that go, or raise for the first row that is an error. blamed: reasons, and value columns, [N]."""
+    """Count the dropped rows, or raise for the first row that is an error. blamed: reasons, and value columns, [N]."""
     reason, of_column = blamed
 
     def tell(row: int, word: str) -> str:
@@ -375,7 +380,7 @@ def _settle(
 
 
 def _tell(table: pa.Table, at: tuple[int, int, int], place: Place, settings: Histories, word: str) -> str:
-    """Say what is wrong. at: the row in the table, its number in the file, and the value column."""
+    """Build the error text for a row. at: its index in the table, its number in the file, and the value column."""
     row, number, column = at
     part = word.rsplit("_", 1)[1] if not word.startswith("time_") else "time"
     name = {"time": settings.time, "entity": settings.entity, "peer": settings.peer, "value": settings.value}[part]
@@ -400,12 +405,12 @@ _BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined 
 
 
 def piece_file(number: int) -> str:
-    """Give the path of a source shard's piece, relative to the run."""
+    """Return the path of a source shard's piece, relative to the run."""
     return f"{STAGE_DIRECTORY}/piece-{number:05d}.bin"
 
 
 def check_columns(settings: Histories, shard: Shard) -> None:
-    """Raise `InputError` if the shard lacks a column that is asked for."""
+    """Raise `InputError` if the shard lacks a requested column."""
     for name in settings.columns():
         if name not in shard.schema.names:
             raise InputError(
@@ -469,7 +474,7 @@ def gather_shard(
 
 
 def _batches(shard: Shard, settings: Histories) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the columns in pieces of about 131,072 rows or one row group, with the number of their first row."""
+    """Yield the columns in chunks of about 131,072 rows or one row group, with the number of their first row."""
     columns = settings.columns()
     addresses = {settings.peer, settings.entity if settings.entity_from == "column" else None}
     addresses |= {name for name, kind in settings.values.items() if kind == "category"}

@@ -1,10 +1,10 @@
 """Sort a partition by content alone: entity, microsecond, peer, code, values.
 
-Entities are ordered by keyed hash, peers by family and bytes, and measurements that agree in all are the same
-bytes; so the order does not depend on how the source was sharded. A partition that fits in memory is one slab. A larger
-one is sorted in runs on disk, which are merged: every 256th key of each run is kept, and slabs are cut where those
-samples say that one is full. A slab is read as one range of every run and sorted again. Slabs hold whole seconds of an
-entity, so only an entity with more measurements in one second than a slab has rows makes a larger one.
+Entities are ordered by keyed hash, and peers by family and bytes. Measurements that agree in all fields have the same
+bytes, so the order does not depend on how the source was sharded. A partition that fits in memory is one slab. A larger
+one is sorted in runs on disk, which are then merged. Every 256th key of each run is kept as a sample, and the samples
+decide where slabs are cut. A slab is read as one range of every run and sorted again. A slab holds whole seconds of an
+entity, so it exceeds its size only if one entity has more measurements in a second than a slab has rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EVERY = 256
 
 
 def _byte_of(records: Records, name: str) -> int:
-    """Say at which byte of a record a field begins."""
+    """Return the byte offset of a field in a record."""
     assert records.dtype.fields is not None
     return int(records.dtype.fields[name][1])
 
@@ -56,8 +56,10 @@ class Entities:
 
 
 class Slab(NamedTuple):
-    """Consecutive measurements of a partition in order, [N]: entity, peer are places in the partition's; more are the
-    words of value columns, [N, K]."""
+    """Consecutive measurements of a partition in sorted order, [N].
+
+    entity, peer: indices into those of the partition; more: the words of value columns, [N, K].
+    """
 
     entity: Ints
     micros: I64
@@ -68,10 +70,11 @@ class Slab(NamedTuple):
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition, ready to be read in order.
+    """A partition that is ready to be read in order.
 
-    peers: ascending by family and bytes, empty without peers. Entities and peers that are texts are their codes; mixed:
-    of each peer as it was gathered, see `mixed_peers`.
+    peers: ascending by family and bytes, empty without peers. Entities and peers that are texts are given by their
+    codes.
+    mixed: for each peer as it was gathered, see `mixed_peers`.
     """
 
     entities: Entities
@@ -91,10 +94,10 @@ def open_partition(
     coded: tuple[Coded, Coded] = (None, None),
     compiled: bool = False,
 ) -> Partition:
-    """Read a partition: at once if it has at most 2 × slab_rows measurements, else through runs in temporary files.
+    """Open a partition: in memory if it has at most 2 × slab_rows measurements, else through runs in temporary files.
 
-    hashed: gives the hashes of entities; record: of the segments; coded: of entities and of peers that are texts, what
-    gives their codes. compiled: sorted by numba, the same order.
+    hashed: function that returns the hashes of entities; record: dtype of the segments; coded: functions that return
+    the codes of entities and of peers that are texts. compiled: sort with numba; the order is the same.
     """
     has_peers = "family" in (record.names or ())
     entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
@@ -137,7 +140,7 @@ def _words_of_values(record: np.dtype[np.void]) -> int:
 
 
 def _in_code_order(peers: Addresses, peer: Peers, coded: Coded) -> tuple[Addresses, U64, Peers]:
-    """Order peers by their codes where they are texts; and what `mixed_peers` gives of each of them."""
+    """Order peers by their codes if they are texts, and return the `mixed_peers` of each."""
     mixed = mixed_peers(peers)
     if coded is None:
         return peers, mixed, peer
@@ -149,9 +152,9 @@ def _in_code_order(peers: Addresses, peer: Peers, coded: Coded) -> tuple[Address
 def _blocks(
     segments: list[Segment], of_segment: list[npt.NDArray[np.uint32]], dtype: np.dtype[np.void], rows: int
 ) -> Iterator[Records]:
-    """Yield the measurements in pieces of at most `rows`, entities as places in the partition's.
+    """Yield the measurements in chunks of at most `rows`, entities as indices into those of the partition.
 
-    Each piece is overwritten by the next.
+    Each chunk overwrites the previous one.
     """
     block, size = np.empty(rows, dtype), 0
     for segment, places in zip(segments, of_segment, strict=True):
@@ -170,15 +173,17 @@ def _blocks(
 
 @dataclass(frozen=True)
 class Peers:
-    """Of each record its place [N], and the peer at each place [P]."""
+    """The distinct peers [P], and for each record an index into them [N]."""
 
     place: Ints
     rank: I64
 
 
 def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled: bool) -> Slab:
-    """Sort the measurements of some records. held: those alone; they are taken out, which frees most of the memory
-    before it is sorted."""
+    """Sort the measurements of some records.
+
+    held: a list of only these records. They are removed from it, which frees most of the memory before the sort.
+    """
     records, peer = held.pop()
     has_values = "more" in (records.dtype.names or ())
     if compiled:
@@ -208,7 +213,7 @@ def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled
 
 
 def _ties_in_order(order: I64, entity: Ints, micros: I64, peer: Ints | None, codes: U16, more: U64) -> I64:
-    """Order measurements of one entity and time by peer, code and values; `codes` as well, in place.
+    """Order measurements of the same entity and time by peer, code and values; sorts `codes` as well, in place.
 
     order [N]: records by entity and time; entity, micros, codes [N]: in that order; peer [N], more [N, K]: of records.
     """
@@ -227,7 +232,7 @@ def _ties_in_order(order: I64, entity: Ints, micros: I64, peer: Ints | None, cod
 
 @dataclass(frozen=True)
 class _Run:
-    """A file of sorted records. entity, micros: of every 256th; begin, end: its first and last second."""
+    """A file of sorted records. entity, micros: of every 256th record; begin, end: its first and last second."""
 
     path: Path
     rows: int
@@ -237,7 +242,7 @@ class _Run:
     end: int
 
     def read(self, dtype: np.dtype[np.void], start: int, stop: int) -> Records:
-        """Read some records. Not mapped, so that memory holds no more of a run than is asked for."""
+        """Read some records into memory. The file is not mapped, so only the requested records take memory."""
         records = np.empty(stop - start, dtype)
         read_into(records, self.path, start * dtype.itemsize)
         return records
@@ -258,9 +263,10 @@ def _write_run(path: Path, slab: Slab) -> _Run:
 def _merged(
     runs: list[_Run], dtype: np.dtype[np.void], rank: I64 | None, slab_rows: int, entities: int, *, compiled: bool
 ) -> Iterator[Slab]:
-    """Slabs in order. Keys are (entity, second) as one word: seconds since the earliest of the partition.
+    """Yield the slabs in order, by keys that hold (entity, second) in one word.
 
-    dtype: of a record of a run; rank [P]: of the peers by their number in runs; None without peers.
+    Seconds count from the earliest of the partition. dtype: of a record of a run; rank [P]: of the peers by their
+    number in runs; None without peers.
     """
     begin = min(run.begin for run in runs)
     bits = np.uint64((max(run.end for run in runs) - begin).bit_length())
@@ -292,9 +298,10 @@ def _merged(
 
 
 def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresses, I64, I64]:
-    """Peers and others together, ascending; the number of each; and the number of each of the others.
+    """Merge known and new peers in ascending order, and number them.
 
-    number [P]: of the peers, which keep them; those that are new are numbered behind them. found: ascending.
+    Returns them, the number of each, and the number of each new one. number [P]: of the known peers, which keep it; new
+    peers are numbered after them. found: ascending.
     """
     records = np.zeros(len(peers) + len(found), ENTITY)
     records["word0"], records["word1"] = np.concatenate([peers.words(), found.words()]).T
@@ -309,7 +316,7 @@ def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresse
 
 
 def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peers]:
-    """Find the addresses of records, each once and ascending by family and bytes."""
+    """Find the distinct addresses of records, ascending by family and bytes."""
     place, words = distinct_addresses(records, compiled=compiled)
     order = _by_bytes(words)
     return of_words(words[order, 2].astype(np.uint8), words[order, :2]), Peers(place, _ranks(order))
@@ -318,10 +325,10 @@ def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peer
 def distinct_entities(
     records: Records, hashed: Callable[[Addresses], EntityHashes], *, compiled: bool = False
 ) -> tuple[Entities, npt.NDArray[np.uint32]]:
-    """Find the entities of entity records, each once in hash order; and each record's place among them, uint32 [N].
+    """Find the distinct entities of entity records in hash order, and the index of each record's entity: uint32 [N].
 
-    hashed: gives the hashes of entities; two with one hash are ordered by what they are. compiled: told apart by numba,
-    the same entities and places.
+    hashed: function that returns the hashes of entities; ties are ordered by family and bytes.
+    compiled: find them with numba; entities and indices are the same.
     """
     place, words = distinct_addresses(records, compiled=compiled)
     found = of_words(words[:, 2].astype(np.uint8), words[:, :2])
@@ -334,8 +341,10 @@ def distinct_entities(
 
 
 def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Ints, U64]:
-    """Tell the addresses of records apart: of each its place among those that differ, [N]; and those, in any order:
-    both words and the family, uint64 [D, 3]."""
+    """Find the distinct addresses of records, and the index of each record's address: [N].
+
+    The addresses are in any order, as both words and the family: uint64 [D, 3].
+    """
     if compiled:
         from headrace.histories.codec.kernels import distinct
 
@@ -354,7 +363,7 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
 
 
 def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16, more: U64 | None = None) -> I64:
-    """Sort measurements: their places in order of entity, time, peer, code and values: int64 [N]."""
+    """Return indices that sort measurements by entity, time, peer, code and values: int64 [N]."""
     import polars as pl
 
     columns = {"entity": entity, "micros": micros, "code": codes} | ({} if peer is None else {"peer": peer})
@@ -392,7 +401,7 @@ def _ranks(order: I64) -> I64:
 
 
 def _differs(values: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Mark values that are not the one before: bool [N], true at the first."""
+    """Mark values that differ from the one before: bool [N], true for the first."""
     new = np.ones(len(values), np.bool_)
     new[1:] = values[1:] != values[:-1]
     return new

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from headrace.cli.flags import in_flags
 from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.printable import printable
@@ -28,8 +29,9 @@ def print_histories(console: Console, manifest: Manifest, run: Path, detail: Det
     text = f"{total:,} of {of:,} measurements are kept as failed: {'; '.join(reasons)}"
     console.print(
         Text(
-            f"{text}. To change this, give --missing, "
-            "--negative or --zero; a column that is no latency goes into --values.",
+            in_flags(
+                f"{text}. To change this, set missing=, negative= or zero=; name a column of other values in values="
+            ),
             style="yellow",
         )
     )

@@ -1,8 +1,9 @@
-"""Write what pass 2 makes, a task per partition: its measurements in order, cut into rows, one shard per split.
+"""Write shards in pass 2, one task per partition: sorted measurements cut into rows, one shard per split.
 
-Beside the shards stands an Arrow file with the facts of every row. O(slab) of memory, and one row of an entity that
-goes on in the next slab. At the end `rows.parquet` lists the facts of every big row of the run, so that planning opens
-no shard: one row per big row, ordered by shard and position, a row group per shard; O(rows of a shard) of memory.
+An Arrow file beside each shard holds the facts of every row. Memory: O(slab), plus one row of an entity that continues
+in the next slab. At the end `rows.parquet` lists the facts of every big row of the run, so that planning opens no
+shard: one row per big row, ordered by shard and position, a row group per shard. That takes O(rows of a shard) of
+memory.
 """
 
 from __future__ import annotations
@@ -59,22 +60,22 @@ _GROWING = ["first_time", "last_time", "position", "measurements_before"]
 
 
 def directory_of(split: str) -> str:
-    """Say where a split's shards lie, relative to the run."""
+    """Return the directory of a split's shards, relative to the run."""
     return f"histories/{split}"
 
 
 def shard_name(split: str, number: int, format_: str) -> str:
-    """Give the path of a partition's shard of a split, relative to the run."""
+    """Return the path of a partition's shard of a split, relative to the run."""
     return f"{directory_of(split)}/part-{number:05d}{EXTENSION[format_]}"
 
 
 def facts_file(split: str, number: int) -> str:
-    """Give the path of the facts of a shard's rows, relative to the run."""
+    """Return the path of the facts of a shard's rows, relative to the run."""
     return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
 
 
 def _opened(files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool) -> Partition | None:
-    """Open one partition; None if it has no measurement."""
+    """Open one partition; None if it has no measurements."""
     paths = [files.run / piece_file(piece) for piece in range(pieces)]
     record = record_of(ALONE if settings.peer is None else WITH_PEER, len(settings.values))
     mine = list(segments(paths, number, record))
@@ -98,7 +99,7 @@ def _opened(files: TaskFiles, settings: Histories, pieces: int, number: int, *, 
 def compare_partition(
     files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool = False
 ) -> dict[str, Any]:
-    """Leave what the entities of one partition are compared by, in hash order."""
+    """Write the content digests of one partition's entities, in hash order, for the duplicate check."""
     partition = _opened(files, settings, pieces, number, compiled=compiled)
     if partition is None:
         keep_compared(files, number, Contents(settings, 0), np.zeros(0, np.bool_))
@@ -119,10 +120,10 @@ def write_partition(
     *,
     compiled: bool = False,
 ) -> dict[str, Any]:
-    """Write the shards of one partition. The result has per split its shard, its counts and its blocks.
+    """Write the shards of one partition, and return for each split its shard, counts and blocks.
 
-    decision: which entities train and which go; unless given they train by their hash, and stay. compiled: sorted and
-    encoded by numba, the same bytes.
+    decision: which entities train and which are dropped. Without it, the hash of an entity decides whether it trains,
+    and none is dropped. compiled: sort and encode with numba; the bytes are the same.
     """
     partition = _opened(files, settings, pieces, number, compiled=compiled)
     if partition is None:
@@ -172,7 +173,7 @@ def write_partition(
 
 
 def _sum_of_gone(rows: Measurements, entity: I64, peer: U64 | None, order: U64, goes: Bools) -> int:
-    """Compute the `multiset_sum` of the measurements of entities that go. entity [R]; order, goes [E]."""
+    """Compute the `multiset_sum` of the measurements of dropped entities. entity [R]; order, goes [E]."""
     of_each = np.repeat(entity, np.diff(rows.starts, append=len(rows.times)))
     gone = goes[of_each]
     own = None if peer is None else peer[gone]
@@ -180,7 +181,7 @@ def _sum_of_gone(rows: Measurements, entity: I64, peer: U64 | None, order: U64, 
 
 
 def _facts(rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -> pa.RecordBatch:
-    """State the facts of the rows at these places; names: of their entities."""
+    """Build the facts of the rows at these indices; names: of their entities."""
     begin, end = rows.starts[places], np.append(rows.starts[1:], len(rows.times))[places]
     columns = [
         names,
@@ -194,9 +195,9 @@ def _facts(rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -
 
 
 def _rows(partition: Partition, settings: Histories, run: Path) -> Iterator[tuple[Measurements, I64, U64 | None]]:
-    """Complete rows, slab by slab, the entity of each, and the words of their values.
+    """Yield complete rows slab by slab, with the entity of each row and the words of its values.
 
-    The last row of a slab waits for what may follow.
+    The last row of a slab is held back, because the next slab may continue it.
     """
     columns_of, types = _columns_of_values(settings, run)
     is_6 = partition.peers.family == 6
@@ -239,7 +240,7 @@ def _rows(partition: Partition, settings: Histories, run: Path) -> Iterator[tupl
 
 
 def _columns_of_values(settings: Histories, run: Path) -> tuple[Callable[[U64], Values], list[np.dtype[Any]]]:
-    """Give what makes columns of words, and the types of the columns."""
+    """Return a function that makes value columns from words, and the types of the columns."""
     roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
     codes = {name: Codes(run, role) for name, role in roles.items()}
     types = [stored_type(kind, codes[name].count if name in codes else 0) for name, kind in settings.values.items()]
@@ -267,11 +268,11 @@ def cut_rows(
     max_bytes: int,
     types: Sequence[np.dtype[Any]] = (),
 ) -> I64:
-    """Find where rows begin: int64 [R]. entity, times [N] sorted; peer [N] or None: places in `is_6` (families); types:
-    of value columns.
+    """Find where rows begin: int64 [R].
 
-    A row ends before the measurement that would bring it above `max_bytes`, and before one that is too far from its
-    first for the row's clock; it has at least one. Entities that fit whatever their peers cost no work.
+    entity, times [N]: sorted; peer [N]: indices into `is_6`, the families, or None; types: of the value columns. A row
+    ends before the measurement that would take it above `max_bytes`, and before one that is too far from the row's
+    first for its clock. A row has at least one measurement. Entities that fit whatever their peers take no extra work.
     """
     if not len(entity):
         return np.zeros(0, np.int64)
@@ -292,7 +293,7 @@ def cut_rows(
 def _cuts(
     times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes: int, types: Sequence[np.dtype[Any]]
 ) -> I64:
-    """Find where the rows of one entity begin; one step per row."""
+    """Find where the rows of one entity begin, in one step per row."""
     begin, cuts = 0, [0]
     window = max(1, max_bytes // _LEAST_A_MEASUREMENT)
     while True:
@@ -314,14 +315,14 @@ def _cuts(
 
 
 def _bytes_of(n: int, four: I32, six: I32, types: Sequence[np.dtype[Any]]) -> int:
-    """Length of a row of the first n measurements; four, six: peers of each family that so many have."""
+    """Return the bytes of a row of the first n measurements; four, six: peers of each family among the first n."""
     peers = (four[n - 1 : n], six[n - 1 : n]) if len(four) else (np.zeros(1, np.int64),) * 2
     count = np.array([n])
     return int((blob_bytes(count, *(each.astype(np.int64) for each in peers)) + values_bytes(count, types))[0])
 
 
 def _first_places(values: Ints, most: int) -> Ints:
-    """Find where each value below `most` first stands, of those that do."""
+    """Find the first index of each value below `most` that occurs."""
     if _FEW * len(values) < most:
         return np.unique(values, return_index=True)[1]
     first = np.full(most, len(values), np.int32)
@@ -332,7 +333,7 @@ def _first_places(values: Ints, most: int) -> Ints:
 
 @dataclass
 class _Output:
-    """The shard of one split, and the facts of its rows."""
+    """The shard of one split while it is written, with the facts of its rows."""
 
     target: str
     facts_target: str
@@ -368,7 +369,10 @@ class _Output:
         }
 
     def _blocks(self, rows: int) -> list[list[int]]:
-        """(rows, offset, length) of what can be read on its own: a record batch, or a whole ArrayRecord shard."""
+        """Return (rows, offset, length) of each part that can be read alone.
+
+        A part is a record batch, or a whole ArrayRecord shard.
+        """
         stat = self.temporary.stat()
         if self.format != "arrow":
             return [[rows, 0, stat.st_size]]
@@ -385,9 +389,9 @@ class _Output:
 
 
 def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str) -> int:
-    """Write `rows.parquet`; returns how many rows it has. shards: split and partition of each.
+    """Write `rows.parquet` and return its number of rows.
 
-    measurements_before counts in the split, in the order of the file.
+    shards: the split and partition of each. `measurements_before` counts within the split, in the order of the file.
     """
     temporary = files.temporary(ROWS)
     file = HashingFile(temporary)

@@ -16,6 +16,7 @@ from headrace.cli.flags import Json, RunOptions, pairs_of
 from headrace.cli.output import emit, say
 from headrace.errors import InputError, SettingsError
 from headrace.recipe import registration_of_run
+from headrace.report.words import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,7 +154,7 @@ def convert(
         return
     before, after = result["source_bytes"], result["bytes"]
     say(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")
-    say(f"{before / 1e6:,.1f} MB → {after / 1e6:,.1f} MB ({100 * after / before:.1f} %)")
+    say(f"{size(before)} → {size(after)} ({100 * after / before:.1f} %)")
 
 
 def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
@@ -168,8 +169,12 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     facts = manifest.facts
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
-    table.add_column("dataset", overflow="fold")
-    for name in ("rows", "tokens", "trained", "bins", "fill %", "each", "MB"):
+    named = len({group["dataset"] for group in facts["groups"]}) > 1 or any(
+        "sources" in each for each in facts["groups"]
+    )
+    if named:
+        table.add_column("dataset", overflow="fold")
+    for name in ("rows", "tokens", "trained", "bins", "fill %", "each", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     for split in in_usual_order(manifest.splits):
         groups = [group for group in facts["groups"] if group["split"] == split]
@@ -180,8 +185,8 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
             of = f"{percent(own['tokens'], sum(group['tokens'] for group in groups))} of the tokens"
             table.add_row(split, f"{source}, {of}", *numbers, style="dim")
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
-        size = f"{manifest.splits[split].bytes / 1e6:,.1f}"
-        table.add_row(split, name, *_numbers(groups), size, end_section=True)
+        held = size(manifest.splits[split].bytes)
+        table.add_row(split, *((name,) if named else ()), *_numbers(groups), held, end_section=True)
     console.print(table)
     console.print("each: sequences in a bin", style="dim")
     empty = manifest.source.get("empty_shards", [])

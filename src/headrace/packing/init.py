@@ -25,14 +25,15 @@ from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.config import PackedSequences
+from headrace.report.words import many, size
 from headrace.storage.places import path_of
 
-_FILES, _ROWS = 16, 2000  # that are looked at: of files, of rows in all
+_FILES, _ROWS = 16, 2000  # at most so many are looked at, rows in all files together
 _LEAST_BIN, _MOST_BIN = 4096, 131_072
-_CHARACTERS_A_TOKEN = 4  # of English text by usual tokenizers; other languages and code have fewer
-_USERS = ("question", "problem", "query", "user", "human", "instruction", "prompt", "input", "source")
-_ASSISTANTS = ("assistant", "answer", "answers", "response", "solution", "generated_solution", "completion")
-_MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
+CHARACTERS_A_TOKEN = 4  # of English text by usual tokenizers; other languages and code have fewer
+USERS = ("question", "problem", "query", "user", "human", "instruction", "prompt", "input", "source")
+ASSISTANTS = ("assistant", "answer", "answers", "response", "solution", "generated_solution", "completion")
+MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
 _MATERIALS = ("input", "context")  # what an instruction is about
 _SPLIT_WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -42,14 +43,27 @@ _SPLIT_WORDS: dict[str, Split] = {
 
 
 @dataclass(frozen=True)
-class _Look:
-    """Rows that were looked at, `whole` if these are all there are; what they are read as, and which are not.
+class Sampled:
+    """Rows of a dataset and the place of each in its file; whole: whether these are all rows that there are."""
+
+    rows: list[Row]
+    wheres: list[str]
+    whole: bool
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that all rows have, in the order of the first row."""
+        rows = [row for row in self.rows if isinstance(row, Mapping)]
+        return [name for name in rows[0] if all(name in row for row in rows)]
+
+
+@dataclass(frozen=True)
+class _Look(Sampled):
+    """What a sample of rows is read as, and which rows cannot be read.
 
     tokens: lengths of the rows that are read, [n]; how: by what they were counted.
     """
 
-    rows: list[Row]
-    whole: bool
     mapping: dict[str, str]
     layouts: Counter[Layout]
     tokens: npt.NDArray[np.int64]
@@ -62,42 +76,14 @@ class _Look:
         """The layout of most rows."""
         return self.layouts.most_common(1)[0][0]
 
-    @property
-    def columns(self) -> list[str]:
-        """The columns that all rows have, in the order of the first."""
-        rows = [row for row in self.rows if isinstance(row, Mapping)]
-        return [name for name in rows[0] if all(name in row for row in rows)]
-
 
 def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    source = with_paths(list(asked.source))  # of addresses of tables their copies
-    path = path_of(source[0])
-    if len(source) == 1 and is_blend_file(path):
-        raise SettingsError(
-            f"{path}: is a blend file already, and says what lies where; write `blend: {path}` into a configuration, "
-            f"or give init the files of one dataset"
-        )
-    listing = list_files(source, splits="keep")
-    (dataset,) = plain([path_of(each) for each in source])["datasets"]
-    dataset = {"name": dataset["name"], "path": [str(each) for each in asked.source]}
-    given = (
-        asked.tokenizer if asked.tokenizer is None or not hub.is_name(asked.tokenizer) else hub.pinned(asked.tokenizer)
-    )
+    listing, dataset = dataset_of(asked.source)
+    given = pinned(asked.tokenizer)
     look = _look(listing, dataset, given)
-    about = (
-        f"{len(listing.names):,} files, {int(listing.sizes.sum()) / 1e6:,.1f} MB; looked at {len(look.rows):,} rows: "
-        f"layout {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
-    )
-    blend, why = _blend(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
-    shares = Section("The seed decides the order of packing.", {"seed": 42})
-    if "datasets" in blend:
-        few = look.whole and len(look.rows) < 3
-        words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
-        words += " Too few rows to hold some out." if few else ""
-        train, held = (1.0, 0.0) if few else (0.98, 0.01)
-        shares = Section(words, {"train_ratio": train, "val_ratio": held, "test_ratio": held, "seed": 42})
-
+    about = f"{sampled_words(listing, look)}: layout {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
+    blend, why = split_by_names(listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {}))
     sections = [
         Section(
             f"Written by `headrace init pack` after a look at the data: {about}.\n"
@@ -105,27 +91,17 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
             {"recipe": "packed_sequences", "out": asked.out},
         ),
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
-        _tokenizer_section(given, look),
+        *([tokenizer_section(given)] if given is not None or look.how != "counted" else [_NO_TOKENIZER]),
         _size_section(look),
-        shares,
-        Section(
-            "Rows that belong together, e.g. by a task, stay in one split if entity names their field.",
-            {"entity": Aside("task")},
-        ),
+        *bad_rows_section(look, look.rejected, look.first_rejected),
+        shares_section(look, blend, "the order of packing"),
+        ENTITY,
         Section(
             "For whom: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most this many rows "
             "of each dataset: sample.",
             {"reader": "megatron", "sample": Aside(1000)},
         ),
     ]
-    bad = look.rejected.total()
-    if bad:
-        reasons = "; ".join(f"{reason} {number:,}" for reason, number in sorted(look.rejected.items()))
-        words = (
-            f"{bad:,} of the {len(look.rows):,} rows looked at give no sequence: {reasons}, the first in "
-            f"{look.first_rejected}. Bad rows are left out and counted, up to this share of all."
-        )
-        sections.insert(4, Section(words, {"max_bad_share": min(1.0, round(2 * bad / len(look.rows) + 0.01, 2))}))
     PackedSequences(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
     return sections, about
 
@@ -145,9 +121,65 @@ def _about_layouts(look: _Look) -> str:
     return words + (f", with {', '.join(beside)} beside." if beside else ".")
 
 
-def _tokenizer_section(given: str | None, look: _Look) -> Section:
-    if given is None and look.how == "counted":
-        return Section("Rows are tokens already: no tokenizer is needed.", {})
+def dataset_of(given: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
+    """List the files of one dataset, with its name and paths as a blend has them. Raises `SettingsError`."""
+    source = with_paths(list(given))  # a table's address becomes the path of its copy
+    path = path_of(source[0])
+    if len(source) == 1 and is_blend_file(path):
+        raise SettingsError(
+            f"{path}: is a blend file already, and says what lies where; write `blend: {path}` into a configuration, "
+            f"or give init the files of one dataset"
+        )
+    (dataset,) = plain([path_of(each) for each in source])["datasets"]
+    return list_files(source, splits="keep"), {"name": dataset["name"], "path": [str(each) for each in given]}
+
+
+def pinned(tokenizer: str | None) -> str | None:
+    """Pin a name on the hub to its commit; a path stays as it is."""
+    return tokenizer if tokenizer is None or not hub.is_name(tokenizer) else hub.pinned(tokenizer)
+
+
+def sampled_words(listing: Listing, sampled: Sampled) -> str:
+    """Say how much data there is, and how many rows were looked at."""
+    return (
+        f"{many(len(listing.names), 'file')}, {size(int(listing.sizes.sum()))};"
+        f" looked at {many(len(sampled.rows), 'row')}"
+    )
+
+
+ENTITY = Section(
+    "Rows that belong together, e.g. by a task, stay in one split if entity names their field.",
+    {"entity": Aside("task")},
+)
+_NO_TOKENIZER = Section("Rows are tokens already: no tokenizer is needed.", {})
+
+
+def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> Section:
+    """Propose a seed, and the shares of the splits if the blend does not give the splits."""
+    if "datasets" not in blend:
+        return Section(f"The seed decides {decided}.", {"seed": 42})
+    few = sampled.whole and len(sampled.rows) < 3
+    words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
+    words += " Too few rows to hold some out." if few else ""
+    train, held = (1.0, 0.0) if few else (0.98, 0.01)
+    return Section(words, {"train_ratio": train, "val_ratio": held, "test_ratio": held, "seed": 42})
+
+
+def bad_rows_section(sampled: Sampled, rejected: Counter[str], first: str) -> list[Section]:
+    """Allow the share of bad rows that the sample has, and some more; nothing if all its rows are good."""
+    bad, rows = rejected.total(), len(sampled.rows)
+    if not bad:
+        return []
+    reasons = "; ".join(f"{reason} {number:,}" for reason, number in sorted(rejected.items()))
+    words = (
+        f"{bad:,} of the {rows:,} rows looked at give no sequence: {reasons}, the first in {first}. Bad rows are left "
+        "out and counted, up to this share of all."
+    )
+    return [Section(words, {"max_bad_share": min(1.0, round(2 * bad / rows + 0.01, 2))})]
+
+
+def tokenizer_section(given: str | None) -> Section:
+    """Name the tokenizer, or ask for one."""
     words = (
         "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the Hugging Face hub, "
         "pinned to its commit, of the model to be trained."
@@ -161,20 +193,20 @@ def _tokenizer_section(given: str | None, look: _Look) -> Section:
 
 def _size_section(look: _Look) -> Section:
     """Propose a power of two that holds nearly all rows."""
-    tokens, size = look.tokens, _LEAST_BIN
-    while size < np.quantile(tokens, 0.995) and size < _MOST_BIN:
-        size *= 2
+    tokens, bin_size = look.tokens, _LEAST_BIN
+    while bin_size < np.quantile(tokens, 0.995) and bin_size < _MOST_BIN:
+        bin_size *= 2
     words = (
         f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to "
         f"{int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest "
-        f"{int(tokens.max()):,}. {int((tokens > size).sum()):,} of {len(tokens):,} looked at are longer than "
+        f"{int(tokens.max()):,}. {int((tokens > bin_size).sum()):,} of {len(tokens):,} looked at are longer than "
         "pack_size. Those are dropped and counted; truncate cuts them, split makes several, error ends the run."
     )
-    return Section(words, {"pack_size": size, "too_long": "drop"})
+    return Section(words, {"pack_size": bin_size, "too_long": "drop"})
 
 
-def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -> _Look:
-    """Read some rows of some files. Raises `InputError`, and `SettingsError` where no column holds chats."""
+def read_some(listing: Listing) -> Sampled:
+    """Read some rows of some files. Raises `InputError`, and `SettingsError` if there are no rows."""
     chosen = evenly(len(listing.names), _FILES)
     rows: list[Row] = []
     wheres: list[str] = []
@@ -189,7 +221,14 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
                 whole = False
                 break
     if not rows:
-        raise SettingsError(f"{dataset['path'][0]}: holds no rows; give data to look at")
+        raise SettingsError(f"{listing.names[0]}: holds no rows; give data to look at")
+    return Sampled(rows, wheres, whole)
+
+
+def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -> _Look:
+    """Look at some rows as chats. Raises `InputError`, and `SettingsError` if no column holds chats."""
+    sampled = read_some(listing)
+    rows, wheres = sampled.rows, sampled.wheres
     for row, where in zip(rows, wheres, strict=True):  # before a mapping: two columns of answers look like a chat
         reason = _sample(row, {})
         if isinstance(reason, RowRejected) and reason.reason == "preference_data":
@@ -203,7 +242,7 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
     )
     tokens, how = np.array([_length(each) for each in read], np.int64), "counted"
     if not isinstance(read[0], Tokens) and tokenizer is None:
-        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
+        how = f"estimated, {CHARACTERS_A_TOKEN} characters a token"
     elif not isinstance(read[0], Tokens):
         source = Source(**dataset, mapping=mapping)
         settings = PackedSequences(blend={"datasets": [source]}, tokenizer=tokenizer)
@@ -217,7 +256,7 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
         tokens, how = encoded.lengths, "counted with this tokenizer"
         rejected |= {each.row: each.reason for each in encoded.rejected}
     first = wheres[min(rejected)] if rejected else ""
-    return _Look(rows, whole, mapping, layouts, tokens, how, Counter(rejected.values()), first)
+    return _Look(rows, wheres, sampled.whole, mapping, layouts, tokens, how, Counter(rejected.values()), first)
 
 
 def _sample(row: Row, mapping: Mapping[str, str]) -> Sample | RowRejected:
@@ -234,9 +273,9 @@ def _length(sample: Sample) -> int:
     if isinstance(sample, Tokens):
         return len(sample.ids)
     if not isinstance(sample, Conversation):
-        return len(sample.text) // _CHARACTERS_A_TOKEN
+        return len(sample.text) // CHARACTERS_A_TOKEN
     texts = [str(value) for message in sample.messages for name, value in message.items() if name != "role"]
-    return sum(map(len, (*texts, str(sample.tools or "")))) // _CHARACTERS_A_TOKEN
+    return sum(map(len, (*texts, str(sample.tools or "")))) // CHARACTERS_A_TOKEN
 
 
 def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
@@ -248,8 +287,8 @@ def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
     first = next((row for row in objects if any(value is not None for value in row.values())), objects[0])
     texts = {name.lower(): name for name, value in first.items() if isinstance(value, str)}
     proposals = [{}, *(_of_list(name, value) for name, value in first.items())]
-    for user in filter(texts.__contains__, _USERS):
-        for assistant in filter(texts.__contains__, (*_ASSISTANTS, *_MODELS)):
+    for user in filter(texts.__contains__, USERS):
+        for assistant in filter(texts.__contains__, (*ASSISTANTS, *MODELS)):
             about = next((texts[name] for name in _MATERIALS if name in texts), None)
             if user == "instruction" and about is not None:  # an answer to the instruction alone would be a guess
                 names = {"instruction": texts[user], "input": about, "output": texts[assistant]}
@@ -290,8 +329,8 @@ def _of_list(name: str, value: object) -> dict[str, str]:
     return {key: column for key, column in found.items() if column not in usual.get(key, ())}
 
 
-def _blend(listing: Listing, look: _Look, dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The blend, and why: files or a column that are named after splits, train among them, stay in them.
+def split_by_names(listing: Listing, sampled: Sampled, dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Write the blend, and say why: files or a column that are named after splits, train among them, stay in them.
 
     Raises `InputError` where files are named after splits that cannot be kept apart here.
     """
@@ -311,8 +350,8 @@ def _blend(listing: Listing, look: _Look, dataset: Mapping[str, Any]) -> tuple[d
         parts = {split: {"path": [paths[name] for name in names]} for split, names in files.items()}
         return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
     list_files(with_paths(dataset["path"]))  # refuses names that tell several splits, as the run would
-    for column in (name for name in look.columns if name.lower() in ("split", "subset", "partition")):
-        words = sorted({str(row[column]) for row in look.rows if isinstance(row, Mapping)})
+    for column in (name for name in sampled.columns if name.lower() in ("split", "subset", "partition")):
+        words = sorted({str(row[column]) for row in sampled.rows if isinstance(row, Mapping)})
         if not all(word.lower() in _SPLIT_WORDS for word in words):
             continue
         values = _by_split((word, word.lower()) for word in words)

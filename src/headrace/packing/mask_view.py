@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 
 from headrace.cli.flags import pairs_of
 from headrace.cli.output import emit, printer
-from headrace.errors import SettingsError
+from headrace.errors import InputError, SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +49,9 @@ class MaskOptions:
         ),
     ] = None
     reasoning: Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")] = "template"
+    images: Annotated[
+        str, typer.Option(help="With --mask: what counts the tokens of images, such as qwen2_vl; refuse: nothing.")
+    ] = "refuse"
 
 
 _BATCH_ROWS = 16
@@ -54,10 +59,16 @@ _BATCH_ROWS = 16
 
 def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
+    from headrace.dataset.open import find_run
     from headrace.packing.chats.settings import ChatSettings, RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
     from headrace.settings import load_yaml
 
+    with suppress(InputError):  # chats are not a prepared dataset
+        run, _ = find_run(source)
+        raise SettingsError(
+            f"{source}: is the prepared dataset {run.name}, and --mask encodes chats; give the files it was made of"
+        )
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
     mapping = pairs_of("--mapping", ",".join(asked.columns or ()).split(","), "NAME=COLUMN", "user=question")
@@ -68,6 +79,7 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
             chat_template=asked.chat_template,
             template_values=load_yaml(asked.template_values or "{}"),
             reasoning=asked.reasoning,
+            images=asked.images,
         )
     )
     records = _records(source, rows, encoder, form)
@@ -76,7 +88,7 @@ def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> 
         return
     console = printer(soft_wrap=True, highlight=False)
     for record in records:
-        _print(console, record)
+        _print(console, record, None if encoder.images is None else encoder.images.token)
 
 
 def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Iterator[dict[str, Any]]:
@@ -90,7 +102,7 @@ def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Ite
     for path, file in find_files([source]):
         for batch in read_rows(path, name=file, batch_rows=min(left, _BATCH_ROWS)):
             taken = batch.rows[:left]
-            encoded = encoder.encode(taken, form)
+            encoded = encoder.encode(taken, form, directory=path.parent)
             texts, bounds = encoder.texts(encoded), encoded.offsets
             rejected = {each.row: each for each in encoded.rejected}
             for index, number in enumerate(batch.numbers[: len(taken)]):
@@ -112,8 +124,11 @@ def _records(source: str, rows: int, encoder: ChatEncoder, form: RowForm) -> Ite
                 return
 
 
-def _print(console: Console, record: dict[str, Any]) -> None:
-    """Trained text is green and bold, or in brackets where there are no colours."""
+def _print(console: Console, record: dict[str, Any], placeholder: str | None) -> None:
+    """Print trained text in bold green, or in brackets if there are no colours.
+
+    placeholder: the token of images; a run of it is printed once with its number.
+    """
     from rich.text import Text
 
     (unit, number) = list(record.items())[1]
@@ -128,6 +143,9 @@ def _print(console: Console, record: dict[str, Any]) -> None:
         share = f"{trained:,} of {tokens:,} tokens trained ({100 * trained / max(1, tokens):.0f} %)"
         console.print(Text.assemble((where, "bold"), f": {share}"))
         for text, mask in ((part["text"], part["trained"]) for part in parts):
+            if placeholder is not None:
+                repeated = f"(?:{re.escape(placeholder)}){{2,}}"
+                text = re.sub(repeated, lambda run: f"{placeholder} × {len(run[0]) // len(placeholder):,} ", text)
             if plain:
                 console.print(Text(f"⟦{text}⟧" if mask else text), end="")
             else:

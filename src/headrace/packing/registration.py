@@ -3,7 +3,7 @@
 from typing import get_args
 
 from headrace.near import STAGES
-from headrace.packing.chats.words import REASONS, Layout, Reasoning
+from headrace.packing.chats.words import REASONS, ImageRule, Layout, Reasoning
 from headrace.recipe import Init, Registration
 
 LAYOUTS = get_args(Layout)
@@ -18,7 +18,7 @@ REGISTRATION = Registration(
     },
     words={
         ("pack",): {"layout": LAYOUTS},
-        ("peek",): {"layout": LAYOUTS, "reasoning": get_args(Reasoning)},
+        ("peek",): {"layout": LAYOUTS, "reasoning": get_args(Reasoning), "images": get_args(ImageRule)},
     },
     init=Init(word="pack", options="headrace.cli.init.asked:AskedPack", sections="headrace.packing.init:pack_sections"),
     stages={

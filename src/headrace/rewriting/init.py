@@ -16,6 +16,7 @@ from headrace.errors import SettingsError
 from headrace.formats.schema import is_text, type_named
 from headrace.formats.source import common_schema, survey
 from headrace.formats.text_columns import nulled
+from headrace.report.words import many, size
 from headrace.rewriting.settings import Rewrite
 from headrace.storage.places import path_of
 
@@ -33,21 +34,23 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         run = FinishedRun(*find_run(path))
         totals = run.manifest.splits
         rows = sum(each.rows for each in totals.values())
-        size, shards = sum(each.bytes for each in totals.values()), sum(each.shards for each in totals.values())
+        held, shards = sum(each.bytes for each in totals.values()), sum(each.shards for each in totals.values())
         names = run.schema.names
-        told = ", ".join(f"{name} {each.rows:,} rows in {each.shards:,} shards" for name, each in totals.items())
+        told = ", ".join(
+            f"{name} {many(each.rows, 'row')} in {many(each.shards, 'shard')}" for name, each in totals.items()
+        )
         about, kept = f"a prepared dataset ({run.manifest.recipe}): {told}", "The splits stay as they are."
     else:
         seen = look(asked.source)
         rows = sum(len(table) for _, table in seen.tables)
-        size, shards, names = seen.bytes, len(seen.names), list(seen.columns)
+        held, shards, names = seen.bytes, len(seen.names), list(seen.columns)
         if rows:
             types = _type_sections(seen) if asked.types is None else inferred(seen)
             empty = [each.name for each in seen.columns.values() if each.missing == 1]
         kept = "All rows, in their order, as one split."
         about = (
-            f"{shards:,} files, {size / 1e6:,.1f} MB, {len(names)} columns; "
-            f"looked at {rows:,} rows of {len(seen.tables):,} files"
+            f"{many(shards, 'file')}, {size(held)}, {many(len(names), 'column')}; "
+            f"looked at {many(rows, 'row')} of {many(len(seen.tables), 'file')}"
         )
     if not rows:
         raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
@@ -63,7 +66,7 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
             "none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least.",
             {"compression": "none"},
         ),
-        _shards(size, shards),
+        _shards(held, shards),
     ]
     if len(names) > 1:
         words = "Columns to keep, in this order; all unless given."
@@ -132,11 +135,9 @@ def _keeps(values: pa.ChunkedArray, word: str) -> bool:
         return False
 
 
-def _shards(size: int, count: int) -> Section:
-    mean = size / max(1, count)
-    words = (
-        f"Shards keep their names unless shard_bytes says how large they become; {mean / 1e6:,.1f} MB on average now."
-    )
+def _shards(held: int, count: int) -> Section:
+    mean = held / max(1, count)
+    words = f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on average now."
     if count > 1 and mean < _SMALL:
         words += f" {count:,} files are many for so little: reading is faster with fewer."
     if mean > _LARGE:

@@ -1,4 +1,4 @@
-"""Sweep what killed runs left behind: temporary files and intermediate stages; unfinished runs only when asked."""
+"""Remove what killed runs left behind: temporary files and intermediate stages; unfinished runs only on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.storage.places import path_of, place_of
 
 @dataclass(frozen=True)
 class Swept:
-    """Paths removed, and runs left alone because another process is working on them."""
+    """The paths removed, and the runs skipped because another process is working on them."""
 
     removed: tuple[Path, ...]
     bytes: int
@@ -94,7 +94,7 @@ def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> I
 
 
 def _remove(path: Path) -> int | None:
-    """Remove a file or directory; its bytes, or None if nothing was there."""
+    """Remove a file or directory, and return its bytes; None if nothing was there."""
     place = place_of(path)
     if not path.is_symlink() and (path.is_dir() or not path.exists()):
         return place.delete_below()

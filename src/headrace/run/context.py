@@ -1,8 +1,8 @@
-"""Do the stages of a run: tasks whose outputs are files with receipts.
+"""Run the stages of a run: tasks whose outputs are files with receipts.
 
-While a task has no receipt, a record of its attempts lies among the intermediate files: that it started, and again if
-it failed. What a stopped run leaves of these are the tasks that failed and those that were cut short; the next attempt
-tells of them and does both again. Records are for people and never believed.
+Until a task has a receipt, the intermediate files include a record of its attempts: one when it starts, and another if
+it fails. The records that a stopped run leaves name the tasks that failed and those that were interrupted; the next
+attempt reports them and does both again. Records only inform people; the program never relies on them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOLD = 3  # tasks that a message names
 
 @dataclass
 class TaskFiles:
-    """The files a task makes. They get their names together, when the task has finished."""
+    """The files that a task makes. They get their final names together, when the task has finished."""
 
     run: Path
     durable: bool
@@ -52,7 +52,7 @@ class TaskFiles:
     _directories: set[Path] = field(default_factory=set)
 
     def temporary(self, target: str) -> Path:
-        """A temporary path for the file that will be `target`, relative to the run directory."""
+        """Return a temporary path for the file that will be `target`, relative to the run directory."""
         path = self.run / target
         if path.parent not in self._directories:
             local.make_directory(path.parent)
@@ -62,7 +62,7 @@ class TaskFiles:
         return temporary
 
     def write(self, target: str, data: bytes) -> Written:
-        """Make a file of these bytes, with no rows to count."""
+        """Write a file of these bytes, without a row count."""
         temporary = self.temporary(target)
         with HashingFile(temporary) as file:
             file.write(data)
@@ -71,13 +71,16 @@ class TaskFiles:
         return written
 
     def write_arrow(self, target: str, table: pa.Table) -> None:
-        """Make an intermediate file of a table, told by its checksum, for a later stage to map. Raises `StoreError`."""
+        """Write a table as a checksummed intermediate file for a later stage to map. Raises `StoreError`."""
         with self.arrow_batches(target, table.schema) as write:
             write(table)
 
     @contextmanager
     def arrow_batches(self, target: str, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
-        """Make such a file of tables written one after the other; a table in one chunk, or empty, is a record batch."""
+        """Write an intermediate file, as `write_arrow` does, of tables one after the other.
+
+        A table in one chunk, or empty, becomes a record batch.
+        """
         temporary, rows = self.temporary(target), 0
         with (
             local.storing(temporary.parent),
@@ -97,11 +100,11 @@ class TaskFiles:
         self.finished(temporary, target, Written(rows, size, "", (), checksum_file(temporary)))
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
-        """The file at `temporary` is complete."""
+        """Record that the file at `temporary` is complete."""
         self._made.append((temporary, self.run / target, written))
 
     def publish(self, on_event: OnEvent) -> tuple[FileRecord, ...]:
-        """Give every finished file its name."""
+        """Give every finished file its final name."""
         published = []
         for temporary, target, written in self._made:
             name = target.relative_to(self.run).as_posix()
@@ -117,7 +120,7 @@ class TaskFiles:
         return tuple(published)
 
     def discard(self) -> None:
-        """Remove what was begun and not published."""
+        """Remove files that were begun and not published."""
         for temporary in self._begun:
             temporary.unlink(missing_ok=True)
 
@@ -159,10 +162,10 @@ class RunContext:
     sources: SourceState = _NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
-        """Do all tasks that have no valid receipt; the receipts of all, in task order.
+        """Run all tasks that have no valid receipt; return the receipts of all, in task order.
 
-        durable=False is for intermediate files: they are believed only if their digest matches, so they need no sync.
-        A note tells of tasks that an earlier attempt at the run began and did not finish, with their errors.
+        durable=False is for intermediate files: they are accepted only if their digest matches, so they need no sync. A
+        note lists the tasks that an earlier attempt at the run began and did not finish, with their errors.
         """
         local.make_directory(self.run / "receipts")
         shared, store = self.shared, self.store
@@ -180,12 +183,12 @@ class RunContext:
         return receipts
 
     def map(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Results of tasks that only read, in task order. They leave no receipts."""
+        """Return the results of tasks that only read, in task order. They leave no receipts."""
         work = [partial(_silently, task) for task in tasks]
         return self.engine.run(work, self.workers, hear=self.on_event, done=lambda place, result: None)
 
     def warn(self, texts: Iterable[str]) -> None:
-        """Tell the user each of these sentences."""
+        """Emit each of these sentences as a warning."""
         for text in texts:
             self.on_event(Note("warning", text))
 
@@ -245,10 +248,10 @@ def do_task(
     store: Path | None = None,
     sources: SourceState = _NO_SOURCES,
 ) -> Receipt:
-    """Do one task, publish its files, then its receipt. Done again, it leaves the same files.
+    """Run one task, publish its files, then its receipt. A repeated task leaves the same files.
 
-    store: the run in an object store, where both are put as well. sources: the state of the source's files.
-    Raises `InputError` where one of those changed, and `StoreError` where the run directory is not seen: on a machine
+    store: the run in an object store, which receives both as well. sources: the state of the source's files.
+    Raises `InputError` if one of those changed, and `StoreError` if the run directory is not visible, as on a machine
     that does not share the storage.
     """
     if not run.is_dir():
@@ -277,7 +280,7 @@ def _silently(task: Callable[[], Result], _: OnEvent) -> Result:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A task that has no receipt yet. number: attempt at it, from 1; seconds: until it failed."""
+    """A task that has no receipt yet. number: of the attempt, from 1; seconds: until it failed."""
 
     stage: str
     task: int
@@ -292,9 +295,10 @@ class Attempt:
 
 @contextmanager
 def recorded(run: Path, stage: str, task: int, subject: str, input_bytes: int) -> Iterator[None]:
-    """Keep a record of an attempt while the block does the task: that it started; if it fails, why and how late.
+    """Keep a record of an attempt while the block does the task.
 
-    The record goes when the task has its receipt. One that cannot be written is left out: nothing needs it.
+    The record holds the start and, if the task fails, the error and the duration. It is removed when the task has its
+    receipt. A record that cannot be written is skipped: nothing needs it.
     """
     before = attempts_left(run, stage, [task])
     number, at = before[0].number + 1 if before else 1, datetime.now(UTC).isoformat(timespec="seconds")
@@ -312,7 +316,7 @@ def recorded(run: Path, stage: str, task: int, subject: str, input_bytes: int) -
 
 
 def attempts_left(run: Path, stage: str, tasks: Sequence[int]) -> list[Attempt]:
-    """Read the records that earlier attempts left of these tasks of a stage."""
+    """Read the records that earlier attempts left for these tasks of a stage."""
     found = []
     if (run / ATTEMPTS).is_dir():
         for task in tasks:
@@ -322,7 +326,7 @@ def attempts_left(run: Path, stage: str, tasks: Sequence[int]) -> list[Attempt]:
 
 
 def told(stage: str, attempts: Sequence[Attempt]) -> str | None:
-    """A sentence about the tasks that have to be done again; None if there are none."""
+    """Return a sentence about the tasks that have to be done again; None if there are none."""
     parts = []
     for state, word in (("failed", " failed"), ("started", " cut short")):
         those = [each for each in attempts if each.state == state]
@@ -342,7 +346,7 @@ def _attempt_path(run: Path, stage: str, task: int) -> Path:
 
 
 def _keep(run: Path, attempt: Attempt) -> None:
-    """Keep a record, if the directory is there: a task that outlives its run leaves nothing."""
+    """Write a record if the directory exists, so that a task that outlives its run leaves nothing."""
     path = _attempt_path(run, attempt.stage, attempt.task)
     with suppress(OSError, StoreError), local.beside(path) as temporary:
         temporary.write_bytes(canonical_json(asdict(attempt)))

@@ -35,20 +35,24 @@ _BEGUN = "source.json"
 
 
 def run_id(recipe: str, settings: Mapping[str, Any], source_fingerprint: str) -> str:
-    """UUIDv5 of the SHA-256 of (recipe, every setting that can change a byte, source fingerprint, format version)."""
+    """Return the id of a run, which depends on everything that can change a byte of its output.
+
+    It is the UUIDv5 of the SHA-256 of (recipe, every setting that can change a byte, source fingerprint, format
+    version).
+    """
     text = canonical_json([recipe, dict(settings), source_fingerprint, FORMAT_VERSION])
     return str(uuid.uuid5(NAMESPACE, hashlib.sha256(text).hexdigest()))
 
 
 @dataclass(frozen=True)
 class SourceState:
-    """Path → size, times and tag of each file of the source when the run began."""
+    """The size, times and tag of each file of the source when the run began, by path."""
 
     facts: Mapping[Path, Fact]
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> SourceState:
-        """Look at these files. Raises `InputError` for one that is not there."""
+        """Read the state of these files. Raises `InputError` if one is missing."""
         facts = {}
         for path, fact in zip(paths, _of_all(_stat, paths), strict=True):
             if fact is None:
@@ -57,11 +61,11 @@ class SourceState:
         return cls(facts)
 
     def part(self, paths: Iterable[Path]) -> SourceState:
-        """The state of some files only; paths that are not of the source are left out."""
+        """Return the state of some files only; paths outside the source are left out."""
         return SourceState({path: self.facts[path] for path in paths if path in self.facts})
 
     def check(self) -> None:
-        """Raise `InputError` that names the first file that is not what it was."""
+        """Raise `InputError` that names the first file that has changed."""
         paths = list(self.facts)
         for path, now in zip(paths, _of_all(_stat, paths), strict=True):
             then = self.facts[path]
@@ -74,7 +78,7 @@ class SourceState:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Check before and after the enclosed work, and where it fails: a change explains the error."""
+        """Check before and after the enclosed work, also if it fails, because a change explains the error."""
         self.check()
         try:
             yield
@@ -85,10 +89,11 @@ class SourceState:
 
 
 def fingerprint(files: Sequence[tuple[Path, str]], how: Fingerprint = "stat", state: SourceState | None = None) -> str:
-    """A digest of the source: per file its relative name and size, and its mtime ("stat") or SHA-256 ("content").
+    """Return a digest of the source.
 
-    Of an object in a store its tag stands in the place of the mtime, and of a file on the hub its commit. state: of
-    these files, if it is known already.
+    It covers the relative name and size of each file, and its mtime ("stat") or SHA-256 ("content"). An object in a
+    store has its tag instead of the mtime, and a file on the hub its commit. state: of these files, if it is known
+    already.
     """
     paths = [path for path, _ in files]
     facts = (state or SourceState.of(paths)).facts
@@ -104,9 +109,10 @@ def _version(path: Path, fact: Fact) -> str | int:
 
 
 def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, str]]) -> None:
-    """Keep the state with which a run begins, beside its intermediate files, or compare it with the one kept.
+    """Save the state with which a run begins, beside its intermediate files, or compare it with the saved one.
 
-    Receipts of an earlier attempt are of the source as it was then. Raises `InputError` if it is another one now.
+    Receipts of an earlier attempt describe the source as it was then. Raises `InputError` if the source has changed
+    since.
     """
     facts = [(name, state.facts[path]) for path, name in files]  # two data sets may name one file
     now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in facts}
@@ -153,7 +159,7 @@ def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[P
 
 
 def _of_all(look: Callable[[Path], Result], paths: Sequence[Path]) -> list[Result]:
-    """Look at every file, many at a time where a look is a request."""
+    """Read the state of every file, many at a time if each is a request."""
     threads = parallel_reads(paths)
     return (
         run_tasks([partial(look, path) for path in paths], threads) if threads > 1 else [look(path) for path in paths]

@@ -17,9 +17,9 @@ NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)  # raised for byt
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One published file of a task: path relative to the run directory.
+    """A published file of a task: path relative to the run directory.
 
-    digest: SHA-256; "" for an intermediate file that its checksum tells alone.
+    digest: SHA-256; "" for an intermediate file, which only its checksum verifies.
     """
 
     path: str
@@ -40,21 +40,21 @@ class Receipt:
 
 
 def receipt_path(run: Path, stage: str, number: int) -> Path:
-    """Path of a task's receipt."""
+    """Return the path of a task's receipt."""
     return run / "receipts" / f"{stage}-{number:05d}.json"
 
 
 def write_receipt(run: Path, receipt: Receipt) -> None:
-    """Publish a receipt; one that is there already is kept."""
+    """Publish a receipt; an existing one is kept."""
     record = {**vars(receipt), "files": [vars(each) for each in receipt.files]}  # asdict would copy a large result
     data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
     local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
 
 
 def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
-    """The receipt of a task if there is one and it is undamaged, as every file it names is; else None.
+    """Return the receipt of a task if it and every file it names are undamaged, else None.
 
-    A receipt that no longer holds is removed, so that the task is done again.
+    An invalid receipt is removed, so that the task is done again.
     """
     path = receipt_path(run, stage, number)
     try:
@@ -74,9 +74,9 @@ def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
 
 
 def peek_receipt(run: Path, stage: str, number: int) -> Receipt | None:
-    """The receipt of a task if it is undamaged and its files have their sizes. Reads no file and removes nothing.
+    """Return the receipt of a task if it is undamaged and its files have their sizes.
 
-    In an object store it is enough that the receipt is there: it is put when its files are whole.
+    Reads no file and removes nothing. In an object store the receipt alone is enough: it is put after its files.
     """
     try:
         receipt = parse_receipt(receipt_path(run, stage, number).read_bytes())
@@ -88,13 +88,13 @@ def peek_receipt(run: Path, stage: str, number: int) -> Receipt | None:
 
 
 def receipts_of(run: Path, stage: str) -> set[int]:
-    """The numbers of the tasks of a stage that have a receipt, whole or not."""
+    """Return the numbers of the tasks of a stage that have a receipt, valid or not."""
     names = (fact.name.removesuffix(".json").rpartition("-") for fact in place_of(run / "receipts").children()[1])
     return {int(number) for own, _, number in names if own == stage}
 
 
 def parse_receipt(data: bytes) -> Receipt:
-    """The receipt in a file's bytes. Raises one of `NO_RECEIPT` if it is none."""
+    """Parse a receipt from the bytes of a file. Raises one of `NO_RECEIPT` if it is invalid."""
     record = json.loads(data)
     if record.pop("digest") != sha256_hex(canonical_json(record)):
         raise ValueError("the receipt is damaged")
@@ -108,7 +108,7 @@ def _holds(run: Path, record: FileRecord) -> bool:
 
 
 def is_as_recorded(path: Path, record: FileRecord) -> bool:
-    """Tell whether the bytes of a file are those that were published."""
+    """Check whether the bytes of a file are those that were published."""
     if not record.digest:
         return checksum_file(path) == record.checksum
     return sha256_file(path) == record.digest

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from headrace.arrays import F64
 from headrace.cli.derived import described
@@ -29,7 +30,7 @@ from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
 from headrace.series.config import Series
-from headrace.series.readers.camels import FLOW, FORCING
+from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
 from headrace.series.readers.text import GRDC_NAME, grdc_table
 from headrace.series.source_settings import FILE_NAME
 from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
@@ -114,8 +115,14 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
         "target": known(asked.target or "qobs", (*FLOW, *FORCING), "target"),
         "features": features,
     }
-    draft = _Draft(settings, {"min_train_years": "How many the basins have was not looked at."})
+    draft = _Draft(settings)
     draft.entities = sorted({path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")})
+    shaped, counts = Series(**settings, min_train_years=0), []
+    files = basin_files(root, shaped.forcing, may_lack_flow=True)
+    for basin in (draft.entities[at] for at in evenly(len(draft.entities), FILES)):
+        _, values = read_basin(shaped, [path for path, _ in files if path.name[:8] == basin], [shaped.target])
+        counts.append(np.isfinite(values).sum())
+    _require_train_years(draft, np.array(counts), Frequency.parse("1d"))
     draft.about = f"{len(draft.entities):,} basins of CAMELS-US"
     return draft
 
@@ -138,6 +145,12 @@ def _tables(asked: AskedSeries) -> _Draft:
             )
         time = likely[0]
     time = known(time, found.columns, "time")
+    for name, table in found.tables:
+        if time not in table.column_names:
+            raise SettingsError(
+                f"{name}: has no column {time!r}, which is the time in other files; give the files of the series "
+                "alone, and files of static attributes with --static"
+            )
     commas = [name for name in found.everywhere("text") if name != time and _decimal_commas(parts(name))]
     numbers = [name for name in found.columns if name in (*found.everywhere("number"), *commas) and name != time]
     if asked.target is None:
@@ -265,10 +278,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     if to_their_end:
         observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
         targets = rows.group_by("entity").agg(pl.col("time").filter(observed).n_unique())["time"].to_numpy()
-        train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
-        years = train_ratio * targets / Frequency.parse(settings["frequency"]).steps_per_year
-        settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
-        seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
+        _require_train_years(draft, targets, Frequency.parse(settings["frequency"]))
     else:
         seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
     whole = files or (to_their_end and len(found.tables) == len(found.names))
@@ -276,6 +286,14 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
+
+
+def _require_train_years(draft: _Draft, targets: NDArray[Any], frequency: Frequency) -> None:
+    """Require as many years to train as nine of ten entities have. targets: observed ones of those looked at."""
+    train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
+    years = train_ratio * targets / frequency.steps_per_year
+    draft.settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
+    draft.seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
 
 
 def _are_events(rows: pl.DataFrame, step: Frequency) -> bool:

@@ -138,7 +138,7 @@ class Allocation:
 
 
 def allocate(known: Hashes, train_ratio: float, unit: I64 | None = None) -> Allocation:
-    """Let the first floor(n × ratio) of the ordered entities train; the ratio is exactly the decimal that it prints as.
+    """Assign the first floor(n × ratio) of the ordered entities to train; the ratio is the decimal that it prints as.
 
     unit: the least index of each entity's unit [N], if entities that share content are drawn together. Units are
     ordered by the least hash in each. Whole units then train in this order, up to the unit border nearest to floor(n ×

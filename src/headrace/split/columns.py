@@ -1,4 +1,4 @@
-"""Derive columns: class labels, the main target, where a row came from. Pure."""
+"""Derive columns: class labels, the main target, the source of a row. Pure."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,12 @@ from headrace.cli.commands import execute
 from headrace.cli.derived import PartlyGiven
 from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headrace.cli.tables import Detail
+    from headrace.dataset.manifest import Manifest
 
 _SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # paths of the container job
 _REQUIRED = {"time": "DATE_COLUMN", "entity": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
@@ -58,16 +64,13 @@ def split(
         files = sorted(each for each in directory.iterdir() if each.is_file()) if directory.is_dir() else []
         if files and files[0].stat().st_size:
             settings.setdefault("signature", files[0])
-    if not source:
-        raise SettingsError("no source; give files, a directory or a glob pattern: headrace split SOURCE --out OUT ...")
-    if out is None:
-        raise SettingsError("no output directory; give --out OUT")
     needed = [name for name in _REQUIRED if from_env or name != "entity"]  # the job always requires an entity
     missing = [name for name in needed if name not in settings and not (name == "split_date" and "folds" in settings)]
-    if missing:
-        flags = ", ".join("--" + name.replace("_", "-") for name in missing)
+    places = [*(() if source else ("SOURCE",)), *(() if out else ("--out",))]
+    if missing or not source or out is None:
+        flags = [*places, *("--" + name.replace("_", "-") for name in missing)]
         variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}" if from_env else ""
-        raise SettingsError(f"not given: {flags}; add {'them' if len(missing) > 1 else 'it'}{variables_too}")
+        raise SettingsError(f"not given: {', '.join(flags)}; add {'them' if len(flags) > 1 else 'it'}{variables_too}")
 
     from headrace.storage.places import is_address
 
@@ -138,3 +141,15 @@ def _targets(text: str | None) -> tuple[str, ...] | None:
         except (ValueError, SyntaxError):
             raise SettingsError(f"TARGETS is {text!r}; give a comma-separated list of columns") from None
     return tuple(name.strip().strip("'\"") for name in text.split(",") if name.strip())
+
+
+def print_split(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
+    """Print rows and facts; in full also what rules cost, and what other settings would keep."""
+    from headrace.cli.tables import print_manifest
+
+    print_manifest(console, manifest, run, detail)
+    if detail == "full" and "guidance" in manifest.facts:
+        from headrace.split.guidance import told  # with all that a split needs
+
+        for text in told(manifest.facts["guidance"]):
+            console.print(text, highlight=False)

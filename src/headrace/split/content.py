@@ -32,7 +32,7 @@ class Content:
     by: Literal["values", "fields"]
 
     def columns(self, shard: Shard) -> list[str]:
-        """The columns of a shard that `of_chunk` reads."""
+        """Return the columns of a shard that `of_chunk` reads."""
         return [] if self.by == "fields" else [name for name in self.schema.names if name in shard.schema.names]
 
     def of_chunk(self, chunk: Chunk, table: pa.Table, where: str) -> U64:

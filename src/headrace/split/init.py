@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from headrace.arrays import I64
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Column, Look, id_like, inferred, known, look, named, number_share
@@ -19,15 +20,18 @@ from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.schema import is_text
 from headrace.formats.text_columns import as_text, nulled
+from headrace.report.words import many, size
 from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
+_LEAST_DAYS = 2  # of a time, for a cutoff between them
 _ENTITY_WORDS = (
     *("customer", "client", "user", "account", "entity", "patient", "device", "card", "member", "session", "household"),
     *("tailnum", "driver", "store", "shop", "merchant", "person", "subject", "group"),
 )
 _TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
+_LEAST_ENTITIES = 3  # a column of two values is a flag
 _MOST_OWN = 0.8  # distinct values per row; a column with more is probably a row key
 
 
@@ -41,7 +45,7 @@ class Candidate:
     missing: int
 
     def words(self) -> str:
-        """The counts, as text for people."""
+        """Return the counts as text for people."""
         each = (self.rows - self.missing) / max(1, self.distinct)
         absent = f", {100 * self.missing / self.rows:.1f} % of rows without" if self.missing else ""
         return f"{self.name} ({self.distinct:,} values, {each:,.1f} rows each{absent})"
@@ -57,8 +61,8 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
     entity, entity_section = _entity(found, asked, time.name)
     split_date, cut_words = _cutoff(found, asked, time)
     about = (
-        f"{len(found.names):,} files, {found.bytes / 1e6:,.1f} MB, {len(found.columns)} columns; "
-        f"looked at {rows:,} rows of {len(found.tables):,} files"
+        f"{many(len(found.names), 'file')}, {size(found.bytes)}, {many(len(found.columns), 'column')}; "
+        f"looked at {many(rows, 'row')} of {many(len(found.tables), 'file')}"
     )
     sections = [
         Section(
@@ -71,8 +75,8 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
         entity_section,
         Section(cut_words, {"split_date": split_date}),
         Section(
-            "Of the entities with rows before the cutoff so many train, the others validate; the seed decides which. "
-            "Entities that validate may test, unless val_in_test is drop.",
+            "Of the entities with rows before the cutoff, this share trains and the others validate; the seed decides "
+            "which. Entities that validate may test, unless val_in_test is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
         *_column_sections(found, entity, () if asked.types is None else (time.name, entity)),
@@ -98,7 +102,16 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
             f"{', '.join(list(found.columns)[:20])}"
         )
     else:
-        best = max(times, key=lambda each: (named(each.name, _TIME_WORDS), -each.missing, -times.index(each)))
+        one_day = {each.name for each in times if len(np.unique(_instants(found, each) // _DAY_US)) < _LEAST_DAYS}
+        best = max(
+            times,
+            key=lambda each: (
+                each.name not in one_day,
+                named(each.name, _TIME_WORDS),
+                -each.missing,
+                -times.index(each),
+            ),
+        )
         others = [each.name for each in times if each is not best]
         also = f" Also dates: {', '.join(others)}." if others else " No other column is a date."
     columns = [table[best.name] for _, table in found.tables if best.name in table.column_names]
@@ -124,7 +137,11 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
             if each.in_files == len(found.tables) and each.name != time and each.kind in ("text", "number")
             if _may_name(found, each.name)
         ]
-        usable = [each for each in candidates if 1 < each.distinct <= _MOST_OWN * max(1, each.rows - each.missing)]
+        usable = [
+            each
+            for each in candidates
+            if _LEAST_ENTITIES <= each.distinct <= _MOST_OWN * max(1, each.rows - each.missing)
+        ]
         if not usable:
             raise SettingsError(
                 f"{asked.source[0]}: no column repeats as an entity's would; give --entity, one of "
@@ -159,15 +176,21 @@ def _may_name(found: Look, name: str) -> bool:
     return True
 
 
-def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
-    """Choose a day with about a fifth of the rows from it on, and return it with an explanation."""
+def _instants(found: Look, time: Column) -> I64:
+    """The times in the rows that were looked at, in microseconds since 1970."""
     parts = []
     for _, table in found.tables:
         column = table[time.name]
         column = nulled(column, ("", *NULLS)) if is_text(column.type) else column
         parts.append(parse_dates(column, time.time_format or "auto").micros)
-    micros = np.concatenate(parts)
-    dates = np.sort(micros[micros != MISSING])
+    micros: I64 = np.concatenate(parts)
+    there: I64 = micros[micros != MISSING]
+    return there
+
+
+def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
+    """A day from which on about a fifth of the rows lies, and words about it."""
+    dates = np.sort(_instants(found, time))
     if not len(dates):
         raise SettingsError(f"{asked.source[0]}: the time column has no time in the rows looked at; give --time")
     first, last = (str(np.datetime64(int(each), "us").astype("datetime64[D]")) for each in (dates[0], dates[-1]))
@@ -202,7 +225,8 @@ def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Sect
     numbers = {
         name: "float32"
         for name in texts
-        if found.columns[name].kind == "number" and name != entity and not id_like(name)  # identifiers stay text
+        if found.columns[name].kind == "number" and found.columns[name].missing < 1  # an empty column has no type
+        if name != entity and not id_like(name)  # identifiers stay text
     }
     if numbers and not keep:
         words = "Text columns that hold numbers; declared, readers deliver them as numbers."

@@ -25,7 +25,7 @@ from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.split import duplicates, folding, guidance
-from headrace.split.allocate import BYTES_PER_ENTITY, EntitySet, Hashes, allocate, hash_nobody
+from headrace.split.allocate import EntitySet, Hashes, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
@@ -369,12 +369,10 @@ def _plan(
         )
         return plan
     known = plan.allocation
-    size = BYTES_PER_ENTITY * len(known.known) / 1e6
     context.on_event(
         Note(
             "info",
-            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate "
-            f"({size:.1f} MB)",
+            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate",
         )
     )
     return plan

@@ -40,6 +40,7 @@ REGISTRATION = Registration(
     },
     forget="headrace.split.forget:ERASURE",
     unproved=("Rows of other entities at the same time may be in two splits: val is from the time of train.",),
+    summary="headrace.split.command:print_split",
     verify="headrace.split.verify:verify_split",
     figures="headrace.split.figures:figures",
 )

@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_cases import packed, write_jsonl
 from tokenizers import AddedToken, Tokenizer
+from typer.testing import CliRunner
 
 import headrace
+from headrace.cli import app
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import SettingsError
 from headrace.packing.chats.images import counter_of
@@ -200,6 +202,24 @@ def test_images_are_refused_unless_a_rule_is_named(qwen):
     rows = [asked([picture()]), asked("<image>?", images=["a.png"]), asked("the tag <image>", image=None), asked("text", image="logo.png")]  # fmt: skip
 
     assert [(0, "uncounted_media"), (1, "uncounted_media")] == [(each.row, each.reason) for each in made.encode(rows).rejected]  # fmt: skip
+
+
+def test_a_template_that_takes_texts_only_is_named_as_the_reason(tmp_path):
+    only_texts = "{% for m in messages %}{{ m.role + ' ' + m.content }}{% endfor %}"
+    (rejected,) = encoder(tokenizer_of(tmp_path, only_texts), images="qwen2_vl").encode([asked([picture()])]).rejected
+
+    assert "template_error" == rejected.reason
+    assert "the row holds images: the template may take texts only" in rejected.detail
+
+
+def test_peek_writes_the_placeholders_of_an_image_once(qwen, tmp_path):
+    PIL = pytest.importorskip("PIL.Image")
+    PIL.new("RGB", (160, 210)).save(tmp_path / "a.png")
+    row = asked([{"type": "image", "image": "a.png"}])
+    command = ["peek", write_jsonl(tmp_path / "a.jsonl", [row]), "--mask", "--tokenizer", qwen, "--images", "qwen2_vl"]
+    done = CliRunner(env={"NO_COLOR": "1"}).invoke(app, [*map(str, command)])
+
+    assert f"<|vision_start|>{PAD} × 48 <|vision_end|>" in done.output
 
 
 def test_a_row_with_the_stand_in_of_images_is_refused(qwen):

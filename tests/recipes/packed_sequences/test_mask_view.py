@@ -7,6 +7,7 @@ import pytest
 from chats import chat, small_tokenizer
 from typer.testing import CliRunner
 
+import headrace
 from headrace.cli import app
 from headrace.errors import SettingsError
 
@@ -92,3 +93,15 @@ def test_template_values_reach_the_template(place):
     done = peek(place, "--chat-template", place / "t.jinja", "--template-values", "{greeting: hello}")
 
     assert "hello<|im_start|>user" in done.output
+
+
+def test_a_prepared_dataset_is_refused(place):
+    settings = headrace.PackedSequences(
+        blend=place / "chats.jsonl", tokenizer=place / "tokenizer", pack_size=64, max_bad_share=1, train_ratio=1,
+        val_ratio=0, test_ratio=0,
+    )  # fmt: skip
+    headrace.prepare(settings, place / "out", workers=1)
+    done = CliRunner().invoke(app, ["peek", str(place / "out"), "--mask", "--tokenizer", str(place / "tokenizer")])
+
+    assert isinstance(done.exception, SettingsError)
+    assert "is the prepared dataset" in str(done.exception)

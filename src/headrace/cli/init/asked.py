@@ -27,6 +27,10 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file i
 Out = Annotated[str, unless_given(help="Where the run will write.")]
 Entity = Annotated[str | None, unless_given(help="Column of the entity, or file_name; found out unless given.")]
 Time = Annotated[str | None, unless_given(help="Column of the time; found out unless given.")]
+Tokenizer = Annotated[
+    str | None,
+    unless_given(help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."),
+]
 Types = Annotated[
     Literal["infer"] | None,
     unless_given(help="infer: write types of text columns that hold all values, from a pass over all rows."),
@@ -106,9 +110,22 @@ class AskedPack:
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of chats of one dataset.")]
     out: Out
-    tokenizer: Annotated[
-        str | None,
-        unless_given(help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."),
+    tokenizer: Tokenizer = None
+
+
+@dataclass(frozen=True)
+class AskedPreferences:
+    """Look at preference pairs, judged answers or prompts, and write a configuration for `headrace run`.
+
+    Example:  headrace init preferences pairs.jsonl --tokenizer qwen3 --out out --config preferences.yaml
+    """
+
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of rows of one dataset.")]
+    out: Out
+    tokenizer: Tokenizer = None
+    kind: Annotated[
+        Literal["pairs", "judged", "prompts"] | None,
+        unless_given(help="What rows hold; found out from the columns unless given."),
     ] = None
 
 

@@ -133,7 +133,7 @@ def known(name: str, among: Iterable[str], what: str) -> str:
 
 def named(name: str, words: Sequence[str]) -> int:
     """Score how well a name fits: the earlier the word, the better; 0 if none is in it."""
-    low = name.lower()
+    low = name.lower().replace("identity", "")  # which ends with "entity" and is none
     return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
 
 

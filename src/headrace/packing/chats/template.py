@@ -236,9 +236,16 @@ class Template:
         generation_prompt: bool = False,
     ) -> str:
         """Render a conversation. Raises `RowRejected` (template_error, template_limit)."""
-        if any(IMAGE in (message.get("content") or "") for message in messages) or self._reads_only_parts:
+        images = any(IMAGE in (message.get("content") or "") for message in messages)
+        if images or self._reads_only_parts:
             messages = [{**message, "content": _parts(message.get("content"))} for message in messages]
-        return self._rendered(messages, tools, values, trace, generation_prompt)
+        try:
+            return self._rendered(messages, tools, values, trace, generation_prompt)
+        except RowRejected as wrong:
+            if images and wrong.reason == "template_error":
+                told = "the template may take texts only, give that of a model with images with chat_template"
+                raise RowRejected(wrong.reason, f"{wrong.detail}; the row holds images: {told}") from None
+            raise
 
     def _rendered(
         self,

@@ -290,7 +290,9 @@ class ChatEncoder:
         if not chat.images:
             return []
         if self.images is None:
-            raise uncounted(f"the row holds {len(chat.images)} images; say how they are counted with images")
+            raise uncounted(
+                f"the row holds images ({len(chat.images)}); say how they are counted, e.g. with images=qwen2_vl"
+            )
         return [self.images.count(*size_of(image, directory)) for image in chat.images]
 
     def _finished(

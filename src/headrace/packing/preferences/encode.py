@@ -31,7 +31,7 @@ from headrace.stream.audit.overlap import Benchmarks
 
 COLUMNS = ".columns.arrow"
 
-_FORMS = {False: RowForm(layout="prompt_completion"), True: RowForm(layout="raw_completion")}
+FORMS = {False: RowForm(layout="prompt_completion"), True: RowForm(layout="raw_completion")}
 
 
 def encode(
@@ -66,7 +66,7 @@ class _Questions(Encoding):
             except RowRejected as wrong:
                 self.reject(chosen.batch, int(chosen.places[place]), wrong.reason, wrong.detail)
         rows = [row for _, question in questions for row in question.rows()]
-        encoded = self.encoder.encode(rows, _FORMS[form.layout == "raw_completion"])
+        encoded = self.encoder.encode(rows, FORMS[form.layout == "raw_completion"])
         self.count["special_text_rows"] += encoded.special_text
         self.count.update(encoded.tally)
         ends = encoded.offsets

@@ -27,7 +27,7 @@ from headrace.packing.chats.settings import RowForm
 from headrace.packing.chats.words import Layout, RowRejected, shown
 from headrace.packing.preferences.settings import ANSWERS, LABEL, Kind
 
-_LABELS = (LABEL, "kto_tag")
+LABELS = (LABEL, "kto_tag")
 _ANSWERED = {"instruction": "output", "question_answer": "answer", "prompt_completion": "completion"}
 _SOME_ANSWER = "x"  # what a template makes of the prompt does not depend on it
 _TRUTHS = {True: True, False: False, "true": True, "false": False}  # 1 and 0 are equal to the first two
@@ -166,7 +166,7 @@ def _without_last(chat: Conversation) -> Conversation:
 
 
 def _label(cells: Cells) -> bool:
-    for name in _LABELS:
+    for name in LABELS:
         value = cells.get(name)
         value = value.strip().lower() if isinstance(value, str) else value
         if isinstance(value, bool | int | str) and value in _TRUTHS:

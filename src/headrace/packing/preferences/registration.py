@@ -2,7 +2,7 @@
 
 from headrace.packing.registration import LAYOUTS
 from headrace.packing.registration import REGISTRATION as PACKED
-from headrace.recipe import Registration
+from headrace.recipe import Init, Registration
 
 _OTHER_REASONS = {
     "prompts_differ": "the two answers have no common prompt, or the template writes it in two ways",
@@ -18,6 +18,11 @@ REGISTRATION = Registration(
     settings="headrace.packing.preferences.settings:Preferences",
     commands={"preferences": "headrace.packing.preferences.command:preferences"},
     words={("preferences",): {"layout": LAYOUTS}},
+    init=Init(
+        word="preferences",
+        options="headrace.cli.init.asked:AskedPreferences",
+        sections="headrace.packing.preferences.init:preference_sections",
+    ),
     stages=PACKED.stages,
     reasons={**PACKED.reasons, **_OTHER_REASONS},
     unproved=PACKED.unproved,

@@ -1,1 +1,1 @@
-"""Proof, counted row by row, of what ranks were given."""
+"""Audit what ranks received, row by row, and what the splits of a dataset share."""

@@ -1,7 +1,7 @@
-"""Compare the splits of a dataset in calendar time: what they share of it, and which labels look past the cutoff. Pure.
+"""Compare the splits of a dataset in calendar time: shared periods, and labels that look past the cutoff. Pure.
 
-Rows of different entities at one time share what happened then: weather, a holiday, a market. A label that is taken
-from the days after its row knows of the test period if the row is close to the cutoff.
+Rows of different entities at one time share what happened then: weather, a holiday, a market. A label that is derived
+from the days after its row contains information of the test period if the row is close to the cutoff.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from headrace.formats.text_columns import as_text, nulled
 
 @dataclass(frozen=True, kw_only=True)
 class Period:
-    """The first and last time of a split, in microseconds since 1970, if it has one. unread: rows whose time cannot
-    be read."""
+    """The first and last time of a split, in microseconds since 1970; None if it has none.
+
+    unread: rows whose time cannot be read.
+    """
 
     split: str
     first_us: int | None
@@ -33,9 +35,10 @@ class Period:
 
 @dataclass(frozen=True, kw_only=True)
 class Together:
-    """Rows of `split` at times between the first and the last at which an earlier split has rows of other entities.
+    """Rows of `split` at times between the first and last row of other entities in an earlier split.
 
-    share: of the rows of `split`, 0 to 1. first_us, last_us: of these rows; None if there are none.
+    share: of the rows of `split`, 0 to 1. first_us, last_us: the first and last time of these rows; None if there are
+    none.
     """
 
     earlier: str
@@ -48,7 +51,7 @@ class Together:
 
 @dataclass(frozen=True, kw_only=True)
 class PastCut:
-    """Rows of `split` whose time and horizon together reach the cutoff. share: of the rows of `split`, 0 to 1."""
+    """Rows of `split` whose time plus horizon reaches the cutoff. share: of the rows of `split`, 0 to 1."""
 
     split: str
     rows: int
@@ -56,9 +59,9 @@ class PastCut:
 
 
 def timed(columns: Mapping[str, str], time_format: str, null_values: Sequence[str], table: pa.Table) -> pl.DataFrame:
-    """Read when the rows of a table begin and end, and a hash of their entities.
+    """Return when the rows of a table begin and end, and a hash of their entities.
 
-    columns: by role, "time" and where there are such "until" and "entity".
+    columns: column names by role: "time" and, if they exist, "until" and "entity".
     """
 
     def micros(name: str) -> I64:
@@ -66,7 +69,7 @@ def timed(columns: Mapping[str, str], time_format: str, null_values: Sequence[st
 
     begin = micros(columns["time"])
     end = micros(columns["until"]) if "until" in columns else begin
-    entity = pl.Series("entity", [None] * len(begin), pl.UInt64)  # other than any
+    entity = pl.Series("entity", [None] * len(begin), pl.UInt64)  # null: equal to no entity
     if "entity" in columns:
         texts = as_text(table[columns["entity"]], null_values, f"entity {columns['entity']!r}")
         entity = pl.Series("entity", pl.from_arrow(texts)).hash(seed=0)
@@ -99,10 +102,10 @@ def concurrent(splits: Mapping[str, pl.DataFrame]) -> tuple[Together, ...]:
 
 
 def past_cut(splits: Mapping[str, pl.DataFrame], horizon: str, cutoff_us: int | None) -> tuple[PastCut, ...]:
-    """Count the rows of each split but the last whose time and horizon together reach the cutoff.
+    """Count the rows of each split but the last whose time plus horizon reaches the cutoff.
 
-    cutoff_us: None: the first time that the row's entity has in the last split, or that any has. Raises `SettingsError`
-    for a horizon that is not a duration, and for one split.
+    cutoff_us: None: the first time of the row's entity in the last split or, if it has no rows there, of any entity.
+    Raises `SettingsError` for a horizon that is not a duration, and for a single split.
     """
     reach = duration_us("label_horizon", horizon)
     *names, last = splits
@@ -123,12 +126,12 @@ def past_cut(splits: Mapping[str, pl.DataFrame], horizon: str, cutoff_us: int | 
 
 
 def _read(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows whose time could be read."""
+    """Return the rows whose time could be read."""
     return rows.filter((pl.col("begin") != MISSING) & (pl.col("end") != MISSING))
 
 
 def _of_others(spans: pl.DataFrame, column: str, *, descending: bool) -> pl.Expr:
-    """The first of these times, or the last, that is of another entity than a row's. spans: a row for each entity."""
+    """Return the first time, or the last, of an entity other than the row's. spans: one row for each entity."""
     best = spans.sort(column, "entity", descending=descending).head(2)
     first, second = [*best[column].to_list(), None, None][:2]
     of_first = pl.col("entity") == pl.lit(best["entity"][0] if len(best) else None, pl.UInt64)

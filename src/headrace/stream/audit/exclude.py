@@ -1,4 +1,4 @@
-"""Settings of recipes that leave out rows which overlap benchmarks. They load no data libraries."""
+"""Settings of recipes that leave out rows that overlap benchmarks; imports no data libraries."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ ExcludeWords = Annotated[
 
 
 def exclusion_identity(settings: Any) -> dict[str, Any]:
-    """Return what of the settings `exclude` and `exclude_ngram` can change a byte: no path, and nothing where no
-    benchmark is excluded."""
+    """Return the part of the settings `exclude` and `exclude_ngram` that can change output bytes.
+
+    It contains digests and no paths, and is empty if no benchmark is excluded.
+    """
     if not settings.exclude:
         return {}
     from headrace.digest import sha256_file

@@ -1,9 +1,9 @@
-"""Look for what the splits of a dataset share: content, names of one entity, columns that give the label away.
+"""Find what the splits of a dataset share: content, spellings of one entity, columns that give the label away.
 
-A split by time and entity says nothing about content: the same text can stand under two entities, on both sides of the
+A split by time and entity says nothing about content: the same text can belong to two entities, on both sides of the
 cutoff. `find_leaks` reads the splits and reports; it changes nothing. Contents are compared by 64-bit hashes of all
-values of a row, which two different rows share once in 10^19 pairs. Of packed rows each sequence is compared by itself,
-of histories all that an entity has.
+values of a row, which collide for one in 10^19 pairs of different rows. In packed rows each sequence is compared
+separately; in histories, everything that an entity has.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from headrace.stream.order.whereabouts import row_in_shard
 
 _PACKED = ("input_ids", "loss_mask", "seq_start_id")
 _EXAMPLES = 5
-_LOOKED_AT = 1 << 19  # rows of each split in which a column is tried on the label
+_LOOKED_AT = 1 << 19  # rows of each split on which a column is tried
 _CLASSES = 100  # more distinct values than this are not classes
-_BINS = 256  # of a number's values
-_TELLING = 0.1  # of the errors that the most frequent class makes: a column that makes fewer gives the label away
+_BINS = 256  # quantiles of a numeric column
+_TELLING = 0.1  # share of the most frequent class's errors; a column with fewer gives the label away
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """Rows of `split` whose content is in an earlier split too. share: of the rows of `split`, 0 to 1.
+    """Rows of `split` whose content is also in an earlier split. share: of the rows of `split`, 0 to 1.
 
-    examples: up to five pairs of places, SHARD:ROW in the earlier split and in this one; rows count from 0.
+    examples: up to five pairs of rows, SHARD:ROW in the earlier split and in this one; rows count from 0.
     """
 
     earlier: str
@@ -70,9 +70,10 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class NearIds:
-    """Entities that are one but for case, blanks or Unicode form. apart: of them, those in different splits.
+    """Entities with several names that differ only in case, blanks or Unicode form.
 
-    share: of a split's entities, those that have another name in an earlier one; the largest of all splits, 0 to 1.
+    apart: the number of them with names in different splits.
+    share: of a split's entities, those that have another name in an earlier split; the largest over all splits, 0 to 1.
     """
 
     entities: int
@@ -83,9 +84,10 @@ class NearIds:
 
 @dataclass(frozen=True, kw_only=True)
 class Telling:
-    """A column that alone predicts the label: the share of rows it is right for, beside the most frequent class's.
+    """A column that alone predicts the label.
 
-    Learned on one split, tried on another. May be what one wants to learn from; it is reported, and never acted on.
+    accuracy: the share of rows that it predicts correctly. most_frequent: the share of the most frequent class. Learned
+    on one split and tested on another. It may be a legitimate feature, so it is only reported.
     """
 
     column: str
@@ -97,12 +99,14 @@ class Telling:
 class LeakReport:
     """Result of `find_leaks`.
 
-    unit: "row", "sequence" or "entity", what is compared. rows: units of each split. content: the columns that were
-    compared. blank: units of each split that hold nothing in them, and are not compared. repeated: units of each split
-    whose content an earlier one of the same split has. shared: for each pair of splits. overlaps: of the benchmarks
-    with the rows, see `Overlap`; items: benchmark items looked for. periods, concurrent: of splits whose rows have a
-    time, see `Period` and `Together`. past_cut: of labels from after their row, see `PastCut`. near: near duplicates,
-    if asked for.
+    unit: what is compared: "row", "sequence" or "entity". rows: units of each split. content: the compared columns.
+    blank: units of each split that are empty in these columns, and are not compared.
+    repeated: units of each split whose content an earlier unit of the same split has.
+    shared: for each pair of splits.
+    overlaps: benchmark items found in rows, see `Overlap`. items: benchmark items searched for.
+    periods, concurrent: of splits whose rows have a time, see `Period` and `Together`.
+    past_cut: of labels derived from times after their row, see `PastCut`.
+    near: near duplicates, if requested.
     """
 
     unit: str
@@ -127,8 +131,11 @@ class LeakReport:
 
     @property
     def worst(self) -> float:
-        """The largest share of a split that is in an earlier one, whose entities have another name there or whose
-        labels look past the cutoff, or of a benchmark that is in the data; 0 to 1."""
+        """The largest share of any leak, 0 to 1.
+
+        Considers shares of a split that is in an earlier one or near it, whose entities have another name in an earlier
+        one, or whose labels look past the cutoff, and the share of a benchmark that is in the data.
+        """
         of_items = [
             len({overlap.item for overlap in self.overlaps if overlap.source == source}) / max(1, count)
             for source, count in self.items.items()
@@ -158,15 +165,16 @@ def find_leaks(
 ) -> LeakReport:
     """Compare the splits of a dataset with each other, and with benchmarks that should not be in it.
 
-    content: columns to compare; none: all but time, entity, label and lineage. entity, label, time: columns; None:
-    those of the run's own settings, if it has any. label_horizon: how far behind the time of a row its label looks,
-    such as 30d; None: as the run's own settings say. against: files of benchmark items, or directories of them: JSON
-    lines, CSV, Parquet, or text with an item a line. ngram: words in a row that an item and a row must share; items
-    that have fewer are looked for whole. near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near
-    duplicates.
-    Memory: 8 bytes a row, 24 more where rows have a time, the distinct entities, the benchmarks, and with a label about
-    524,288 rows of two splits. Near duplicates take up to 190 bytes a row more, there and in temporary files.
-    Raises `SettingsError` for columns that are not there, and what reading raises.
+    content: columns to compare; none: all but time, entity, label and lineage.
+    entity, label, time: columns; None: those of the run's own settings, if it has any.
+    label_horizon: how far past the time of a row its label looks, such as 30d; None: as in the run's own settings.
+    against: files of benchmark items, or directories of them: JSON lines, CSV, Parquet, or text with one item per line.
+    ngram: consecutive words that an item and a row must share; items with fewer words must match whole.
+    near: a Jaccard index of shingles, 0.5 to 1; rows that reach it are near duplicates.
+    Raises `SettingsError` for columns that do not exist, and what reading raises.
+
+    Memory: 8 bytes per row, 24 more if rows have a time, the distinct entities, the benchmarks, and with a label about
+    524,288 rows of two splits. Near duplicates take up to 190 bytes per row more, in memory and in temporary files.
     """
     check_integer("ngram", ngram, least=3)
     if near is not None:
@@ -185,7 +193,7 @@ def find_leaks(
     workers = workers or default_workers()
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     read = (_PACKED[0], _PACKED[2]) if packed else compared
-    first: dict[str, I64] = {}  # row of each unit, where units are several rows
+    first: dict[str, I64] = {}  # first row of each unit, if units are several rows
     if own is None:
         digest = partial(_sequence_digests, compared) if packed else row_digests
         digests = {each.name: split_digests(dataset, each.name, workers, read, digest) for each in splits}
@@ -215,7 +223,7 @@ def find_leaks(
 
 
 def _roles(dataset: Dataset, content: Sequence[str], given: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the roles of columns: those of the run, and those given. Raises `SettingsError` for unknown columns."""
+    """Return the roles of columns: the given ones over those of the run. Raises `SettingsError` for unknown columns."""
     names = dataset.schema.names
     roles = roles_of(dataset) | {role: name for role, name in given.items() if name}
     columns = [(role, roles.get(role)) for role in ("entity", "label", "time")]
@@ -230,7 +238,7 @@ def _roles(dataset: Dataset, content: Sequence[str], given: Mapping[str, str | N
 
 
 def _refuse_what_finds_nothing(schema: pa.Schema, compared: Sequence[str], *, near: bool, against: bool) -> None:
-    """Raise `SettingsError` or `InputError` where no column is compared, or none holds the texts to look for."""
+    """Raise `SettingsError` or `InputError` if no column is compared, or none can hold the texts to search for."""
     names = schema.names
     if not compared:
         raise SettingsError(f"content: all columns are time, entity or label; name what to compare, of {names}")
@@ -258,22 +266,22 @@ class SplitBlocks:
         return self.dataset.split_index(self.name)
 
     def map(self, columns: Sequence[str] | None, work: Any, blocks: Sequence[int] | None = None) -> list[Any]:
-        """Apply a function to the table of each block, in threads; the results in the order of blocks."""
+        """Apply a function to the table of each block, in threads; return the results in the order of blocks."""
         return map_blocks(self.dataset, self.name, self.workers, columns, work, blocks)
 
     def place(self, row: int) -> str:
-        """Name a row by its shard and its number there, from 0."""
+        """Name a row by its shard and its number in the shard, from 0."""
         [shard], [inside] = row_in_shard(self.index, np.array([row]))
         return f"{self.index.shards[shard]}:{inside}"
 
     def sample(self) -> list[int]:
-        """Blocks that are evenly apart and hold about as many rows as a column is tried on."""
+        """Return evenly spaced blocks that hold about the number of rows on which a column is tried."""
         step = max(1, -(-self.index.total_rows // _LOOKED_AT))
         return list(range(0, len(self.index.rows), step))
 
 
 def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
-    """Read when each row of each split is, and of which entity."""
+    """Read the times and the entity of each row of each split."""
     columns = {role: roles[role] for role in ("time", "until", "entity") if roles.get(role)}
     read = partial(timed, columns, roles.get("time_format", "auto"), roles.get("null_values", ()))
     empty = pl.DataFrame(schema={"entity": pl.UInt64, "begin": pl.Int64, "end": pl.Int64})
@@ -294,7 +302,7 @@ def _sequence_digests(columns: Sequence[str], table: pa.Table) -> U64:
 def _shared(
     earlier: SplitBlocks, later: SplitBlocks, digests: Mapping[str, U64], first_row: Mapping[str, I64], *, packed: bool
 ) -> Shared:
-    """Compare two splits. first_row: of each unit, where a unit is several rows."""
+    """Compare two splits. first_row: the first row of each unit, if a unit is several rows."""
     known, found = digests[earlier.name], digests[later.name]
 
     def place(split: SplitBlocks, unit: int) -> str:
@@ -317,7 +325,7 @@ def _shared(
 
 
 def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[str]) -> NearIds:
-    """Group entities by what is left of them without case, blanks around and between words, and Unicode forms."""
+    """Group entities by their names without case, blanks around and between words, and Unicode forms."""
 
     def distinct(table: pa.Table) -> pl.DataFrame:
         texts = pl.Series("raw", pl.from_arrow(as_text(table[entity], null_values, f"entity {entity!r}")))
@@ -338,7 +346,7 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[
         .filter(pl.col("raw").list.len() > 1)
         .sort("plain")
     )
-    # Of a name, the first split of any other name of its entity: the least of all, or the next where that is its own.
+    # The first split of an entity's other names: the smallest, or the second smallest if that is this name's own.
     firsts = names.group_by("plain").agg(pl.col("first").sort().alias("firsts")).filter(pl.col("firsts").list.len() > 1)
     other = pl.col("firsts").list.get((pl.col("first") == pl.col("firsts").list.first()).cast(pl.Int8))
     again = found.join(firsts, on="plain").join(names, on=["plain", "raw"]).filter(other < pl.col("split"))["split"]
@@ -354,12 +362,15 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[
 def _telling(
     splits: Sequence[SplitBlocks], label: str, columns: Sequence[str], null_values: Sequence[str]
 ) -> tuple[Telling, ...]:
-    """Try each column alone on the label: the most frequent class of its value, or of its 256th of the values."""
+    """Predict the label from each column alone, by the most frequent class of its value.
+
+    A number with many values is first binned into 256 quantiles.
+    """
     if len(splits) < 2 or not (splits[0].index.total_rows and splits[-1].index.total_rows):
         return ()
     flat = [name for name in columns if not pa.types.is_nested(splits[0].index.schema.field(name).type)]
     read = partial(_with_classes, label, null_values)
-    trained, tried = (  # all columns at once: text files are parsed anew for every reading
+    trained, tried = (  # all columns at once, because text files are parsed again in every read
         pl.DataFrame(pl.from_arrow(pa.concat_tables(each.map([*flat, label], read, each.sample()))))
         for each in (splits[0], splits[-1])
     )

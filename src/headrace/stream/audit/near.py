@@ -1,7 +1,7 @@
-"""Find near duplicates across and inside the splits of a dataset. Of packed rows, sequences are compared by tokens.
+"""Find near duplicates across and inside the splits of a dataset; sequences of packed rows are compared by tokens.
 
-A row's document is all its texts in the compared columns, end to end. Signatures, and the shingles of what is compared,
-lie in a directory of temporary files while it works; see `headrace.run.near`.
+A row's document is all its texts in the compared columns, end to end. Signatures and the shingles of compared documents
+are in a directory of temporary files while this runs; see `headrace.run.near`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.stream.audit.leaks import SplitBlocks
 
 _PART_ROWS, _PART_BYTES = 1 << 16, 64 << 20
-_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # whose words are in memory at once
+_TEXT_ROWS, _TEXT_BYTES = 1 << 13, 8 << 20  # bounds of the texts whose words are in memory at once
 _EXAMPLES = 5
 
 
@@ -36,7 +36,7 @@ _EXAMPLES = 5
 class NearShared:
     """Rows of `split` that are near a row of an earlier split, or equal to one. share: of its rows, 0 to 1.
 
-    examples: up to five pairs of places, SHARD:ROW in the earlier split and in this one, and their Jaccard index; of
+    examples: up to five pairs of rows, SHARD:ROW in the earlier split and in this one, and their Jaccard index; for
     packed rows SHARD:ROW:SEQUENCE, all from 0. Pairs that are not equal come first.
     """
 
@@ -51,9 +51,10 @@ class NearShared:
 class NearDuplicates:
     """Rows whose shingles have a Jaccard index of `threshold` or more.
 
-    repeated: rows of each split that are near an earlier one of it. shared: for each pair of splits. groups: sets of
-    rows that are joined through near pairs; largest: rows of the largest. not_compared: at most so many pairs of
-    different groups were passed over, as they look like too many others.
+    repeated: rows of each split that are near an earlier row of the same split. shared: for each pair of splits.
+    groups: sets of rows that near pairs connect. largest: rows of the largest group.
+    not_compared: upper bound of the pairs from different groups that were skipped, because they resemble too many
+    others.
     """
 
     threshold: float
@@ -115,9 +116,10 @@ def near_duplicates(
 
 
 def _nearest(found: Near, side: I64, splits: int) -> tuple[I64, I64]:
-    """Find the first document of equal shingles of each [N], and by it the least that is near or equal in each split.
+    """Return the first document with equal shingles of each [N], and the first near or equal document in each split.
 
-    That is N where there is none; int64 [N, splits]. Pairs name the first copies, so near ones are near all copies.
+    int64 [N] and [N, splits], the latter indexed by the former; N means none. Pairs name the first copies, so a
+    document near a first copy is near all copies.
     """
     same = found.jaccard == 1
     content = components(len(side), found.first[same], found.second[same])
@@ -130,7 +132,7 @@ def _nearest(found: Near, side: I64, splits: int) -> tuple[I64, I64]:
 
 
 def _examples(found: Near, content: I64, side: I64, early: int, late: int) -> list[tuple[int, int, float]]:
-    """Give the first pairs of two splits, unequal ones before equal ones: documents, and their Jaccard index."""
+    """Return the first pairs of two splits, unequal ones before equal ones, as documents and their Jaccard index."""
     lowest = np.full((len(side), 2), len(side))
     for half, split in enumerate((early, late)):
         own = np.flatnonzero(side == split)
@@ -153,7 +155,7 @@ def _documents_of_rows(split: SplitBlocks, starts: str) -> I64:
 
 
 def _parts(split: SplitBlocks, columns: Sequence[str], counts: I64 | None, *, packed: bool) -> Iterator[Part]:
-    """Cut a split into parts of whole blocks. counts: documents of each row; None: one."""
+    """Cut a split into parts of whole blocks. counts: documents of each row; None: one per row."""
     index = split.index
     of_block = index.rows
     if counts is not None:
@@ -170,7 +172,7 @@ def _parts(split: SplitBlocks, columns: Sequence[str], counts: I64 | None, *, pa
 def _read(
     read: Any, blocks: I64, documents: I64, columns: tuple[str, ...], wanted: I64 | None, *, packed: bool
 ) -> Iterator[Shingles]:
-    """Yield the shingles of blocks, a block at a time. documents: of each block."""
+    """Yield the shingles of blocks, one block at a time. documents: the number in each block."""
     begin = 0
     for block, count in zip(blocks.tolist(), documents.tolist(), strict=True):
         mine = None
@@ -197,7 +199,7 @@ def _of_sequences(table: pa.Table, columns: tuple[str, ...], wanted: I64 | None)
 
 
 def sequences_of(token_ids: pa.ChunkedArray, starts: pa.ChunkedArray) -> tuple[Ints, I64]:
-    """Return the tokens of packed rows, end to end, and where each sequence begins among them. int64 [sequences]."""
+    """Return the tokens of packed rows, end to end, and the start of each sequence in them, int64 [sequences]."""
     ids, inside = token_ids.combine_chunks(), starts.combine_chunks()
     lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
     counts = pc.list_value_length(inside).to_numpy().astype(np.int64)

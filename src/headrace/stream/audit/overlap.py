@@ -1,8 +1,8 @@
-"""Find the items of benchmarks in rows: verbatim, embedded in longer texts, or in part. Pure, but for `read_items`.
+"""Find the items of benchmarks in rows: verbatim, embedded in longer texts, or in part. Pure, except `read_items`.
 
-An item and a row overlap where they share n words in a row (Brown et al. 2020, appendix C, with n = 13). An item that
-has fewer words is looked for whole. Words are runs of letters and digits in lower case; each character of a script that
-sets no blanks is a word. Runs of words are compared by 64-bit hashes and then word for word.
+An item and a row overlap if they share n consecutive words (Brown et al. 2020, appendix C, with n = 13). An item with
+fewer words must match whole. Words are runs of letters and digits in lower case; in scripts without blanks, each
+character is a word. Runs of words are compared by 64-bit hashes and then word for word.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from headrace.near.shingles import words_of
 from headrace.stream.loader.dataset import open_dataset
 
 _ITEMS = (".txt", *DATA_NAMES)
-LEAST_WORDS = 5  # of an item's text: shorter ones are in too many others
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that every word of a run counts
+LEAST_WORDS = 5  # of an item's text; shorter ones occur in too many other texts
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that every word of a run affects its hash
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
     """A benchmark item that a row holds.
 
-    source: the benchmark's file; item: number of the item in it, from 0; place: SHARD:ROW, rows from 0. share: of
-    the item's runs of words that the row holds; 1.0: all of one of its texts. text: the first run.
+    source: the benchmark's file. item: number of the item in the file, from 0. place: SHARD:ROW, rows from 0.
+    share: of the item's runs of words, those that the row holds; 1.0 means all of one of its texts.
+    text: the first shared run, as the row has it.
     """
 
     source: str
@@ -48,7 +49,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of rows. A row may have several, or none. row: the number of each text's row, int64 [texts]."""
+    """The texts of rows. A row may have several, or none. row: the row of each text, int64 [texts]."""
 
     row: I64
     texts: pl.Series
@@ -68,7 +69,7 @@ class _Words:
         return cls(words, np.repeat(np.arange(len(counts)), counts), words.hash(seed=0).to_numpy())
 
     def runs(self, n: int) -> tuple[I64, U64]:
-        """The places where n words of one text begin, ascending, and a hash of each run."""
+        """Return the positions where n words of one text begin, ascending, and a hash of each run."""
         if len(self.hashes) < n:
             return np.empty(0, np.int64), np.empty(0, np.uint64)
         last = len(self.hashes) - n + 1
@@ -81,7 +82,7 @@ class _Words:
 
 
 def texts_of(table: pa.Table) -> Texts:
-    """Return all texts in a table's rows, those inside lists and structs too, column by column."""
+    """Return all texts in a table's rows, including those inside lists and structs, column by column."""
     found = [pair for column in table.columns for pair in _leaves(column.combine_chunks(), np.arange(len(table)))]
     rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in found)])
     texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in found)])
@@ -89,14 +90,14 @@ def texts_of(table: pa.Table) -> Texts:
 
 
 def holds_texts(schema: pa.Schema) -> bool:
-    """Tell whether any column can hold texts, inside lists and structs too."""
+    """Check whether any column can hold texts, including inside lists and structs."""
     nowhere = np.empty(0, np.int64)
     columns = schema.empty_table().columns
     return any(True for column in columns for _ in _leaves(column.combine_chunks(), nowhere))
 
 
 def texts_in(rows: Sequence[Any]) -> Texts:
-    """Return all texts in rows of Python values, those inside lists and objects too."""
+    """Return all texts in rows of Python values, including those inside lists and objects."""
     found: list[tuple[int, str]] = []
     for number, row in enumerate(rows):
         left = [row]
@@ -135,10 +136,10 @@ def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
 
 
 def find_benchmarks(places: Sequence[str | Path]) -> dict[Path, str]:
-    """List the files of benchmarks, each with its name: that of the file, below a directory with the directory's.
+    """List the files of benchmarks with their names: the file name or, below a directory, directory name and path.
 
     places: files, or directories whose data and .txt files all count, at any depth. Raises `InputError` for a place
-    without such a file, `SettingsError` for two files of one name.
+    without such a file, `SettingsError` for two files with the same name.
     """
     found: dict[Path, tuple[Path, str]] = {}  # by absolute path, so that a file named twice counts once
     for place in map(Path, places):
@@ -169,9 +170,9 @@ def find_benchmarks(places: Sequence[str | Path]) -> dict[Path, str]:
 
 
 def read_items(path: str | Path) -> Texts:
-    """Read the items of a benchmark: its rows are items. A .txt file has one a line.
+    """Read the items of a benchmark: each row is an item, and in a .txt file each line.
 
-    Raises what `headrace.open` raises, and `InputError` where no item has words enough to be looked for.
+    Raises what `headrace.open` raises, and `InputError` if no item has enough words to be searched for.
     """
     if Path(path).suffix == ".txt":
         try:
@@ -202,7 +203,7 @@ def find_overlaps(
 ) -> Iterator[Overlap]:
     """Yield the rows that hold items, in the order of blocks, rows and items.
 
-    blocks: (split, shard, number of the first row, texts of the rows). ngram: words in a row.
+    blocks: (split, shard, number of the first row, texts of the rows). ngram: consecutive words that must match.
     """
     known = [(source, _Known.of(items, ngram)) for source, items in benchmarks.items()]
     for split, shard, first, found in blocks:
@@ -215,7 +216,7 @@ def find_overlaps(
 
 @dataclass(frozen=True)
 class _Known:
-    """The runs of words of a benchmark. by_length: n → (hashes ascending, their places among the words)."""
+    """The runs of words of a benchmark. by_length: n → (hashes ascending, their positions among the words)."""
 
     words: _Words
     item: I64
@@ -237,7 +238,7 @@ class _Known:
         return cls(words, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
 
     def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
-        """(row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
+        """Return (row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
         best: dict[tuple[int, int], tuple[float, int, str]] = {}
         for n, theirs, ours in self._shared(words):
             rows, texts = row[words.text[theirs]], self.words.text[ours]
@@ -254,11 +255,11 @@ class _Known:
         return [(row, item, share, text) for (row, item), (share, _, text) in sorted(best.items())]
 
     def rows_in(self, words: _Words, row: I64) -> I64:
-        """The rows that hold an item, some of them several times."""
+        """Return the rows that hold an item; a row may occur several times."""
         return np.concatenate([np.empty(0, np.int64), *(row[words.text[at]] for _, at, _ in self._shared(words))])
 
     def _shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
-        """Yield n, and the places where the words and the items have the same n words in a row."""
+        """Yield n, and the positions where the words and the items have the same n consecutive words."""
         for n, (hashes, own) in self.by_length.items():
             places, mixed = words.runs(n)
             begin = np.searchsorted(hashes, mixed)
@@ -275,7 +276,10 @@ class _Known:
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """Benchmarks that rows are kept from. digests, items: of each by name; items: how many can be looked for."""
+    """Benchmarks whose items are excluded from rows.
+
+    digests: of each file, by name. items: the number of items that can be searched for, by name.
+    """
 
     digests: Mapping[str, str]
     items: Mapping[str, int]
@@ -283,7 +287,7 @@ class Benchmarks:
 
     @classmethod
     def read(cls, places: Sequence[str | Path], ngram: int) -> Benchmarks:
-        """Read the benchmarks at these places. Raises what `find_benchmarks` and `read_items` raise."""
+        """Read the benchmarks at these paths. Raises what `find_benchmarks` and `read_items` raise."""
         files = find_benchmarks(places)
         digests = {name: sha256_file(path) for path, name in files.items()}
         items = [read_items(path) for path in files]
@@ -299,7 +303,7 @@ class Benchmarks:
         return found
 
     def facts(self, counts: Iterable[Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-        """Say of each benchmark its digest, its items, and the rows that overlap it. counts: of the tasks, by name."""
+        """Return the digest, the items and the overlapping rows of each benchmark. counts: rows per task, by name."""
         own = list(counts)
         return {
             name: {"digest": digest, "items": self.items[name], "rows": sum(each[name] for each in own)}
@@ -308,7 +312,7 @@ class Benchmarks:
 
 
 def count_items(items: Texts) -> int:
-    """Count the items that are looked for: those with a text of words enough."""
+    """Count the items that can be searched for: those with a text of enough words."""
     words = _Words.of(items.texts)
     counts = np.bincount(words.text, minlength=len(items.row))
     return len(np.unique(items.row[counts >= LEAST_WORDS]))

@@ -1,9 +1,9 @@
 """Count what a loader really delivers: each key once, nothing missing, equal steps on every rank.
 
-`audit` wraps any iterable of batches, ours or another library's, and hands them on untouched. Keys are kept as 64-bit
-numbers (8 bytes a row): whole numbers, dates and floats as their bits, texts as keyed 64-bit hashes. Under
-torch.distributed the report gathers all ranks' keys on every rank, so that all reach the same verdict; it is a
-collective call that every rank must make.
+`audit` wraps any iterable of batches, from headrace or another library, and yields them unchanged. Keys are kept as
+64-bit numbers (8 bytes per row): whole numbers, dates and floats as their bits, texts as keyed 64-bit hashes. Under
+torch.distributed the report gathers all ranks' keys on every rank, so all reach the same verdict. It is a collective
+call that every rank must make.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _EXAMPLES = 10
 class AuditReport:
     """Counts of what was delivered over all ranks.
 
-    rows: delivered, filling rows not counted; duplicates: rows beyond the first of their key; missing: expected keys
-    that did not come, None if nothing was expected; unexpected: keys that were not expected, None unless keys were
-    given. examples: up to ten keys that came twice, where keys are whole numbers.
+    rows: delivered, without filling rows. duplicates: rows beyond the first of their key.
+    missing: expected keys that were not delivered; None if nothing was expected.
+    unexpected: delivered keys that were not expected; None if nothing was expected.
+    examples: up to ten keys that were delivered more than once, if keys are whole numbers.
     """
 
     rows: int
@@ -55,12 +56,12 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
-        """Every key once, none missing or unexpected, equal steps."""
+        """True if every key came once, none is missing or unexpected, and steps are equal."""
         return not (self.duplicates or self.missing or self.unexpected) and self.equal_steps
 
 
 class Audit:
-    """A loader whose batches are counted as they pass. Iterating again counts anew. Made by `audit`."""
+    """A loader whose batches are counted as they pass; a new iteration restarts the count. Created by `audit`."""
 
     def __init__(self, loader: Iterable[Any], key: str | int, expected: Any) -> None:
         self.loader = loader
@@ -71,11 +72,11 @@ class Audit:
         self._exact = True
 
     def __len__(self) -> int:
-        """Batches, as the loader says. Raises `TypeError` where it does not know."""
-        return len(self.loader)  # type: ignore[arg-type]  # what it raises is meant
+        """Return the loader's number of batches. Raises `TypeError` if the loader has no length."""
+        return len(self.loader)  # type: ignore[arg-type]  # its TypeError is intended
 
     def __iter__(self) -> Iterator[Any]:
-        """The loader's batches, untouched. Raises `InputError` at one whose keys cannot be read."""
+        """Yield the loader's batches unchanged. Raises `InputError` at a batch whose keys cannot be read."""
         self._keys, self._batches = [], 0
         for batch in self.loader:
             column, valid = _column(batch, self._key)
@@ -86,7 +87,10 @@ class Audit:
             yield batch
 
     def report(self) -> AuditReport:
-        """The verdict on the last pass, the same on every rank. Collective under torch.distributed: call it on all."""
+        """Return the verdict on the last pass, the same on every rank.
+
+        Collective under torch.distributed: call it on all ranks.
+        """
         own = np.concatenate([np.empty(0, np.int64), *self._keys])
         parts: list[Any] = [(self._batches, own, self._exact)]
         distributed = initialized_distributed()
@@ -116,13 +120,12 @@ class Audit:
 
 
 def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None) -> Audit:
-    """Wrap a loader so that what it delivers is counted: iterate over the result, then ask its `report()`.
+    """Wrap a loader to count what it delivers: iterate over the result, then call its `report()`.
 
-    loader: any iterable of batches: dicts of tensors, arrays or lists, Arrow tables, lists of
-    rows as dicts, or tuples.
-    key: the column that tells rows apart, or its place in tuples; batch["valid"], where a batch has it, says which rows
-    are real. expected: how many keys there should be, or the keys themselves.
-    Raises `InputError` at a batch without the key, or with a key that is null or no single value.
+    loader: any iterable of batches: dicts of tensors, arrays or lists, Arrow tables, lists of rows as dicts, or tuples.
+    key: the column that identifies rows, or its index in tuples. If a batch has batch["valid"], it marks the real rows.
+    expected: the number of keys there should be, or the keys themselves.
+    Raises `InputError` at a batch without the key, or with a key that is null or not a single value.
     """
     if isinstance(expected, bool) or (isinstance(expected, int) and expected < 0):
         raise SettingsError(f"expected is {expected!r}; give the number of rows, or their keys")
@@ -130,7 +133,7 @@ def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None)
 
 
 def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | None]:
-    """The key column of a batch, and its mask of real rows."""
+    """Return the key column of a batch, and its mask of real rows."""
     if isinstance(batch, pa.Table | pa.RecordBatch):
         names = batch.schema.names
         if key not in names:
@@ -157,13 +160,13 @@ def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | No
 
 
 def _mask(values: Any) -> npt.NDArray[np.bool_] | None:
-    """The mask as booleans, or None: a column of that name with other values is not a mask."""
+    """Return the mask as booleans; None if the column of that name holds other values, and so is not a mask."""
     array = np.asarray(values)
     return array if array.dtype == np.bool_ else None
 
 
 def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
-    """Keys as 64-bit numbers: equal keys, equal numbers; and whether the numbers are the keys themselves."""
+    """Convert keys to 64-bit numbers, equal for equal keys; also return whether the numbers are the keys themselves."""
     if not isinstance(values, pa.Array | pa.ChunkedArray | list | tuple):
         values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         if values.ndim != 1:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
@@ -27,7 +27,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
-from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, stream_options
+from headrace.stream.loader.options import Cache, StreamArguments, StreamOptions, check_options, stream_options
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.group import once_in_group
@@ -162,13 +162,15 @@ class Dataset(IndexedDataset):
     ) -> StreamLoader:
         """Stream this rank's share of a split: every row exactly once over all ranks, with equal steps on each.
 
-        split: optional if there is only one. This process reads, in threads.
+        A batch is a dict by column of tensors [batch_size, …] of the column's type, and lists of str for text columns;
+        see `stream.batch` for other columns and formats. This process reads, in threads.
+
+        split: optional if there is only one.
         workers: processes that run the transform, which needs torch; the batches are the same with any number of them.
         topology: rank and world size; None: detected from torch.distributed, else RANK and WORLD_SIZE, else one rank.
+        store: a torch store for distribution="dynamic"; None: that of the process group.
         filter: see `filter`. Options: see `StreamOptions`.
-        store: a torch store for distribution="dynamic"; None: that of the process group. A batch is a dict by column of
-        tensors [batch_size, …] of the column's type, and lists of str for text columns; see `stream.batch` for other
-        columns and formats. Raises `SettingsError`, `InputError`, `StreamError`.
+        Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
         parts = rows._parts(split, stream_options(batch_size, options))
@@ -329,24 +331,27 @@ def open_dataset(
     null_values: Sequence[str] = (),
     cache_dir: str | Path | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    **others: Never,
 ) -> Dataset:
     """Open a prepared dataset or plain shards.
+
+    Plain shards are one split, "all", unless names define splits: directories called train, val or test below the path,
+    or files such as train-00000-of-00002.parquet. A directory that `save_to_disk` of Hugging Face datasets wrote has
+    the splits and files that it lists. The index of the shards is the one that `headrace index` published beside them,
+    if it matches the files. Otherwise one process of the machine makes it while others wait.
 
     path: a directory, a file, a glob or a list of Parquet, Arrow, CSV, TSV or JSON lines files; a dataset of the hub
     (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`); or a table of another library (see
     `headrace.dataset.tables`), which is written into the cache. Any path may be in an object store: s3://, gs:// or
     az:// (extra of that name), with ambient credentials.
-    run: the run to open in a dataset directory; None: the newest finished one. A run directory opens as itself. Plain
-    shards are one split, "all", unless names define splits: directories called train, val or test below the path, or
-    files such as train-00000-of-00002.parquet. A directory that `save_to_disk` of Hugging Face datasets wrote has the
-    splits and files that it lists. The index of the shards is the one that `headrace index` published beside them, if
-    it matches the files. Otherwise one process of the machine makes it while others wait.
+    run: the run to open in a dataset directory; None: the newest finished one. A run directory opens as itself.
     cache_dir: where the index is kept and mapped by all processes; None: ~/.cache/headrace.
     on_progress: called with (files examined, files) while the index is made.
-    types, null_values: types of columns, e.g. {"price": "float32"}, and words that mean null in plain CSV and TSV
-    files; columns are text otherwise.
+    types, null_values: for plain CSV and TSV files, types of columns, e.g. {"price": "float32"}, and words that mean
+    null; columns are text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
+    check_options(others, ("run", "types", "null_values", "cache_dir"), "headrace.open")
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     path = with_paths(path, kept, once_in_group)
     if isinstance(path, str | PurePath):

@@ -290,7 +290,7 @@ class DynamicPasses:
         self.name = f"headrace/dynamic/{index.split}/{index.identity[:16]}/{topology.world_size}/{_MADE[made]}"
         self.begun = 0  # passes read so far
 
-    def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - there is no order to continue
+    def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to continue
         return self._of(self._rows.begin(epoch).start)
 
     def whole(self, of: Pass) -> DynamicPass:

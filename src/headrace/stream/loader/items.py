@@ -68,7 +68,7 @@ class Items(Protocol):
         """The lanes that a new stream records in its states, from which `batches` reads them."""
 
     def count(self, epoch: int) -> int:
-        """Return the items of an epoch, over all ranks."""
+        """Return the number of items of an epoch, over all ranks."""
 
     def chunk(self, epoch: int) -> tuple[int, int] | None:
         """Return an epoch as (pass over all items, chunk of that pass); None if every epoch is a whole pass."""

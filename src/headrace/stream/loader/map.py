@@ -63,7 +63,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         self._forget()
 
     def __len__(self) -> int:
-        """Return the rows of the split, the same on every rank."""
+        """Return the number of rows of the split, the same on every rank."""
         return self.index.total_rows
 
     def __getitem__(self, row: SupportsIndex) -> dict[str, Any]:

@@ -67,6 +67,10 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → its equiv
     "buffer_size": "shuffle=True shuffles over all rows, and shuffle_rows= sets how many at a time",
     "rank": "topology=headrace.Topology(rank=…, world_size=…) sets both",
     "world_size": "topology=headrace.Topology(rank=…, world_size=…) sets both",
+    "revision": "it is a part of the address, hf://datasets/OWNER/NAME@REVISION",
+    "split": 'the split of an opened dataset is chosen with stream("train", …) or dataset["train"]',
+    "batch_size": "the dataset is opened first, and stream(batch_size=…) makes batches",
+    "columns": "the dataset is opened first, and stream(columns=…) reads some columns",
     "num_replicas": "topology=headrace.Topology(rank=…, world_size=…) sets both",
 }
 
@@ -170,13 +174,13 @@ class StreamArguments(TypedDict, total=False):
     entity_column: str | None
 
 
-def check_options(given: Iterable[str], known: Iterable[str]) -> None:
+def check_options(given: Iterable[str], known: Iterable[str], of: str = "a stream") -> None:
     """Raise `SettingsError` for an unknown option, and name the equivalent of an option of other loaders."""
     known = list(known)
     for name in given:
         if name not in known:
             hint = _NAMES_ELSEWHERE.get(name) or nearest(name, known, f"there are {', '.join(known)}")
-            raise SettingsError(f"{name} is no option of a stream; {hint}")
+            raise SettingsError(f"{name} is no option of {of}; {hint}")
 
 
 def stream_options(batch_size: int, given: StreamArguments) -> StreamOptions:

@@ -322,9 +322,7 @@ class RowPasses:
         """
         if self._fits(state) or state.position == state.rows:
             return state
-        if (
-            not state.position and state.samples_per_epoch is None
-        ):  # nothing was received, so the epoch begins on these ranks
+        if not state.position and state.samples_per_epoch is None:  # nothing was received: begin on these ranks
             return self.begin(state.epoch).start
         changed = self._changed(state)
         if not self.topology.rank:  # one rank logs for all

@@ -49,7 +49,7 @@ class CountedLoader(Generic[Stream]):
         self._pass_epoch = 0  # the trainer's epoch number of the current pass
 
     def __len__(self) -> int:
-        """Return the batches of the current epoch, including those before a stop; the same on every rank."""
+        """Return the number of batches of the current epoch, including those before a stop; the same on every rank."""
         return self._earlier + len(self.stream)
 
     @property

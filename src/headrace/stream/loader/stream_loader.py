@@ -192,7 +192,7 @@ class StreamLoader:
         return read_block.counts if isinstance(read_block, CachedBlocks) else CacheCounts()
 
     def __len__(self) -> int:
-        """Return the batches of the whole current pass: a full epoch, or what a loaded state left of one."""
+        """Return the number of batches of the whole current pass: a full epoch, or what a loaded state left of one."""
         confirm(self.topology)
         if self._present.steps is None:
             raise TypeError(

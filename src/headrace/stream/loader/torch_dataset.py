@@ -390,9 +390,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         )
 
     def _read(self, present: Pass, workers: int, first: int, in_place: bool) -> Generator[Any, None, None]:
-        if (
-            present.steps is not None and first > present.steps
-        ):  # a worker that starts after the others have read all batches
+        if present.steps is not None and first > present.steps:  # the other workers have read all batches
             return
         watched = self._reading()
         self._is_unseen = watched is None

@@ -59,7 +59,7 @@ class WatchedLoader(DataLoader[Batch]):
         return found
 
     def __len__(self) -> int:
-        """Return the batches of the next pass.
+        """Return the number of batches of the next pass.
 
         torch's own method would warn when a later pass, of a whole epoch, is longer.
         """

@@ -64,10 +64,7 @@ def made_ahead(
     """
     threads = start_threads(1, name=thread_name)
     coming: deque[Future[tuple[Item, int] | None]] = deque()
-    end, close = (
-        end_threads,
-        getattr(items, "close", None),
-    )  # bound now: the module may be cleared when the interpreter ends
+    end, close = end_threads, getattr(items, "close", None)  # bound now: at exit the module may be cleared
 
     def make() -> tuple[Item, int] | None:
         for item in items:

@@ -65,7 +65,7 @@ class Quarantine:
     _by_batch: dict[int, int] = field(default_factory=dict)  # filling rows by batch, without zeros
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
-        """Wrap `read_block` to append a last column, `VALID`: false in the rows of blocks that were given up, else true."""
+        """Wrap `read_block` to append a column `VALID`, which is false in the rows of blocks that were given up."""
 
         def read(block: int, columns: Sequence[str] | None) -> pa.Table:
             names = [name for name in (columns or self.index.schema.names) if name != VALID]

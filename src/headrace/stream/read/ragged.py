@@ -65,9 +65,7 @@ class Ragged:
         if any(piece.missing is not None for piece in pieces):
             masks = [np.zeros(len(each), np.bool_) if each.missing is None else each.missing for each in pieces]
             missing = np.concatenate(masks)
-        few = index is not None and 2 * int(lengths[index].sum()) < int(
-            lengths.sum()
-        )  # a small selection is copied once more, to drop the rest
+        few = index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum())  # copied again, to drop the rest
         pieces = [piece._narrow() for piece in pieces]
         sizes = [len(piece.values) for piece in pieces]
         values = pieces[0].values

@@ -1,1 +1,1 @@
-"""DataLoader worker processes: what travels to and from them, and what happens when they die."""
+"""DataLoader worker processes: the data sent to and from them, and what happens when they die."""

@@ -1,15 +1,15 @@
-"""A DataLoader's worker processes with a guard: whichever of them dies is known at once, and the loop cannot hang.
+"""Guard a DataLoader's worker processes: any death is noticed at once, and the loop cannot hang.
 
-Torch notices a death by SIGCHLD, which it raises wherever the main thread happens to be – in the training step, say –,
-and by looking every five seconds. Neither ends a read of a batch that a killed worker began to send: other processes
-hold the same pipe open, so it waits for ever. Nor may a lock be asked for that a killed worker may hold. So here a
-thread waits for the ends of the processes. When one ends that was not asked to, the others are killed, as they are
-begun anew anyway, and zeros are written into the pipe until the loop has noticed: no pickle ends in a zero, so they can
-complete no batch, and end every read in an error.
+Torch notices a death by SIGCHLD, which it raises wherever the main thread happens to be, such as in the training step,
+and by a check every five seconds. Neither ends a read of a batch that a killed worker began to send: other processes
+hold the same pipe open, so the read waits forever. Nor is it safe to acquire a lock that a killed worker may hold. So
+here a thread waits for the ends of the processes. When one ends unasked, the thread kills the others, because all are
+restarted anyway. It then writes zeros into the pipe until the loop has noticed. No pickle ends in a zero, so the zeros
+can complete no batch, and they end every read in an error.
 
 Ctrl-C waits until a put into a worker's queue is done. Raised inside `Condition.notify`, it can leave a waiter behind
-that swallows the next wake-up, and raised behind `Condition.__enter__` it leaves the lock taken. Either way the worker
-never hears that it should end.
+that swallows the next wake-up; raised after `Condition.__enter__`, it leaves the lock taken. Either way the worker
+would never learn that it should end.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 _METHODS = ("_mark_worker_as_unavailable", "_shutdown_workers", "_try_put_index")
 _FIELDS = ("_workers", "_workers_status", "_index_queues", "_worker_result_queue", "_worker_pids_set", "_shutdown")
 
-_JOIN_S = 5.0  # seconds; what has not ended by then is left behind
+_JOIN_S = 5.0  # seconds; processes still alive after that are left behind
 _ZEROS = bytes(1 << 16)
 
 
 def check_form(of: Any, names: Sequence[str]) -> None:
-    """Raise `ImportError` where a torch of another version has no such names."""
+    """Raise `ImportError` if another version of torch lacks these names."""
     missing = [name for name in names if not hasattr(of, name)]
     if missing:
         raise ImportError(f"its iterator of workers has no {', '.join(missing)}")
@@ -45,9 +45,10 @@ check_form(_MultiProcessingDataLoaderIter, _METHODS)
 
 @contextmanager
 def held_interrupts() -> Generator[None, None, None]:
-    """Hold SIGINT back from the main thread while the block runs, and raise it again behind the block.
+    """Hold SIGINT back from the main thread while the block runs, and raise it again after the block.
 
-    The handler is replaced, as a mask does not help: another thread may take the signal for the main thread to handle.
+    This replaces the handler because a mask does not help: another thread may take the signal for the main thread to
+    handle.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -64,9 +65,9 @@ def held_interrupts() -> Generator[None, None, None]:
 
 
 class GuardedWorkers(_MultiProcessingDataLoaderIter):
-    """The iterator of a DataLoader with workers. After an error, `fallen` says whether a death is behind it.
+    """The iterator of a DataLoader with workers. After an error, `fallen` tells whether a worker's death caused it.
 
-    Raises `ImportError` under a torch whose own iterator has another form.
+    Raises `ImportError` if the iterator of this torch has another form.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -76,12 +77,12 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         self._guard: threading.Thread | None = None
         super().__init__(loader)
         check_form(self, _FIELDS)
-        _remove_worker_pids(id(self))  # no error in the midst of the training step
+        _remove_worker_pids(id(self))  # so that torch raises no error in the middle of the training step
         self._worker_pids_set = False
         if os.name != "posix":
-            return  # torch looks every five seconds, and no read waits for the rest of a batch
+            return  # torch checks every five seconds, and no read waits for the rest of a batch
         results: Any = self._worker_result_queue
-        sending = os.dup(results._writer.fileno())  # its own: the queue may be closed before
+        sending = os.dup(results._writer.fileno())  # duplicated, as the queue may be closed earlier
         self._guard = threading.Thread(
             target=_stand_guard,
             args=(self._workers, self._let_go, self._lost, self._noticed, sending),
@@ -91,29 +92,30 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         self._guard.start()
 
     def fallen(self, patience_s: float = 0) -> list[int]:
-        """Numbers of the workers that ended unasked, now or while this waits; the iterator is of no use then, and is
-        closed.
+        """Return the numbers of the workers that ended unasked, now or while this waits.
+
+        If there are any, the iterator is unusable and is closed.
         """
         if not self._lost:
             watched: dict[Any, int] = {
                 each.sentinel: number for number, each in enumerate(self._workers) if number not in self._let_go
             }
             ready = sorted(watched[sentinel] for sentinel in connection.wait(list(watched), patience_s))
-            self._lost[:] = self._lost or ready  # the guard says who was first, before it kills the others
+            self._lost[:] = self._lost or ready  # the guard records the first death before it kills the others
         if self._lost:
             self._shutdown_workers()
         return list(self._lost)
 
     def ending(self, worker: int) -> tuple[int, int | None]:
-        """Process and exit status (minus the signal) of a worker that has fallen."""
+        """Return the process id and exit status (minus the signal) of a worker that died."""
         process = self._workers[worker]
         return int(process.pid or 0), process.exitcode
 
     def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:
-        if not shutdown and not self._workers[worker_id].is_alive():  # torch looked by itself
-            self._lost[:] = self._lost or [worker_id]  # those that the guard killed are not lost
+        if not shutdown and not self._workers[worker_id].is_alive():  # torch's own check found it dead
+            self._lost[:] = self._lost or [worker_id]  # workers that the guard killed do not count
             return
-        self._let_go.add(worker_id)  # before it hears of it
+        self._let_go.add(worker_id)  # before the worker can end
         with held_interrupts():
             self._index_queues[worker_id].put(None)
         self._workers_status[worker_id] = False
@@ -130,11 +132,11 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         guard = self._guard
         if guard is None or not self._shutdown or sys.is_finalizing():
             return
-        if guard is not threading.current_thread():  # where the garbage collector may run
+        if guard is not threading.current_thread():  # the garbage collector may run this in the guard
             guard.join(_JOIN_S)
 
     def _abandon(self) -> None:
-        """End what is left without a lock."""
+        """Shut down the remaining workers without a lock."""
         self._shutdown = True
         self._noticed.set()
         for process in self._workers:
@@ -152,7 +154,7 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
 def _stand_guard(
     processes: Sequence[Any], let_go: set[int], lost: list[int], noticed: threading.Event, sending: int
 ) -> None:
-    """Wait until a process ends unasked, or all have ended; then see to it that the loop notices."""
+    """Wait until a process ends unasked, or all have ended; in the first case make the loop notice."""
     try:
         there = {process.sentinel: number for number, process in enumerate(processes)}
         found: list[int] = []

@@ -1,16 +1,16 @@
-"""Send batches between a worker process and the training loop in one piece of memory, whatever the number of columns.
+"""Send batches between a worker process and the training loop in one piece of memory, for any number of columns.
 
-A DataLoader sends every tensor by a file descriptor of its own, which costs about a millisecond each; a batch of 28
-columns that way is twenty times slower than its bytes. So batches are wrapped here, and pickle as one buffer: small
-ones in the message itself, large ones in one block of shared memory. What arrives is what was wrapped:
+A DataLoader sends every tensor by its own file descriptor, which costs about a millisecond each. A batch of 28 columns
+is then twenty times slower than its bytes. So batches are wrapped here, and pickled as one buffer: small ones in the
+message itself, large ones in one block of shared memory. The receiver gets what was wrapped:
 
     Parcel         a dict of tensors, arrays, lists of tensors and other values; from a worker to the loop
     TableParcel    the rows of an Arrow table: a pickled slice would bring the whole pool that it is cut from
     UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
 
-A worker pickles in a thread whose errors are lost: the loop would wait for that batch forever. So pickling never
-fails there. Without room for shared memory (or open files for it) the bytes travel in the message, and what cannot be
-pickled at all arrives as the error that a DataLoader raises in the loop.
+A worker pickles in a thread whose errors are lost, and the loop would wait for that batch forever. So pickling never
+fails there. Without room for shared memory, or open files for it, the bytes travel in the message. A batch that cannot
+be pickled at all arrives as an error that the DataLoader raises in the loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
-Sent: TypeAlias = bytearray | bytes  # the bytes themselves, or shared memory pickled
+Sent: TypeAlias = bytearray | bytes  # the bytes themselves, or pickled shared memory
 
 _ALIGNED = 64
 _MOST_BYTES_IN_MESSAGE = 1 << 18  # measured: a pipe is faster up to about 400 KB, shared memory beyond
@@ -50,19 +50,19 @@ class Parcel(dict[str, Any]):
     """A batch in a worker. Unpickled it is a dict with the same tensors, lists of tensors and other values."""
 
     def __copy__(self) -> Parcel:
-        """A DataLoader copies a batch before it sends it; it stays a parcel."""
+        """Return a parcel, because a DataLoader copies a batch before it sends it."""
         return Parcel(self)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         try:
             lists = {name: _Lists(value) for name, value in self.items() if isinstance(value, list)}
             return _arrived, _sent({**self, **lists})
-        except Exception as error:  # noqa: BLE001  # whatever it was, the loop must hear of it
+        except Exception as error:  # noqa: BLE001  # the loop must see any error
             return arrive_failed, (_unsent(self, error),)
 
 
 class TableParcel:
-    """A table that pickles as one buffer and is a table again, with the same schema and rows, when unpickled."""
+    """A table that pickles as one buffer and unpickles as a table with the same schema and rows."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -72,7 +72,7 @@ class TableParcel:
             measured = pa.MockOutputStream()
             self._write(measured)
             return _arrived_table, (_filled(measured.size(), self._fill),)
-        except Exception as error:  # noqa: BLE001  # whatever it was, the loop must hear of it
+        except Exception as error:  # noqa: BLE001  # the loop must see any error
             return arrive_failed, (_unsent(dict.fromkeys(self.table.schema.names), error),)
 
     def _fill(self, flat: torch.Tensor) -> None:
@@ -85,9 +85,9 @@ class TableParcel:
 
 
 class UnmadeBatch:
-    """Columns that become a batch where they are unpickled, so that the worker which needs the batch makes it.
+    """Columns that become a batch when they are unpickled, so the worker that needs the batch makes it.
 
-    make: picklable. The columns it gets are memory of their own, which may be written to.
+    make: picklable. Its columns have their own memory and may be written to.
     """
 
     def __init__(self, columns: Columns, make: Callable[[Columns], Any]) -> None:
@@ -98,9 +98,9 @@ class UnmadeBatch:
 
 
 def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[UnmadeBatch]]:
-    """Return what cuts columns into batches that are made where they arrive.
+    """Return a function that cuts columns into batches that the receiver makes.
 
-    Arrow batches are made here: that costs nothing.
+    Arrow batches do not need it: the sender makes them at no cost.
     """
     make = partial(make_batch, batch_format=options.batch_format, padding=options.padding, form=options.form)
 
@@ -112,7 +112,7 @@ def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[
 
 
 def parcel_of(batch: Any) -> Any:
-    """Return a batch in the form in which a worker should hand it out."""
+    """Return a batch in the form in which a worker should yield it."""
     if isinstance(batch, pa.Table):
         return TableParcel(batch)
     return Parcel(batch) if type(batch) is dict else batch
@@ -121,30 +121,30 @@ def parcel_of(batch: Any) -> Any:
 def whole_batch(batch: Any) -> Any:
     """Return the batch as the stream made it, for DataLoader(dataset, batch_size=None, collate_fn=whole_batch).
 
-    A DataLoader without it makes tensors of numpy arrays, fails at dates, and looks at every single text.
+    Without it, a DataLoader turns numpy arrays into tensors, fails at dates, and inspects every single text.
     """
     return TableParcel(batch) if isinstance(batch, pa.Table) and get_worker_info() is not None else batch
 
 
 def arrive_failed(text: str) -> ExceptionWrapper:
-    """Return, in the loop's process, what a DataLoader raises in place of the batch."""
+    """Return the value that a DataLoader in the loop's process raises in place of the batch."""
     heard = (StreamError, StreamError(text), None)
     return ExceptionWrapper(heard, where="in a DataLoader worker")  # type: ignore[no-untyped-call]  # torch leaves it so
 
 
 class _Pickler(ForkingPickler):
-    """Leaves the bytes of plain tensors, as of arrays, out of the pickle."""
+    """A pickler that leaves the bytes of plain tensors out of the pickle, as for arrays."""
 
     def reducer_override(self, value: Any) -> Any:
         if not is_plain(value):
             return NotImplemented
-        # One axis without gaps; the stride of a single value may be any, and would not do for a view as bytes.
+        # One axis without gaps. A single value may have any stride, which would prevent a view as bytes.
         flat = value.detach().contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(flat), value.dtype, tuple(value.shape))
 
 
 def _sent(values: dict[str, Any]) -> tuple[bytes, Sent, list[tuple[int, int]]]:
-    """Return a pickle without the bytes of tensors and arrays, these end to end, and where each lies."""
+    """Return a pickle without the bytes of tensors and arrays, those bytes end to end, and the position of each."""
     pickled, file = list[pickle.PickleBuffer](), io.BytesIO()
     _Pickler(file, 5, True, pickled.append).dump(values)
     buffers = [np.asarray(buffer.raw()) for buffer in pickled]
@@ -174,7 +174,7 @@ def _tensor(flat: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
 
 
 class _Lists:
-    """A list; one of tensors with one axis travels as one tensor."""
+    """A list that travels as one tensor if it holds tensors with one axis."""
 
     def __init__(self, rows: list[Any]) -> None:
         self._rows = rows
@@ -185,14 +185,14 @@ class _Lists:
 
 
 def _own_rows(column: Column) -> Column:
-    """The same rows without the pool around them, which would be pickled too."""
+    """Return the same rows without the pool around them, which would be pickled too."""
     if isinstance(column, np.ndarray):
         return column
     return column.compact() if isinstance(column, Ragged) else pa.concat_arrays([column])
 
 
 def _unsent(batch: dict[str, Any], error: Exception) -> str:
-    """Say why a batch cannot be pickled: the column at fault, and what to do."""
+    """Explain why a batch cannot be pickled: the column at fault, and what to do."""
     at_fault = ""
     for name, value in batch.items():
         try:
@@ -207,13 +207,13 @@ def _unsent(batch: dict[str, Any], error: Exception) -> str:
 
 
 def _filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
-    """So many bytes, as `fill` writes them: in the message itself, or pickled as shared memory if they are many."""
+    """Return `total` bytes that `fill` writes: the message itself or, if they are many, pickled shared memory."""
     if total > _MOST_BYTES_IN_MESSAGE:
         try:
             shared = torch.empty(total, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]  # torch's
             fill(shared)
             return bytes(ForkingPickler.dumps(shared))
-        except (OSError, RuntimeError):  # no room in shared memory, or no more open files for it
+        except (OSError, RuntimeError):  # no room in shared memory, or too many open files
             pass
     message = bytearray(max(1, total))
     fill(torch.frombuffer(message, dtype=torch.uint8))
@@ -241,7 +241,7 @@ def room(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a buffer, one after the other, of these types and shapes."""
+    """Yield the tensors in a buffer, one after the other, with these types and shapes."""
     place = 0
     for tensor in like:
         dtype, shape = tensor.dtype, tensor.shape
@@ -251,14 +251,17 @@ def views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Iterator[torch.Te
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether this is a tensor whose bytes are all there is to it."""
+    """Check whether a value is a tensor that its bytes, type and shape fully describe."""
     if type(value) is not torch.Tensor or value.device.type != "cpu" or value.layout != torch.strided:
         return False
     return not (value.is_quantized or value.is_conj() or value.is_neg())
 
 
 def together(rows: list[Any]) -> tuple[torch.Tensor, list[int]] | None:
-    """Return a list of tensors of one axis and type, None among them, as one tensor and lengths (-1: None)."""
+    """Join a list of tensors of one axis and type, and None, to one tensor and lengths (-1: None).
+
+    Returns None for any other list.
+    """
     present = [row for row in rows if row is not None]
     if not present or not all(is_plain(row) and row.dim() == 1 and row.dtype == present[0].dtype for row in present):
         return None
@@ -266,6 +269,6 @@ def together(rows: list[Any]) -> tuple[torch.Tensor, list[int]] | None:
 
 
 def apart(flat: torch.Tensor, lengths: list[int]) -> list[torch.Tensor | None]:
-    """Return the list again that `together` took: views, None where a length is -1."""
+    """Split what `together` joined: views, None if a length is -1."""
     parts = iter(torch.split(flat, [length for length in lengths if length >= 0]))
     return [None if length < 0 else next(parts) for length in lengths]

@@ -1,19 +1,20 @@
-"""A rank's batches for its DataLoader workers: the rank's own process reads, and workers fetch what is ready.
+"""Serve a rank's batches to its DataLoader workers: the rank's own process reads, and workers fetch what is ready.
 
     rank's process     threads decode and gather ─▶ batches of a pass, in order ─▶ one socket for each worker
     worker w of W      asks for its next step, w, w + W, … ─▶ transform, collate ─▶ the training loop
 
-Blocks are decoded once for each rank, whatever the number of workers, and no batch depends on it. Workers are there for
-Python code: they are sent columns, and make batches of them before they run it. Where there is none to run, a worker
-hands on a ticket: the batch never leaves the rank's process, and the loop gets the arrays that were gathered there.
+Blocks are decoded once for each rank, whatever the number of workers, and no batch depends on that number. Workers are
+there for Python code: they receive columns, and make batches of them before they run it. If there is no code to run, a
+worker passes on a ticket. The batch then never leaves the rank's process, and the loop gets the arrays that were
+gathered there.
 
-The workers that one DataLoader starts together are a pool, and each pass of a pool is one reading, a `_Run`. Two loops
-over one dataset are two pools, which share nothing. A run reads only while a worker of its pool is connected, so that a
-loop that was left leaves no thread and no batch behind.
+The workers that one DataLoader starts together are a pool, and each pass of a pool is read once, by a `_Run`. Two loops
+over one dataset are two pools, which share nothing. A run reads only while a worker of its pool is connected, so an
+abandoned loop leaves no thread and no batch behind.
 
-`Server` is the side of the rank's process, `Client` that of a worker. They speak pickled tuples over a local socket.
-Both prove that they know the key that multiprocessing gives to a process and its children, before anything is
-unpickled. A worker raises when the server, or the process behind it, has gone.
+`Server` is the side of the rank's process, `Client` that of a worker. They exchange pickled tuples over a local socket.
+Before anything is unpickled, both prove that they know the key that multiprocessing gives to a process and its
+children. A worker raises if the server, or the process behind it, is gone.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _END = object()
 _GONE = "the dataset that it reads for has gone; keep it for as long as the loop runs"
 
 _START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_Run._read_ahead`
-_LOOK_S = 2.0  # seconds after which a worker that waits looks whether the process that reads for it still lives
-_kept_in = 0  # the process that has done it; a fork of it has another number
-_MOST_IDLE_RUNS = 4  # remembered for workers that are late
+_LOOK_S = 2.0  # seconds between a waiting worker's checks that its reading process is alive
+_kept_in = 0  # the process that called `keep_inherited`; a fork has another id
+_MOST_IDLE_RUNS = 4  # kept for late workers
 
 
 class Beginning(NamedTuple):
-    """The beginning of a pass for a worker: state and epoch at its start, and the first step that is its own."""
+    """The beginning of a pass for a worker: state and epoch at its start, and the worker's first step."""
 
     start: dict[str, Any]
     epoch: int
@@ -61,9 +62,10 @@ class Beginning(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A pass that workers begin, with its first step for them, and what reads it.
+    """A pass that workers begin, with its first step for them, and the function that reads it.
 
-    read: the batches from a step on, none for a step behind the last; and whether workers hand them on as tickets.
+    read: takes a step and whether workers pass batches on as tickets, and yields the batches from that step on; none
+    for a step after the last.
     """
 
     beginning: Beginning
@@ -71,15 +73,15 @@ class Opened(NamedTuple):
 
 
 class Server:
-    """Hands the batches of passes to workers. open_pass: opens one, for a worker that may bring progress.
+    """A server of the batches of passes to workers. open_pass: opens a pass, for a worker that may bring progress.
 
-    Threads and descriptors end with `close`, which its owner must call. Only the process that made it serves.
+    Threads and descriptors end with `close`, which the owner must call. Only the process that created it serves.
     """
 
     def __init__(self, open_pass: Callable[[int, int, Any], Opened]) -> None:
         self._open_pass = open_pass
         self._process = os.getpid()
-        # Of the runs too. Reentrant: the garbage collector may close this server inside of what holds it.
+        # Also guards the runs. Reentrant: the garbage collector may close this server while the lock is held.
         self._lock = threading.RLock()
         self._runs: dict[Hashable, _Run] = {}
         self._connections: set[Any] = set()
@@ -93,7 +95,7 @@ class Server:
         threading.Thread(target=self._accept, name="headrace-serve", daemon=True).start()
 
     def close(self) -> None:
-        """End what serves; safe to call twice, and in a forked copy, where it does nothing."""
+        """Stop serving; safe to call twice, and in a forked copy, where it does nothing."""
         if self._closed or self._process != os.getpid():
             return
         self._closed = True
@@ -105,16 +107,16 @@ class Server:
             _hang_up(connection)
 
     def forget(self, reason: str = "its pass was left, and another one has begun") -> None:
-        """Workers that are there get no more batches; those to come begin a pass anew."""
+        """End all passes: current workers get no more batches, and new ones begin a pass anew."""
         with self._lock:
             runs, self._runs = list(self._runs.values()), {}
             for run in runs:
                 self._end(run, reason)
 
     def redeem(self, ticket: int) -> Any:
-        """The batch that a ticket stands for, once; what raises in the loop if its pass was left meanwhile.
+        """Return the batch of a ticket, once; if its pass was abandoned, return a value that raises in the loop.
 
-        A DataLoader unpickles batches of a pass that was left only to throw them away.
+        A DataLoader also unpickles batches of an abandoned pass, only to discard them.
         """
         run, batch = self._tickets.pop(ticket, (None, None))
         if run is None:
@@ -123,9 +125,9 @@ class Server:
         return batch
 
     def close_copy(self) -> None:
-        """Close the descriptors that a forked process has of its parent's server.
+        """Close the descriptors that a forked process inherited from its parent's server.
 
-        They would keep the sockets of a parent that has died open.
+        They would keep the sockets of a dead parent open.
         """
         for connection in list(self._connections):
             connection.close()
@@ -145,11 +147,11 @@ class Server:
                 continue
             self._connections.add(connection)
             threading.Thread(target=self._serve, args=(connection,), name="headrace-serve", daemon=True).start()
-        for connection in list(self._connections):  # of those that came while it closed
+        for connection in list(self._connections):  # connections accepted while closing
             _hang_up(connection)
 
     def _serve(self, connection: Any) -> None:
-        """One worker, until it is gone."""
+        """Serve one worker until it is gone."""
         place: tuple[_Run, int] | None = None
         try:
             sockets.deliver_challenge(connection, _key())
@@ -167,7 +169,7 @@ class Server:
                         self._answer(connection, self._next(place, *asked[1:]))
                 except (EOFError, OSError):
                     raise
-                except Exception as error:  # noqa: BLE001  # whatever it was, the worker raises it
+                except Exception as error:  # noqa: BLE001  # the worker raises it
                     self._answer(connection, ("error", _travelling(error)))
         except (EOFError, OSError, AuthenticationError):
             pass
@@ -177,7 +179,7 @@ class Server:
             self._leave(place)
 
     def _joined(self, key: Hashable, worker: int, workers: int, progress: Any) -> tuple[Any, ...]:
-        """The run that a worker takes part in, and its beginning there."""
+        """Return the run that a worker joins, and the worker's beginning in it."""
         with self._lock:
             if self._closed:
                 raise StreamError(f"worker: {_GONE}")
@@ -185,14 +187,14 @@ class Server:
             if run is None:
                 opened = self._open_pass(worker, workers, progress)
                 run = self._runs[key] = _Run(opened, key, workers, self._lock)
-            elif run.closed:  # the others of its pool have gone already: the same pass, for those that come now
+            elif run.closed:  # the others of its pool have gone: reopen the same pass for late workers
                 earlier, run = run, _Run(run.opened, key, workers, self._lock)
                 run.next = earlier.next
                 self._runs[key] = run
             return run, *run.join(worker, progress)
 
     def _leave(self, place: tuple[_Run, int] | None) -> None:
-        """A worker has left its run; the last one ends it."""
+        """Remove a worker from its run; the last one ends the run."""
         if place is None:
             return
         run, worker = place
@@ -226,13 +228,13 @@ class Server:
 
 
 class _Run:
-    """One pass of a pool: read once, in a thread that stays a little ahead of what its workers ask for."""
+    """One pass of a pool, read once in a thread that stays slightly ahead of what its workers request."""
 
     def __init__(self, opened: Opened, key: Hashable, workers: int, lock: threading.RLock) -> None:
         self.key = key
         self.tickets: set[int] = set()
         self.opened, self._workers = opened, workers
-        self.next: dict[int, int] = {}  # the step that each worker that ever joined asks for next
+        self.next: dict[int, int] = {}  # the next step of each worker that ever joined
         self._there: set[int] = set()  # workers that are connected
         self._lock, self._changed = lock, threading.Condition(lock)
         self._ready: dict[int, Any] = {}
@@ -247,7 +249,7 @@ class _Run:
         return len(self.next) == self._workers
 
     def join(self, worker: int, progress: Any) -> Beginning:
-        """A worker begins at its first step, or after its own progress."""
+        """Add a worker and return its beginning: its first step, or the step after its own progress."""
         beginning = self.opened.beginning
         first = beginning.first + worker if progress is None else worker + progress.batches * self._workers
         with self._changed:
@@ -257,13 +259,13 @@ class _Run:
         return beginning._replace(first=first)
 
     def leave(self, worker: int) -> bool:
-        """A worker has gone; whether it was the last one."""
+        """Remove a worker; return whether it was the last one."""
         with self._changed:
             self._there.discard(worker)
             return not self._there
 
     def get(self, worker: int, step: int, in_place: bool) -> Any:
-        """The batch of a step, once; `_END` behind the last. Raises what reading raised."""
+        """Return the batch of a step, once; `_END` after the last step. Raises what reading raised."""
         with self._changed:
             self.next[worker] = step
             self._asked = max(self._asked, step)
@@ -284,7 +286,7 @@ class _Run:
             return _END
 
     def close(self, reason: str) -> None:
-        """Nobody gets a batch any more."""
+        """End the run: no worker gets another batch."""
         with self._changed:
             self.closed = self.closed or reason
             self._ready.clear()
@@ -293,8 +295,8 @@ class _Run:
     def _read_ahead(self, in_place: bool) -> None:
         try:
             with self._changed:
-                # A pool that is forked is forked one by one: no thread should read meanwhile, and hold a lock of some
-                # library in the copy. So the last one is waited for, if it does not take long to come.
+                # Workers are forked one by one. A thread that reads meanwhile could hold a library's lock, which the
+                # fork would copy in a locked state. So wait briefly for the last worker before reading.
                 self._changed.wait_for(lambda: self.closed or self.is_complete, timeout=_START_S)
                 begin = self.opened.beginning.first
                 late = [] if self.is_complete else [begin]
@@ -317,7 +319,7 @@ class _Run:
 
 
 class Client:
-    """A worker's side. pool: what the workers of one DataLoader have in common, and others have not."""
+    """The worker's side of a connection. pool: identifies the workers of one DataLoader."""
 
     def __init__(self, address: Any, *, pool: Hashable, worker: int, workers: int) -> None:
         self._pool, self._worker, self._workers = pool, worker, workers
@@ -333,18 +335,18 @@ class Client:
         _CLIENTS.add(self)
 
     def begin(self, progress: Any) -> Beginning:
-        """Begin a pass. progress: of this worker before it was stopped; None: none."""
+        """Begin a pass. progress: that of this worker before it was stopped, or None."""
         self._passes += 1
         _, *beginning = self._ask("begin", (self._pool, self._passes), self._worker, self._workers, progress)
         return Beginning(*beginning)
 
     def batches(self, beginning: Beginning, *, in_place: bool) -> Generator[Any, None, None]:
-        """This worker's batches of a pass. in_place: as tickets; see the module."""
+        """Yield this worker's batches of a pass. in_place: as tickets; see the module docstring."""
         for step in itertools.count(beginning.first, self._workers):
             kind, *rest = self._ask("next", step, in_place)
             if kind == "end":
                 return
-            if kind == "batch" and isinstance(rest[0], ExceptionWrapper):  # it could not be sent here
+            if kind == "batch" and isinstance(rest[0], ExceptionWrapper):  # the server could not send it
                 rest[0].reraise()  # type: ignore[no-untyped-call]  # torch leaves it so
             yield Ticket(*rest) if kind == "ticket" else rest[0]
 
@@ -361,7 +363,7 @@ class Client:
         try:
             self._connection.send(asked)
             while not self._connection.poll(_LOOK_S):
-                if os.getppid() != self._parent:  # its end of the socket may live on in another process
+                if os.getppid() != self._parent:  # another process may hold the parent's end of the socket open
                     raise EOFError
             kind, *rest = pickle.loads(self._connection.recv_bytes())
         except (OSError, EOFError) as error:
@@ -375,7 +377,7 @@ class Client:
 
 
 class Ticket:
-    """Stands for a batch on its way from a worker to the loop; unpickled there it is the batch."""
+    """A reference to a batch on its way from a worker to the loop; unpickled there it is the batch."""
 
     def __init__(self, server: int, ticket: int) -> None:
         self._server, self._ticket = server, ticket
@@ -392,16 +394,16 @@ def _redeemed(server: int, ticket: int) -> Any:
 
 
 def _travelling(error: BaseException) -> BaseException:
-    """An error that a worker can unpickle: itself, or its text."""
+    """Return an error that a worker can unpickle: the error itself, or its text."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  # of whatever kind
+    except Exception:  # noqa: BLE001  # any error may fail to pickle
         return StreamError(f"{type(error).__name__}: {error}")
     return error
 
 
 def _listener() -> sockets.Listener:
-    """A local socket, in a directory that this user alone may enter; it proves nothing of who connects."""
+    """Open a local socket, in a directory that only this user may enter; it does not authenticate connections."""
     if os.name != "posix":
         return sockets.Listener(None, backlog=128)
     try:
@@ -409,13 +411,13 @@ def _listener() -> sockets.Listener:
     except OSError:
         if not sys.platform.startswith("linux"):
             raise
-    # TMPDIR is too long for the name of a socket, or not writable. This one has no file, and ends with its process.
+    # TMPDIR is too long for a socket name, or not writable. An abstract socket has no file and ends with its process.
     return sockets.Listener(f"\0headrace-{os.getpid()}-{secrets.token_hex(16)}", "AF_UNIX", backlog=128)
 
 
 def _hang_up(connection: Any) -> None:
-    """End a connection on which another thread waits: closing it would not wake that thread."""
-    # It may be closed already, or be a pipe of Windows. What is being answered still arrives.
+    """End a connection on which another thread waits; closing it would not wake that thread."""
+    # It may be closed already, or be a Windows pipe. A response in progress still arrives.
     with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.shutdown(socket.SHUT_RD)
 
@@ -425,11 +427,11 @@ def _key() -> bytes:
 
 
 def keep_inherited() -> None:
-    """Keep what is alive in this worker now, or garbage of its parent, from being collected; once a process.
+    """Freeze all current objects of this worker, including its parent's garbage, against collection; once per process.
 
-    A training process holds garbage in cycles, such as the DDP model of an earlier training. A fork has a copy of it.
-    Once the worker's collector frees that, its finalizers run in the worker: a process group of gloo then waits for
-    threads that do not survive a fork, for ever, or crashes.
+    A training process holds garbage in cycles, such as the DDP model of an earlier training, and a fork has a copy of
+    it. Once the worker's collector frees that, its finalizers run in the worker. A gloo process group then waits
+    forever for threads that do not survive a fork, or crashes.
     """
     global _kept_in
     if _kept_in != os.getpid():

@@ -1,3 +1,3 @@
-"""Keep the path under which loops of users import `whole_batch`."""
+"""Keep the path from which users' loops import `whole_batch`."""
 
 from headrace.stream.workers.parcel import whole_batch as whole_batch
