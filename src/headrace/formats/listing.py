@@ -166,10 +166,7 @@ def home_of(entry: str | Path) -> tuple[Path, str]:
 
 
 def _above_partitions(root: str, entry: str) -> str:
-    """Move a root up to above the first directory of columns below an entry, so that names include it.
-
-    This applies to columns of a single value too.
-    """
+    """Move a root up above the first directory of columns below an entry, so that names include all columns."""
     below = os.path.relpath(root, entry).split(os.sep)
     kept = next((at for at, part in enumerate(below) if is_partition(part)), None)
     return root if kept is None or below[0] == os.pardir else os.path.join(entry, *below[:kept])
