@@ -16,6 +16,7 @@ from forks import server
 from recipe_runs import recipes_over
 
 import headrace
+from headrace.cli.entities import names_of
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError
 from headrace.formats.text_columns import as_text
@@ -273,6 +274,12 @@ def test_entities_of_any_type_are_erased_by_their_text_one_or_all(tmp_path, ids)
     assert (first.found, every.found, first.rows + every.rows) == (1, 2, before)
     assert 0 == sum(headrace.open(tmp_path / "out").split_rows.values())
     assert [] == headrace.verify(tmp_path / "out").problems
+
+
+def test_an_entity_of_a_file_is_a_whole_line(tmp_path):
+    (tmp_path / "gone.txt").write_bytes("a\x0cb\r\nc\u2028d\n\na\x0cb\n".encode())
+
+    assert ["z", "a\x0cb", "c\u2028d"] == names_of(["z"], tmp_path / "gone.txt")
 
 
 def test_a_damaged_shard_is_not_written_again(tmp_path):

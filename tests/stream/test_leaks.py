@@ -16,7 +16,7 @@ import headrace
 from commands import headrace as command
 from headrace.errors import InputError, SettingsError
 from headrace.packing.storage.packed_parquet import ParquetShardWriter
-from headrace.stream.audit.overlap import Texts, find_benchmarks, find_overlaps, read_items, texts_of
+from headrace.stream.audit.overlap import Texts, find_benchmarks, find_overlaps, read_items, texts_in, texts_of
 from laws import examples
 
 
@@ -252,6 +252,20 @@ def test_texts_inside_lists_and_structs_are_looked_at():
         assert pairs == [(0, "one"), (0, "two"), (0, "user"), (1, "three"), (2, "four")]
     sliced = texts_of(table.slice(1))
     assert sorted(zip(sliced.row.tolist(), sliced.texts.to_list(), strict=True)) == [(0, "three"), (1, "four")]
+
+
+def test_values_behind_a_null_are_not_looked_at():
+    words, absent = pa.array(["a", "b", "behind", "c", "d"]), pa.array([False, True, False, False])
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 3, 4, 5]), words, mask=absent)
+    fixed = pa.array([["a", "b"], None, ["c", "d"], ["e", None]], pa.list_(pa.string(), 2))
+    structs = pa.StructArray.from_arrays([words[:4]], ["x"], mask=absent)
+    for column in (lists, fixed, structs):
+        for rows in (pa.table({"it": column}), pa.table({"it": column}).slice(1, 2)):
+            expected = texts_in([row["it"] for row in rows.to_pylist()])
+            found = texts_of(rows)
+
+            pairs = [set(zip(each.row.tolist(), each.texts, strict=True)) for each in (expected, found)]
+            assert pairs[0] == pairs[1]
 
 
 def test_benchmarks_are_read_from_rows_and_lines(tmp_path):

@@ -84,7 +84,7 @@ def forget(
 ) -> Forgotten:
     """Make a run of `out` without the rows of these entities, and let readers see it in place of the old one.
 
-    entities: as text. entity_column: whose values name entities; None: as the run's settings say. old_run="delete"
+    entities: texts. entity_column: whose values name entities; None: as the run's settings say. old_run="delete"
     removes the run that was read, once the new one is published. The rows are not gone before the old run, other runs
     and copies of it, caches of decoded blocks, and what was trained on them are deleted too, and a run that is prepared
     from the source again has them again.
@@ -141,7 +141,7 @@ def _find(run: FinishedRun, names: Sequence[str], column: str | None, workers: i
 
 
 def _digests(names: Sequence[str]) -> list[str]:
-    """The digests of entities, sorted."""
+    """Return the digests of entities, sorted."""
     high, low = hash_texts(_KEY, pa.array(names, pa.large_string()))
     return sorted(f"{h:016x}{lo:016x}" for h, lo in zip(high.tolist(), low.tolist(), strict=True))
 
@@ -187,12 +187,12 @@ class _Without:
 
     @property
     def names(self) -> list[str]:
-        """The erased entities, sorted."""
+        """Return the erased entities, sorted."""
         return sorted({name for own in self.found.entities.values() for name in own})
 
     @cached_property
     def digests(self) -> list[str]:
-        """The digests of the erased entities, sorted."""
+        """Return the digests of the erased entities, sorted."""
         return _digests(self.names)
 
     def identity_settings(self) -> dict[str, Any]:
@@ -290,7 +290,7 @@ class _Without:
 
 
 def _shards_of(run: FinishedRun) -> dict[str, ShardRecord]:
-    """The shards of a run by path, in the order of its index."""
+    """Return the shards of a run by path, in the order of its index."""
     rows = run.index.table.to_pylist()
     sizes = {fact.name: fact.size for fact in place_of(run.root).files_below()}
     blocks: dict[str, list[dict[str, Any]]] = {}
@@ -308,7 +308,7 @@ def _shards_of(run: FinishedRun) -> dict[str, ShardRecord]:
 
 
 def _touched(run: FinishedRun, split: str, rows: I64) -> dict[str, int]:
-    """The shards of a split that hold some of its rows, each with how many."""
+    """Count the given rows of a split in each shard that holds some of them."""
     index = run.split_index(split)
     shard = index.shard_of_block[np.searchsorted(index.first_row, rows, side="right") - 1]
     numbers, counts = np.unique(shard, return_counts=True)

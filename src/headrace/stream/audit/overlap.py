@@ -123,8 +123,8 @@ def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
         held = pc.is_valid(values).to_numpy(zero_copy_only=False)
         yield row[held], values.drop_null().cast(pa.large_string())
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        parents = pc.list_parent_indices(values).to_numpy()
-        yield from _leaves(values.flatten(), row[parents])
+        counts = pc.list_value_length(values).fill_null(0).to_numpy()  # a list that is null may have values behind it
+        yield from _leaves(values.flatten(), np.repeat(row, counts))
     elif pa.types.is_map(kind):
         entries = pa.ListArray.from_arrays(
             values.offsets, pa.StructArray.from_arrays([values.keys, values.items], ["k", "v"])
