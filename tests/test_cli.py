@@ -93,7 +93,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("split",), "no source"),
+        (("split",), "SOURCE, --out, --time"),
         (("split", "raw"), "--out"),
         (("split", "raw", "--out", "out"), "--time, --split-date"),
         (("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "soon"), "split_date is 'soon'"),

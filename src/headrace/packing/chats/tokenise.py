@@ -250,7 +250,10 @@ class ChatEncoder:
                     filter_row(row, filters)
                 sample = sample_of(row, form.layout, form.mapping, form.filters)
                 if self.settings.tokenizer is None and not isinstance(sample, Tokens):
-                    raise SettingsError(f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer=")
+                    raise SettingsError(
+                        f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer= with a "
+                        "tokenizer.json, its directory or ORG/NAME"
+                    )
                 contents[place] = content_of(sample)
                 if isinstance(sample, Conversation):
                     chats.append((place, *self._ready(sample), self._counts(sample, directory)))
