@@ -1,15 +1,11 @@
-"""Rows of chats as token ids with a loss mask, a batch at a time.
+"""Encode rows of chats as token ids with a loss mask, a batch at a time.
 
-Whole conversations are encoded in batches, byte-level BPE by a backend without offsets (`backends`), all others by the
-tokenizer in threads of its own. The mask comes from the character spans that `render` found, and from the bytes or
-offsets of tokens. A token counts as trained if all its characters are in a span. Where a token would straddle the
-border of a span, that text is encoded again in parts cut at the borders, so that no token is half the prompt's: what is
-trained is what the model would have to produce after encoding the prompt. Tokenizers whose parts do not add up (those
-that put a space before every text) keep the whole text's tokens instead, and a straddling token counts as trained if
-it begins inside the span.
-
-Text of a special token that stands in a message itself stays text: it is encoded on its own, by a second tokenizer that
-knows no special tokens (see `marks.Specials`).
+Whole conversations are encoded in batches: byte-level BPE by a backend without offsets (`backends`), others by the
+tokenizer's own threads. The mask comes from the character spans of `render` and the bytes or offsets of tokens. A token
+trains if all its characters are in a span. If a token would straddle the border of a span, the text is encoded again in
+parts cut at the borders, so a model trains on what it would produce after the prompt. Tokenizers whose parts do not add
+up, because they put a space before every text, keep the whole text's tokens; a straddling token then trains if it
+begins inside the span. Text of a special token inside a message stays text (see `marks.Specials`).
 """
 
 from __future__ import annotations
