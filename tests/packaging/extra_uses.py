@@ -61,9 +61,9 @@ def transformers_module() -> None:
     import_module("headrace.trainers.hf")
 
 
-def _tokenizer() -> None:
+def chat_pack() -> None:
     Path("tokenizer").mkdir()
-    words = {"type": "WordLevel", "vocab": {"a": 0, "<e>": 1, "<image>": 2}, "unk_token": "a"}
+    words = {"type": "WordLevel", "vocab": {"a": 0, "<e>": 1}, "unk_token": "a"}
     special = {"id": 1, "content": "<e>", "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     Path("tokenizer/tokenizer.json").write_text(
@@ -71,20 +71,15 @@ def _tokenizer() -> None:
     )
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     Path("tokenizer/tokenizer_config.json").write_text(json.dumps({"eos_token": "<e>", "chat_template": template}))
-
-
-def chat_pack(image: Path | None = None, **settings: Any) -> None:
-    _tokenizer()
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
-    images = {} if image is None else {"images": [str(image)]}
-    Path("chats.jsonl").write_text(json.dumps({"messages": turns, **images}) + "\n")
-    chats = headrace.PackedSequences(blend="chats.jsonl", tokenizer="tokenizer", pack_size=1024, **settings)
-    headrace.prepare(chats, "out")
+    Path("chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    headrace.prepare(headrace.PackedSequences(blend="chats.jsonl", tokenizer="tokenizer", pack_size=16), "out")
 
 
-def chat_image_pack() -> None:
-    Path("a.png").write_bytes(b"not read: its size is what pillow would tell")
-    chat_pack(Path("a.png"), images="llava")
+def image_size() -> None:
+    from headrace.packing.chats.images import Image, size_of
+
+    size_of(Image(data=b"GIF89a\x01\x00\x01\x00\x00\x00\x00"), None)
 
 
 def fastokens_pack() -> None:

@@ -59,7 +59,7 @@ USES = [
     ("chat", "chat_pack", ["tokenizers"]),
     ("chat", "chat_pack", ["jinja2"]),
     ("fastokens", "fastokens_pack", ["fastokens"]),
-    ("images", "chat_image_pack", ["PIL"]),
+    ("images", "image_size", ["PIL"]),
     ("histories", "histories_write", ["array_record"]),
     ("histories", "histories_kernel", ["numba"]),
     ("grain", "grain_module", ["grain"]),

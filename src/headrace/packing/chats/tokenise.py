@@ -4,8 +4,8 @@ Whole conversations are encoded in batches: byte-level BPE by a backend without 
 tokenizer's own threads. The mask comes from the character spans of `render` and the bytes or offsets of tokens. A token
 trains if all its characters are in a span. If a token would straddle the border of a span, the text is encoded again in
 parts cut at the borders, so a model trains on what it would produce after the prompt. Tokenizers whose parts do not add
-up, because they put a space before every text, keep the whole text's tokens; a straddling token then trains if it
-begins inside the span. Text of a special token inside a message stays text (see `marks.Specials`).
+up keep the whole text's tokens; a straddling token then trains if it begins inside the span. Text of a special token
+inside a message stays text (see `marks.Specials`).
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ class Encoded:
     """Sequences end to end. tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
 
     rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
-    special_text: how many rows with a sequence hold the text of a special token in a message.
-    turns: where turns begin in sequences that are to be cut, in tokens; see `turns`.
-    contents: of each sequence's row the digest of what asks: see `content_of`.
+    special_text: number of rows whose messages hold the text of a special token. turns: where turns begin in sequences
+    that will be cut, in tokens; see `turns`. contents: digest of the user turns of each sequence's row, see `content_of`.
     tally: conversations that a library's backend compared, and that it left to `tokenizers`.
     """
 
