@@ -61,7 +61,7 @@ class Encoded:
 
     rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
     special_text: number of rows whose messages hold the text of a special token. turns: where turns begin in sequences
-    that will be cut, in tokens; see `turns`. contents: digest of the user turns of each sequence's row, see `content_of`.
+    that will be cut, in tokens; see `turns`. contents: digest of each row's user turns, see `content_of`.
     tally: conversations that a library's backend compared, and that it left to `tokenizers`.
     """
 
