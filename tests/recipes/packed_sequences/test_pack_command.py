@@ -53,7 +53,7 @@ def test_a_plain_path_is_packed_and_summed_up(tmp_path: Path, tokens: Path) -> N
     assert done.returncode == 0, done.stderr
     for word in ("train", "valid", "test", "fill", "trained", "broken_json", "too_long", "sequences longer than a bin"):
         assert word in done.stdout
-    counts = re.findall(r"│ (train|valid|test) +│ in +│ +([0-9]+) │", done.stdout)
+    counts = re.findall(r"│ (train|valid|test) +│ +([0-9]+) │", done.stdout)
     assert [("train", "160"), ("valid", "20"), ("test", "20")] == counts
     assert done.stderr.startswith("warning: ")
     assert "in: train" not in done.stderr  # a pipe is spared what is no warning
