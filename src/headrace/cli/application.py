@@ -1,4 +1,4 @@
-"""Assemble all commands and their help; every command line is parsed or completed here."""
+"""Assemble all commands with their help, and parse or complete every command line."""
 
 from __future__ import annotations
 

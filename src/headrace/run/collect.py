@@ -1,4 +1,4 @@
-"""Remove what killed runs left behind: temporary files and intermediate stages; unfinished runs only on request."""
+"""Remove the leftovers of killed runs: temporary files, intermediate stages and, on request, unfinished runs."""
 
 from __future__ import annotations
 

@@ -147,10 +147,10 @@ class Task:
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run being executed. engine: where its tasks are done; shared: with the other processes of this run, if any.
+    """A run being executed.
 
-    store: where the run is in an object store, if it is; `run` is then its work directory. sources: the state of the
-    source when the run began.
+    engine: runs its tasks. shared: this process's part if other processes make the run too. store: the run's location
+    if it is in an object store; `run` is then its work directory. sources: the state of the source when the run began.
     """
 
     run: Path
@@ -162,7 +162,7 @@ class RunContext:
     sources: SourceState = _NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
-        """Run all tasks that have no valid receipt; return the receipts of all, in task order.
+        """Run all tasks that have no valid receipt, and return the receipts of all tasks, in task order.
 
         durable=False is for intermediate files: they are accepted only if their digest matches, so they need no sync. A
         note lists the tasks that an earlier attempt at the run began and did not finish, with their errors.
@@ -280,7 +280,7 @@ def _silently(task: Callable[[], Result], _: OnEvent) -> Result:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A task that has no receipt yet. number: of the attempt, from 1; seconds: until it failed."""
+    """A task that has no receipt yet. number: of the attempt, from 1. seconds: until it failed."""
 
     stage: str
     task: int

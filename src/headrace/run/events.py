@@ -80,7 +80,7 @@ def silent(event: Event) -> None:
 
 
 def log_warnings(event: Event) -> None:
-    """Write warnings to the log, so that a script learns of, for example, an empty test split; ignore other events."""
+    """Write warnings to the log and ignore other events, so that a script reports an empty test split, for example."""
     if isinstance(event, Note) and event.kind == "warning":
         log.warning("%s", event.text)
 

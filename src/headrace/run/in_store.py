@@ -122,9 +122,9 @@ def _fetch(target: Path, run: Path, record: FileRecord) -> bool:
 
 
 def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> None:
-    """Put the files that no task has put into the store: files beside shards, second names, receipts; the index last.
+    """Put the files that no task has put into the store, the index last.
 
-    published: called with each name. The manifest is not among them.
+    These are files beside shards, second names and receipts, but not the manifest. published: called with each name.
     """
     there = {fact.name for fact in place_of(target).files_below()}
     done: set[str] = set()  # files named by a receipt in the store

@@ -161,7 +161,7 @@ def prepare(
 
 @contextmanager
 def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
-    """Make the run's directory; if the block fails before a task has finished, remove everything it made.
+    """Make the run's directory, and remove everything made if the block fails before a task has finished.
 
     A run with a receipt stays, for the next attempt. place: the directory to lock and remove, either the run or its
     work directory.

@@ -101,7 +101,7 @@ class RecipeSettings(Settings):
         return places
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work in the run directory; see `headrace.prepare`."""
+        """Execute the recipe in the run directory, as described in `headrace.prepare`."""
         outcome: Outcome = import_module(self.executed_by).execute(self, context, files)
         return outcome
 

@@ -93,7 +93,7 @@ class Shared:
             return self.holder(name, number, generation) == self.members.token
         except CorruptShard:  # the object of another process
             return False
-        except FileNotFoundError:  # the directory is gone because the run was published
+        except FileNotFoundError:  # the directory is gone, usually because the run was published
             self.refuse_finished()
             if self._has_links:
                 local.make_directory(self._claims)
