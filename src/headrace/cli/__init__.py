@@ -1,9 +1,9 @@
-"""The command line: parse, call, print. The only place that reads the environment.
+"""Run the command line: parse, call, print. Only this package reads the environment.
 
 Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong, 130 interrupted.
 
-This module imports next to nothing, so that an interrupt is answered from the first moment on; the commands are in
-`cli.application`, which imports all they need.
+This module imports very little, so that an interrupt is handled from the first moment on. The commands are in
+`cli.application`, which imports everything they need.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def __getattr__(name: str) -> Any:
 
 
 def command() -> None:
-    """Run the command line in a process of its own, and leave it with the exit code."""
-    gc.set_threshold(50_000)  # what imports make stays: looking through it for garbage is a tenth of a start
+    """Run the command line in its own process, and end the process with the exit code."""
+    gc.set_threshold(50_000)  # objects made by imports stay; collecting among them takes a tenth of the startup time
     with own_process():
         run_guarded(_work, sys.argv[1:])
 
 
 def main() -> None:
-    """Run the command line and raise `SystemExit`; every error ends in a message, none in a traceback."""
+    """Run the command line and raise `SystemExit`; every error ends in a message, never in a traceback."""
     run_guarded(_work, sys.argv[1:])
 
 

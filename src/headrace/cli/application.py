@@ -1,4 +1,4 @@
-"""All commands, their help, and the place where every command line is parsed or completed."""
+"""Assemble all commands with their help, and parse or complete every command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.errors import HeadraceError
 from headrace.recipe import load, registrations
 
 _PANELS = {
-    "Prepare": ("init", "run", "schema"),  # behind the commands of the recipes
+    "Prepare": ("init", "run", "schema"),  # after the commands of the recipes
     "Look at what was prepared": ("inspect", "folds", "verify", "leaks", "report", "card", "forget", "gc"),
     "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
     "This machine": ("doctor",),
@@ -36,15 +36,16 @@ _PANELS = {
 
 
 class Commands(TyperGroup):
-    """The commands of headrace: usage errors are printed as JSON too, and a shell completes values."""
+    """The commands of headrace, with usage errors as JSON on request and completion in shells."""
 
     def make_context(self, *given: Any, **options: Any) -> Any:
-        if options.get("resilient_parsing"):  # a shell asks
+        if options.get("resilient_parsing"):  # a shell asks for completions
             from headrace.cli.completing import attach
 
             attach(self)
         else:
-            refuse_credentials(list(options["args"] if "args" in options else given[1]))  # messages may repeat them
+            # Refused here, because messages may repeat arguments.
+            refuse_credentials(list(options["args"] if "args" in options else given[1]))
         self.arguments = list(options["args"] if "args" in options else given[1])
         with usage_errors_kept():
             return super().make_context(*given, **options)
@@ -62,9 +63,9 @@ class Commands(TyperGroup):
 
 
 def _name_all_missing(error: Any, arguments: list[str]) -> None:
-    """Add the other required options and arguments to an error about the first that is missing.
+    """Add all other missing options and arguments to an error about the first missing one.
 
-    arguments: of the whole command line, words of commands first.
+    arguments: of the whole command line, starting with the names of commands.
     """
     parents, above = 0, error.ctx.parent
     while above is not None:
@@ -80,7 +81,7 @@ def _name_all_missing(error: Any, arguments: list[str]) -> None:
 
 
 def _arrange(app: typer.Typer) -> None:
-    """Sort the commands into panels, and join the lines of help, which were broken for the source."""
+    """Sort the commands into panels, and join the lines of help texts, which are wrapped for the source."""
     panel_of = dict.fromkeys((word for recipe in registrations().values() for word in recipe.commands), "Prepare")
     panel_of |= {name: panel for panel, names in _PANELS.items() for name in names}
     order = list(panel_of)
@@ -101,7 +102,7 @@ def _flow(app: typer.Typer) -> None:
 
 
 def flowing(text: str) -> str:
-    """Return the text with a line for each paragraph, which terminals of any width wrap for themselves."""
+    """Return the text with each paragraph on one line, so that a terminal of any width can wrap it."""
     return "\n\n".join(" ".join(map(str.strip, each.splitlines())) for each in inspect.cleandoc(text).split("\n\n"))
 
 

@@ -1,4 +1,4 @@
-"""The commands that work on any recipe: run, inspect, verify, gc."""
+"""Define the commands that work on any recipe: run, inspect, verify, gc."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 Run = Annotated[str | None, typer.Option("--run", help="Another run than the newest.")]
 Prepared = Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")]
 
-_CHUNK = 32 << 20  # bytes of text that a task holds at a time
-_COPIES = 4  # of a chunk: its bytes, what was found in them, columns, output
-_SHARD = 50 << 20  # bytes of histories that are read while others are written
-_COMPRESSED, _COLUMNAR = 8, 4  # times the size of compressed text, and of Parquet, that its rows take as text
+_CHUNK = 32 << 20  # bytes of text that a task holds at once
+_COPIES = 4  # of a chunk: its bytes, their parse, columns, output
+_SHARD = 50 << 20  # bytes of histories read while others are written
+_COMPRESSED, _COLUMNAR = 8, 4  # size as text, relative to compressed text and to Parquet
 _NAMES = {
     "source_bytes": "source",
     "free_bytes": "free",
@@ -76,9 +76,9 @@ def run(
 
 
 def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
-    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
+    """Prepare a recipe with progress on the terminal, print the result and return the run directory.
 
-    report.html is written as --report says, but not for machines (--json).
+    report.html is written as --report says, but not with --json.
     """
     from rich.text import Text
 
@@ -88,10 +88,10 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     from headrace.storage.places import path_of, place_of
 
     check_when(about.report)
-    if about.workers is not None:  # tokenizers' own threads, of which it asks once
+    if about.workers is not None:  # the thread count of tokenizers, which reads it once
         os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
-    inferred = getattr(recipe, "inferred_types", None)  # another package's recipe may have none
+    inferred = getattr(recipe, "inferred_types", None)  # a recipe of another package may lack it
     if inferred is not None and not about.as_json:
         print_types(inferred)
     with progress_on(printer("err"), recipe.recipe_name, "quiet" if about.as_json else "full") as on_event:
@@ -114,7 +114,7 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
         highlight=False,
     )
     console.print(f"run     {printable(str(prepared.run))}", highlight=False)
-    # A report is looked at where the run lies, so there is none where files cannot be opened in place.
+    # A report is opened in the run's directory, so an object store gets none.
     page = report_of(prepared, about.report, console) if place_of(out).writes == "in place" else None
     if page is not None:
         console.print(f"report  {printable(str(page))}", highlight=False)
@@ -122,15 +122,15 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
 
 
 def print_types(types: Mapping[str, str]) -> None:
-    """Print types that were inferred, as --types takes them, beside the output."""
+    """Print inferred types on stderr, in the form that --types takes."""
     told = ",".join(f"{name}={word}" for name, word in types.items()) or "none; all text columns stay text"
     printer("err").print(f"types of all rows  {printable(told, 10_000)}", highlight=False, soft_wrap=True)
 
 
 def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
-    """Collect what is known before a run: which it would be, how much of it is there, what room it takes.
+    """Collect what is known before a run: its id, its finished tasks, and its need for disk and memory.
 
-    Names, sizes and times of the source files are enough: no row is read, and nothing is written.
+    This needs only the names, sizes and times of the source files: no row is read, and nothing is written.
     """
     from headrace.dataset.manifest import read_manifest
     from headrace.engine.local import default_workers
@@ -164,9 +164,9 @@ def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
 
 
 def estimate(recipe: Any, sizes: Mapping[Path, int], workers: int) -> dict[str, Any]:
-    """Bound a run whose source files have these sizes in bytes.
+    """Return upper bounds for a run whose source files have these sizes in bytes.
 
-    Returns out_bytes: of all shards; memory_bytes: of the tasks, the libraries take 200 MB more; estimate: in words.
+    out_bytes: of all shards. memory_bytes: of the tasks; libraries take 200 MB more. estimate: in words.
     """
     unpacked = [size * _times(path) for path, size in sizes.items()]
     kept = getattr(recipe, "format", None) == "same" and recipe.compression is None
@@ -193,7 +193,7 @@ def _times(path: Path) -> int:
 
 
 def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:
-    """Print what `execute` would meet. Writes nothing."""
+    """Print what `execute` would do, without writing anything."""
     record = dry_run(recipe, out, about)
     if about.as_json:
         emit(record)

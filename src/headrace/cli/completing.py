@@ -1,7 +1,7 @@
 """Complete values in a shell: words that options take, runs, splits, configuration files.
 
-Paths are the shell's own affair: where nothing is offered here, it offers files. Nothing here imports a library of data
-or reads more than names of files, because people wait for every TAB.
+A shell completes paths itself if nothing is offered here. This module imports no data libraries and reads only file
+names, because people wait for every TAB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.recipe import registrations
 
 @dataclass(frozen=True)
 class Offered:
-    """A word that a shell is offered; the attributes are those of click."""
+    """A word offered to a shell, with the attributes that click expects."""
 
     value: str
     help: str | None = None
@@ -26,7 +26,7 @@ class Offered:
 
 
 def words_of(command: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return the words that registrations have for a command's parameter; other flags bring their own."""
+    """Return the words that registrations offer for a command's parameter; other flags define their own."""
     if (command, name) == (("schema",), "recipe"):
         return tuple(registrations())
     own = (recipe.words.get(command, {}) for recipe in registrations().values())
@@ -34,9 +34,9 @@ def words_of(command: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def attach(command: Any, words: tuple[str, ...] = ()) -> None:
-    """Give the parameters of a command, and of all below it, what they offer; values stay the texts they are.
+    """Give completions to the parameters of a command and its subcommands; values stay texts.
 
-    To make values of their types, pydantic would be imported: half of what a TAB takes.
+    Converting values to their types would import pydantic, which takes half the time of a TAB.
     """
     for name, below in getattr(command, "commands", {}).items():
         attach(below, (*words, name))
@@ -65,7 +65,7 @@ def _offer_of(words: tuple[str, ...], name: str, kind: str) -> _Offer | None:
     known = words_of(words, name)
     if known:
         return lambda _context, _begun: ((word, None) for word in known)
-    if name == "config" and words[0] != "init":  # which writes a new one
+    if name == "config" and words[0] != "init":  # init writes a new file
         return lambda _context, begun: _files(begun, (".yaml", ".yml", ".json"))
     if name in ("out", "paths") and kind == "argument":
         return lambda _context, begun: ((name, None) for name in datasets(begun))
@@ -75,13 +75,13 @@ def _offer_of(words: tuple[str, ...], name: str, kind: str) -> _Offer | None:
 def _offered(offer: _Offer, context: Any, begun: str) -> list[Offered]:
     try:
         found = list(offer(context, begun))
-    except (OSError, ValueError):  # what cannot be read offers nothing: an error would spoil the line in the shell
+    except (OSError, ValueError):  # offer nothing, because an error would garble the shell's line
         return []
     return [Offered(value, told) for value, told in sorted(found) if value.startswith(begun)]
 
 
 def _below(begun: str) -> tuple[str, Path]:
-    """Return the path up to its last slash, and the directory that this is."""
+    """Return the path up to its last slash, and the directory it names."""
     head = begun[: begun.rfind("/") + 1]
     return head, Path(os.path.expanduser(head or "."))
 
@@ -92,7 +92,7 @@ def _files(begun: str, endings: tuple[str, ...]) -> Iterable[tuple[str, None]]:
 
 
 def datasets(begun: str) -> list[str]:
-    """Return the dataset directories, and runs inside one, whose path begins so."""
+    """Return the dataset directories, and runs inside one, whose path begins with this text."""
     head, place = _below(begun)
     paths = [place / each.name for each in os.scandir(place)] if place.is_dir() else []
     return sorted(
@@ -104,15 +104,15 @@ def datasets(begun: str) -> list[str]:
 
 
 def _output_of(context: Any) -> Path | None:
-    """The directory that the command line has named so far."""
-    loose = [each for each in context.args if not each.startswith("-")]  # an option without its value ends the parsing
+    """Return the directory that the command line has named so far; None if there is none."""
+    loose = [each for each in context.args if not each.startswith("-")]  # an option without a value stops the parser
     given = next((context.params[name] for name in ("out", "path", "paths") if context.params.get(name)), loose)
     found = given[0] if isinstance(given, list | tuple) and given else given
     return None if not found else Path(os.path.expanduser(str(found)))
 
 
 def _runs(context: Any, _begun: str) -> Iterable[tuple[str, None]]:
-    """Finished runs: those with a manifest."""
+    """Return the finished runs, which have a manifest."""
     out = _output_of(context)
     if out is None:
         return []

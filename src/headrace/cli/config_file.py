@@ -16,7 +16,7 @@ from headrace.cli.output import emit
 from headrace.errors import SettingsError
 from headrace.printable import shown
 
-OF_THE_RUN: dict[str, Any] = {  # in a configuration, beside the settings
+OF_THE_RUN: dict[str, Any] = {  # allowed in a configuration besides the settings
     "out": {"type": "string", "description": "Output directory; --out stands before it."},
     "workers": {"type": ["integer", "null"], "minimum": 1, "description": "Tasks at a time; default one per core."},
     "fingerprint_by": {"enum": ["stat", "content", None], "description": "What tells source files apart."},
@@ -52,7 +52,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
-    """Return the record with each NAME=VALUE put in; the value is YAML, a name with dots goes into nested settings.
+    """Return the record with each NAME=VALUE set; values are YAML, and dotted names go into nested settings.
 
     Raises `SettingsError`.
     """
@@ -87,12 +87,12 @@ def one_setting(text: str) -> tuple[str, Any]:
 
 
 def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> None:
-    """Raise `SettingsError` that lists every unknown setting with the nearest known one."""
+    """Raise `SettingsError` that lists every unknown setting with the most similar known one."""
     allowed = [*known, "recipe", *OF_THE_RUN]
     strange: list[str] = []
     for name in (each for each in names if each not in allowed):
         hint = nearest(name, allowed, f"known: {', '.join(allowed)}")
-        told = any(line.endswith(hint) for line in strange)  # all of them once is enough
+        told = any(line.endswith(hint) for line in strange)  # print the list of known names once
         strange.append(f"{where}: {name!r} is not a setting" + ("" if told else f"; {hint}"))
     if strange:
         raise SettingsError(*strange)
@@ -101,9 +101,9 @@ def check_names(where: object, names: Iterable[str], known: Sequence[str]) -> No
 def about_the_run(
     config: Path, record: dict[str, Any], *, out: Path | None, flags: RunOptions
 ) -> tuple[Path, RunOptions]:
-    """Take out of a configuration what is about the run itself: (output, the flags with what only the file says).
+    """Remove the options of the run itself from a configuration, and return (output, merged flags).
 
-    Flags come before the file. Raises `SettingsError`.
+    Flags take precedence over the file. Raises `SettingsError`.
     """
     from headrace.storage.places import path_of
 
@@ -159,7 +159,7 @@ def schema_of(recipes: list[str]) -> dict[str, Any]:
 
 
 def _definitions(name: str, model: Any) -> dict[str, Any]:
-    """The recipe and what it refers to, by names of its own."""
+    """Return the schema of a recipe and of the models it refers to, under names that are its own."""
     from pydantic import BeforeValidator
 
     made = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
@@ -167,12 +167,12 @@ def _definitions(name: str, model: Any) -> dict[str, Any]:
     own = loosened(made)
     for field, about in model.model_fields.items():
         shown = own["properties"][field]
-        for key in ("panel", "flag", "former", "former_words"):  # for the command line
+        for key in ("panel", "flag", "former", "former_words"):  # used only by the command line
             shown.pop(key, None)
-        # Such settings take more than their type says; the schema is for completion there, the run has the last word.
+        # Such settings accept more than their type. The schema then only helps completion; the run validates.
         if any(isinstance(each, BeforeValidator) for each in about.metadata) or "$ref" in json.dumps(shown):
             own["properties"][field] = {"anyOf": [shown, _ANYTHING]}
-        if about.description:  # editors show what stands at the top
+        if about.description:  # editors show the top-level description
             own["properties"][field] |= {"description": about.description}
     own["properties"] = {"recipe": {"const": name}, **OF_THE_RUN, **own["properties"]}
     own["description"] = (model.__doc__ or "").strip()
@@ -180,7 +180,7 @@ def _definitions(name: str, model: Any) -> dict[str, Any]:
 
 
 def loosened(schema: Any) -> Any:
-    """Allow one value alone where the schema wants a list, as everywhere in headrace's settings."""
+    """Allow a single value wherever the schema requires a list, as headrace's settings do."""
     if isinstance(schema, list):
         return [loosened(each) for each in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""The part of `headrace convert` that turns shards of other loaders into Parquet."""
+"""Convert shards of other loaders into Parquet, as part of `headrace convert`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.printable import printable
 
 
 def convert_shards(source: str, out: Path, *, as_json: bool) -> None:
-    """Convert tars or MDS shards with a bar on the terminal, and print the columns that came of it."""
-    from headrace.cli.progress import shard_progress  # with rich, which a TAB need not load
+    """Convert tars or MDS shards with a progress bar on the terminal, and print the resulting columns."""
+    from headrace.cli.progress import shard_progress  # imports rich, which completion does not need
     from headrace.dataset.convert import convert as write
 
     with shard_progress("convert the shards") as on_shard:

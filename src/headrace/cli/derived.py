@@ -1,6 +1,6 @@
-"""Derive a recipe's command from its settings: a flag for each field, with the field's type, default and description.
+"""Derive a recipe's command from its settings: a flag for each field, with its type, default and description.
 
-The settings model is imported when the command is used, not when all commands are listed.
+The settings model is imported when the command is used, not when the commands are listed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Out = Annotated[Path, typer.Option(help="Output directory.", show_default=False)
 
 @dataclass(frozen=True)
 class Given:
-    """The settings that were given as flags. A parameter of this type becomes a flag for each field of the model.
+    """The settings given as flags. A parameter of this type becomes one flag per field of the model.
 
-    A field whose name is another parameter of the command gets no flag: the command asks for it in its own way.
+    A field with the name of another parameter of the command gets no flag: the command reads it in its own way.
     """
 
     model: Any
     values: dict[str, Any]
 
     def recipe(self, **settings: Any) -> Any:
-        """Build the recipe; `settings` come before flags."""
+        """Build the recipe; `settings` take precedence over flags."""
         return self.model(**{**self.values, **settings})
 
 
 class PartlyGiven(Given):
-    """The same, where no flag is required: the command finds what is missing in other places."""
+    """Settings of which no flag is required, because the command finds missing ones elsewhere."""
 
 
 def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
@@ -66,7 +66,7 @@ def is_derived(command: Callable[..., Any]) -> bool:
 
 def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
     class Derived(TyperCommand):
-        """A placeholder until its parameters are read or it is called."""
+        """A placeholder that reads the settings only when its parameters are read or it is called."""
 
         @cached_property
         def made(self) -> Any:
@@ -80,7 +80,7 @@ def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
 
         @params.setter
         def params(self, value: Any) -> None:
-            """Ignore the parameters of the placeholder."""
+            """Ignore the placeholder's own parameters."""
 
         @property
         def callback(self) -> Any:
@@ -88,14 +88,14 @@ def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
 
         @callback.setter
         def callback(self, value: Any) -> None:
-            """Ignore the placeholder."""
+            """Ignore the placeholder's own callback."""
 
     return Derived
 
 
 def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with a parameter for each setting in the place of its parameter of type `Given`."""
-    from headrace.settings import former_names, renamed  # with pydantic, which a list of commands need not load
+    """Return the command with one parameter per setting instead of its parameter of type `Given`."""
+    from headrace.settings import former_names, renamed  # imports pydantic, which listing commands does not need
 
     model = load(registration(recipe).settings)
     hints = get_type_hints(command, include_extras=True)
@@ -119,7 +119,7 @@ def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
             continue
         for setting, field in fields.items():
-            # A setting with an old name may come under either, so the model checks that it is there.
+            # A setting with a former name may be given under either name, so the model checks that it is present.
             required = field.is_required() and kind is Given and setting not in former.values()
             parameters.append(_parameter(setting, field, "required" if required else "optional"))
         parameters += (_parameter(old, fields[name], "optional", hidden=True) for old, name in former.items())
@@ -151,7 +151,7 @@ def _parameter(
 
 
 def described(field: FieldInfo) -> str:
-    """Return the description of a setting with the words it takes, or its default."""
+    """Return the description of a setting, followed by the words it takes or by its default."""
     _, words = kind_of(field)
     told = field.description or ""
     if words:
@@ -162,7 +162,7 @@ def described(field: FieldInfo) -> str:
 
 
 def _written(default: Any) -> str:
-    """A default as one would write it on the command line."""
+    """Format a default as one would write it on the command line."""
     if isinstance(default, tuple):
         return ", ".join(map(str, default))
     if isinstance(default, int) and default and default % (1 << 20) == 0:
@@ -171,7 +171,10 @@ def _written(default: Any) -> str:
 
 
 def _extra(field: FieldInfo, name: str) -> Any:
-    """Read what a field says of its flag: its panel in the help, and "repeated" where commas are part of the value."""
+    """Return a field's metadata about its flag.
+
+    "panel": in the help. "flag": "repeated" if commas are part of the value. None if it is not set.
+    """
     return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, Mapping) else None
 
 
@@ -179,7 +182,7 @@ Kind = Literal["text", "int", "float", "names", "pairs", "yaml"]
 
 
 def kind_of(field: FieldInfo) -> tuple[Kind, tuple[str, ...]]:
-    """Return how a setting is written as one flag, and the words it is one of, if it is."""
+    """Return how a setting is written as one flag, and its allowed words; () if it takes others."""
     annotation = field.annotation
     while True:
         origin, inner = get_origin(annotation), [each for each in get_args(annotation) if each is not type(None)]
@@ -189,17 +192,17 @@ def kind_of(field: FieldInfo) -> tuple[Kind, tuple[str, ...]]:
     if origin is Literal:
         return "text", tuple(map(str, inner))
     if origin is tuple:
-        return ("yaml" if hasattr(inner[0], "model_fields") else "names"), ()  # models are no names
+        return ("yaml" if hasattr(inner[0], "model_fields") else "names"), ()  # lists of models are written as YAML
     if origin is not None and issubclass(origin, Mapping):
         return ("pairs" if inner == [str, str] else "yaml"), ()
     if any(type(each).__name__ == "BeforeValidator" for each in field.metadata):
-        return "text", ()  # takes more than its type says, such as 8MiB
+        return "text", ()  # it accepts more than its type, such as 8MiB
     kinds: dict[Any, Kind] = {int: "int", float: "float", str: "text", Path: "text", date: "text"}
     return kinds.get(annotation, "yaml"), ()
 
 
 def _value(field: FieldInfo, given: Any) -> Any:
-    """A flag's value as the settings model takes it."""
+    """Convert a flag's value to the form that the settings model takes."""
     kind, _ = kind_of(field)
     if kind == "pairs":
         return types_of(given)

@@ -1,6 +1,6 @@
-"""Check libraries, this machine, this job and places of data for usual mistakes: `headrace doctor`.
+"""Check libraries, machine, job and data locations for common mistakes: `headrace doctor`.
 
-A directory or a bucket is tried: whether it answers, may be written, and keeps what headrace relies on.
+The command tests whether a directory or a bucket responds, is writable, and provides what headrace relies on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FOR_DEVELOPERS = ("test", "lint", "docs", "bench", "package", "fuzz")
 _LEAST_FILES, _LEAST_SHARED, _LEAST_TEMPORARY = 1024, 64 << 20, 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 _SLOW_SYNC_MS = 50.0
-_PATIENCE_S = 30.0  # for a store that does not answer
+_PATIENCE_S = 30.0  # limit for a store that does not respond
 _SYNCS = 5
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "gluster", "9p", "afs", "fuse.", "virtiofs")
 _OF_A_NETWORK = "of a network: keep it mounted alike on all machines, and runs that make one output together on one"
@@ -44,7 +44,7 @@ _NO_LOCKS = "two runs into one output are not kept apart here; start one at a ti
 _SLOW_SYNC = "each shard is synced before it counts as done: give runs of many small shards a larger shard size"
 _MOUNTS = Path("/proc/self/mountinfo")
 
-# Launchers and the variables that only they set, the innermost launcher first.
+# Launchers with the variables that only they set, innermost launcher first.
 _LAUNCHERS = (
     ("torchrun", ("TORCHELASTIC_RUN_ID", "GROUP_RANK")),
     ("Ray", ("RAY_JOB_ID", "RAY_CLUSTER_ID")),
@@ -58,7 +58,7 @@ _POOLS = ("OMP_NUM_THREADS", "POLARS_MAX_THREADS")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, and what came of it. advice: what to do; empty where all is well."""
+    """The result of one check. advice: what to do; empty if all is well."""
 
     name: str
     found: str
@@ -108,7 +108,7 @@ def doctor(
 
 
 def libraries() -> list[Finding]:
-    """Look for Python and what headrace cannot do without."""
+    """Report the versions of Python and the required libraries."""
     found = [Finding("python", f"{platform.python_version()} on {platform.platform(terse=True)}")]
     for name in ("headrace", "pyarrow", "polars", "numpy", "pydantic"):
         version = _version(name)
@@ -117,7 +117,7 @@ def libraries() -> list[Finding]:
 
 
 def extras(requirements: Iterable[str]) -> list[Finding]:
-    """Look which libraries of each extra are there. requirements: of the package's metadata."""
+    """Report the installed libraries of each extra. requirements: from the package's metadata."""
     wanted: dict[str, list[str]] = {}
     for text in requirements:
         marker, found = _EXTRA.search(text), _REQUIREMENT.match(text)
@@ -153,14 +153,14 @@ def _version(name: str) -> str:
 
 
 def cores() -> int:
-    """Count the cores that this process may use: those it is bound to, less where a container has a share of them."""
+    """Count the cores that this process may use, by its affinity and its container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
     return max(1, min(bound, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else bound
 
 
 def limits() -> list[Finding]:
-    """Look at cores, memory, open files, shared memory and room for temporary files, as far as this system tells."""
+    """Report cores, memory, open files, shared memory and temporary disk space, if the system tells them."""
     all_cores = os.cpu_count() or 1
     found = [Finding("cores", f"{cores()} of {all_cores}" if cores() < all_cores else f"{all_cores}")]
     try:
@@ -199,7 +199,7 @@ def _read(path: Path) -> str:
 
 
 def topology(environ: Mapping[str, str]) -> Finding:
-    """Say which rank of how many a stream would take this process for."""
+    """Report the rank and world size that a stream in this process would use."""
     from headrace.stream.ranks.topology import capture
 
     try:
@@ -211,7 +211,7 @@ def topology(environ: Mapping[str, str]) -> Finding:
 
 
 def launcher(environ: Mapping[str, str]) -> Finding:
-    """Say who started this process, and how many of the job are on this machine."""
+    """Report which launcher started this process, and how many processes of the job are on this machine."""
     names = [name for name, signs in _LAUNCHERS if any(sign in environ for sign in signs)]
     if not names and "LOCAL_RANK" in environ and "NODE_RANK" in environ:
         names = ["Lightning"]
@@ -221,7 +221,7 @@ def launcher(environ: Mapping[str, str]) -> Finding:
 
 
 def mistakes(environ: Mapping[str, str], cores: int) -> list[Finding]:
-    """Find what is usual and wrong; nothing where all is well. cores: that this process may use."""
+    """Look for common mistakes in the environment. cores: that this process may use."""
     return [*_threads(environ, cores), *_ranks(environ), *_devices(environ), _workers(environ)]
 
 
@@ -264,13 +264,13 @@ def _ranks(environ: Mapping[str, str]) -> Iterable[Finding]:
 def _devices(environ: Mapping[str, str]) -> Iterable[Finding]:
     visible, local = environ.get("CUDA_VISIBLE_DEVICES"), _local_size(environ) or 1
     count = len([each for each in (visible or "").split(",") if each.strip()])
-    if visible is not None and 1 < count < local:  # launchers may give each process one
+    if visible is not None and 1 < count < local:  # 1 is fine: some launchers give each process its own device
         advice = f"{local} processes on this machine share {count} devices; start as many as there are devices"
         yield Finding("CUDA_VISIBLE_DEVICES", visible, "note", advice)
 
 
 def _workers(environ: Mapping[str, str]) -> Finding:
-    """Say how DataLoader workers start. Forked ones hang where the parent's threads held a lock."""
+    """Report how DataLoader workers start. Forked ones hang if one of the parent's threads held a lock."""
     import multiprocessing
 
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
@@ -289,8 +289,8 @@ def _whole(text: str | None) -> int | None:
 
 
 def look_at(place: str) -> list[Finding]:
-    """Say all there is to say of a place. Small files are written and deleted again."""
-    from headrace.storage.places import expanded, is_address, path_of  # with pyarrow, which --help need not load
+    """Check one location. Small files are written to it and deleted again."""
+    from headrace.storage.places import expanded, is_address, path_of  # imports pyarrow, which --help does not need
 
     if not is_address(place):
         return directory(expanded(Path(place)))
@@ -302,7 +302,10 @@ def look_at(place: str) -> list[Finding]:
 
 
 def directory(out: Path) -> list[Finding]:
-    """Try whether a run can be written there, or data read: names, links, locks, syncing, room; which file system."""
+    """Check whether runs can be written to a directory, or data read from it.
+
+    Tests hard links, locks, syncing and free space, and reports the file system.
+    """
     standing = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
     if not standing.is_dir():
         return [Finding("place", f"{standing}: is a file", "problem", "give a directory")]
@@ -349,7 +352,7 @@ def _tried(standing: Path) -> list[Finding]:
 
 
 def _locks(file: Path) -> Finding:
-    """Two openings of a file: a lock of the one keeps the other out, as two processes of a run are kept apart."""
+    """Check that a lock on one open file excludes a second one, as two processes of a run require."""
     with file.open("rb") as first, file.open("rb") as second:
         try:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -363,7 +366,7 @@ def _locks(file: Path) -> Finding:
 
 
 def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """Return the type of the file system that holds a path; None where nothing tells. mounts: as Linux lists them."""
+    """Return the type of the file system that holds a path; None if unknown. mounts: in Linux's mountinfo format."""
     best, found = -1, None
     try:
         lines = mounts.read_text("utf-8", "replace").splitlines()
@@ -376,13 +379,14 @@ def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
         if not dash or len(fields) < 5:
             continue
         point = Path(fields[4].replace("\\040", " "))
-        if real.is_relative_to(point) and len(point.parts) >= best:  # of mounts on one point the last one counts
+        # The last mount on a mount point is the visible one.
+        if real.is_relative_to(point) and len(point.parts) >= best:
             best, found = len(point.parts), right.split()[0]
     return found
 
 
 def store(path: Path) -> list[Finding]:
-    """Try whether a bucket answers, and whether new objects can be put there without replacing others."""
+    """Check whether a bucket responds, and whether new objects can be put without replacing others."""
     from headrace.storage.places import place_of
 
     began = time.perf_counter()
@@ -405,14 +409,14 @@ def store(path: Path) -> list[Finding]:
         trial.put_new(b"another")
         advice = "this store replaces objects: two runs into one output would spoil each other"
         return [*found, Finding("writing", told, "problem", advice)]
-    except CorruptShard:  # the name is taken, as it should be
+    except CorruptShard:  # the name is taken, as expected
         return [*found, Finding("writing", told)]
     finally:
         trial.delete()
 
 
 def within(patience_s: float, what: str, work: Callable[[], list[Finding]]) -> list[Finding]:
-    """Return what the work finds, or a problem if there is no answer within `patience_s` seconds."""
+    """Return the findings of `work`, or a problem if it does not answer within `patience_s` seconds."""
     found: list[Finding] = []
     done = threading.Event()
 

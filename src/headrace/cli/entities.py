@@ -1,4 +1,4 @@
-"""Entities on the command line: the flags that name them, and what is told of their rows."""
+"""Handle entities on the command line: the flags that name them, and reports on their rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.stream.loader.dataset import Dataset
     from headrace.stream.order.whereabouts import Sightings
 
-_SHOWN = 20  # lines of a table; --json has all
+_SHOWN = 20  # most lines of a table; --json has all
 
 EntityFile = Annotated[Path | None, unless_given("--entities", help="A file of entities, one a line.")]
 EntityColumn = Annotated[
@@ -31,7 +31,10 @@ EntityColumn = Annotated[
 
 @dataclass(frozen=True)
 class EntityRows:
-    """The rows of entities in a split. entity: of each row, by its number in `names`; rows: of the split; parallel."""
+    """The rows of entities in a split.
+
+    entity: for each row, its entity's index in `names`. rows: row numbers in the split. Both are parallel.
+    """
 
     column: str
     names: list[str]
@@ -41,7 +44,7 @@ class EntityRows:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedEntities:
-    """The entities that a question is about."""
+    """Flags that name the entities of a question."""
 
     entity: Annotated[list[str] | None, unless_given(help="An entity; may be repeated.")] = None
     entities: EntityFile = None
@@ -49,11 +52,11 @@ class AskedEntities:
 
     @property
     def given(self) -> bool:
-        """Tell whether any of the flags was given."""
+        """Whether any of the flags was given."""
         return any(each is not None for each in (self.entity, self.entities, self.entity_column))
 
     def rows_in(self, dataset: Dataset, split: str) -> EntityRows:
-        """Find the rows of the entities in a split; progress is shown while their index is made."""
+        """Find the rows of the entities in a split; if their index must be built, show progress."""
         from headrace.cli.progress import shard_progress
 
         names = names_of(self.entity or (), self.entities)
@@ -63,11 +66,11 @@ class AskedEntities:
 
 
 def names_of(named: Sequence[str], file: Path | None) -> list[str]:
-    """Return the entities that are named and those of a file, each once. Raises `SettingsError` if there are none."""
+    """Return the distinct entities from arguments and a file. Raises `SettingsError` if there are none."""
     names = list(named)
     if file is not None:
         try:
-            names += file.read_text("utf-8-sig").split("\n")  # not splitlines, which cuts at form feeds too
+            names += file.read_text("utf-8-sig").split("\n")  # splitlines would also split at form feeds
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(
                 f"{file}: cannot be read as UTF-8 text ({error}); give a file of one entity a line"
@@ -79,7 +82,7 @@ def names_of(named: Sequence[str], file: Path | None) -> list[str]:
 
 
 def say_absent(absent: int, asked: int, where: str) -> None:
-    """Say how many entities have no row, as a name that is written otherwise looks the same as one that is absent."""
+    """Report how many entities have no row, because a misspelled name looks the same as an absent one."""
     if absent:
         say(
             f"{absent:,} of {asked:,} entities have no row in {where}; an entity is named by the text of its column,"
@@ -88,7 +91,7 @@ def say_absent(absent: int, asked: int, where: str) -> None:
 
 
 def index_entities(dataset: Dataset, column: str | None, *, as_json: bool) -> None:
-    """Make the index of entities, and print what it holds."""
+    """Build the index of entities, and print its contents in numbers."""
     from headrace.cli.progress import shard_progress
 
     with shard_progress("index the shards") as on_progress:
@@ -113,9 +116,9 @@ def answer(
     told: Literal["steps", "positions"] = "steps",
     as_json: bool,
 ) -> None:
-    """Print where the rows of entities are delivered, or were received.
+    """Print where the rows of entities are delivered or were received.
 
-    told: by steps, ranks and places in batches, or by positions in the global order alone.
+    told: "steps" for steps, ranks and places in batches, "positions" for positions in the global order only.
     """
     import numpy as np
 

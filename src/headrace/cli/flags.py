@@ -1,7 +1,7 @@
-"""Groups of flags: frozen dataclasses whose fields are flags, for commands that share them or have many.
+"""Define groups of flags: frozen dataclasses whose fields are flags, for commands that share them or have many.
 
-`@with_groups` stands on a command whose parameters may be such dataclasses. The command line sees their fields, each
-as a flag of its own in the place of the group; the command gets the group.
+`@with_groups` decorates a command whose parameters may be such dataclasses. The command line sees each field as a
+separate flag; the command receives the group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def offers(*words: str) -> Callable[[str], list[str]]:
-    """Return what a shell offers as values of a flag: these words."""
+    """Return a completion function that offers these words as values of a flag."""
 
     def offered(incomplete: str) -> list[str]:
         return sorted(word for word in words if word.startswith(incomplete))
@@ -36,10 +36,10 @@ def offers(*words: str) -> Callable[[str], list[str]]:
     return offered
 
 
-# Behind a space or a bracket alone: paths have parts such as date=2024-01-01.
+# Only after a space or bracket, because paths contain parts such as date=2024-01-01.
 _OPTION = re.compile(r"""(?<=[ (])([a-z][a-z_]+)=(?:"(\w+)"|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))""")
 
-_commands: list[Callable[[], Any]] = []  # what is being run, for `in_flags`
+_commands: list[Callable[[], Any]] = []  # the running command, for `in_flags`
 
 unless_given = partial(typer.Option, show_default=False)
 _machines = partial(unless_given, rich_help_panel="More than one machine")
@@ -80,9 +80,9 @@ Distribution = Annotated[
 
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the fields of its groups as keyword parameters; one without a default is required.
+    """Return the command with the fields of its groups as keyword parameters, required without a default.
 
-    Raises `ValueError` if two flags have one name.
+    Raises `ValueError` if two flags have the same name.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {}
@@ -107,21 +107,21 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flag(name: str, annotation: Any, default: Any = MISSING) -> inspect.Parameter:
-    """Make a keyword parameter; one without a default is required."""
+    """Make a keyword parameter, which is required if it has no default."""
     given = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
 
 
 def with_parameters(command: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Callable[..., Any]:
-    """Give a command that takes any keywords the parameters that the command line sees."""
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for first
+    """Give a command that takes any keywords a signature for the command line."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect looks for it first
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
 
 @contextmanager
 def told_in_flags(command: Callable[[], Any]) -> Iterator[None]:
-    """Inside, `in_flags` writes options as flags of this command."""
+    """Within the block, let `in_flags` write options as flags of this command."""
     _commands.append(command)
     try:
         yield
@@ -130,10 +130,10 @@ def told_in_flags(command: Callable[[], Any]) -> Iterator[None]:
 
 
 def in_flags(message: str) -> str:
-    """Write options in a message as on the command line: `time=` as --time, `format="parquet"` as --format parquet.
+    """Write options in a message as flags: `time=` as --time, `format="parquet"` as --format parquet.
 
-    What is not a flag of the command, such as a setting in the file of `headrace run`, loses its "=" where no value
-    follows.
+    Names that are not flags of the command, such as settings in the file of `headrace run`, only lose an "=" that no
+    value follows.
     """
     flags = _flags_of(_commands[-1]()) if _commands and _OPTION.search(message) else {}
 
@@ -154,7 +154,7 @@ def _flags_of(command: Any) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run that every preparing command has. None of them changes a byte of the output."""
+    """Run options of every preparing command. None of them changes a byte of the output."""
 
     workers: Annotated[int | None, unless_given(help="Tasks at a time; default one per core.")] = None
     fingerprint_by: Annotated[
@@ -188,13 +188,13 @@ class RunOptions:
 
     @property
     def how(self) -> Literal["stat", "content"]:
-        """Return the word for what tells source files apart. Raises `SettingsError` for an unknown word."""
+        """What identifies source files, "stat" or "content". Raises `SettingsError` for any other word."""
         if self.fingerprint_by not in (None, "stat", "content"):
             raise SettingsError(f"fingerprint_by is {shown(self.fingerprint_by)}; give stat or content")
         return "content" if self.fingerprint_by == "content" else "stat"
 
     def options(self) -> dict[str, Any]:
-        """Return keyword arguments of `prepare`. Raises `SettingsError` for a --shard-of that is none."""
+        """Return keyword arguments of `prepare`. Raises `SettingsError` if --shard-of is not I/N."""
         options: dict[str, Any] = {
             "workers": self.workers,
             "fingerprint_by": self.how,
@@ -212,7 +212,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainShards:
-    """Options for opening a dataset: how plain shards are read, and which fold of a prepared dataset."""
+    """Options for opening a dataset: how to read plain shards, and which fold of a prepared dataset."""
 
     fold: Annotated[
         int | None, unless_given(min=0, help="Which fold of a dataset that was prepared in folds, from 0.")
@@ -232,12 +232,12 @@ class PlainShards:
     ] = None
 
     def options(self) -> dict[str, Any]:
-        """Return keyword arguments of `open` and of `Rewrite`. Raises `SettingsError`."""
+        """Return keyword arguments of `open` and `Rewrite`. Raises `SettingsError`."""
         types, null_values = types_of(self.types), null_values_of(self.null_values)
         return {"types": types, "null_values": null_values, "cache_dir": self.cache_dir}
 
     def open(self, path: str) -> Dataset:
-        """Open a dataset; the index of many plain shards shows its progress on a terminal."""
+        """Open a dataset; if many plain shards must be indexed, show progress on a terminal."""
         from headrace.cli.progress import shard_progress
         from headrace.stream.loader.dataset import open_dataset
 
@@ -248,9 +248,9 @@ class PlainShards:
 
 
 def types_of(words: Sequence[str] | None) -> dict[str, str]:
-    """Read NAME=TYPE pairs, and the word infer as {"*": "infer"}.
+    """Parse NAME=TYPE pairs; the word infer becomes {"*": "infer"}.
 
-    Raises `SettingsError` on a word that is none, and on a name given twice.
+    Raises `SettingsError` for invalid words and for names with two types.
     """
     types: dict[str, str] = {}
     for word in (part.strip() for each in words or () for part in each.split(",")):
@@ -272,9 +272,9 @@ def types_of(words: Sequence[str] | None) -> dict[str, str]:
 def pairs_of(
     flag: str, texts: Iterable[str], form: str, example: str, *, empty: Literal["refuse", "take"] = "refuse"
 ) -> dict[str, str]:
-    """Read texts of a form such as NAME=COLUMN, which the first "=" divides; blank ones are passed over.
+    """Parse texts of a form such as NAME=COLUMN, split at the first "="; blank texts are skipped.
 
-    empty: what becomes of empty values. Raises `SettingsError` on a text that is none.
+    empty: whether to refuse or take empty values. Raises `SettingsError` for an invalid text.
     """
     pairs: dict[str, str] = {}
     for text in filter(str.strip, texts):
@@ -286,13 +286,13 @@ def pairs_of(
 
 
 def null_values_of(words: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the texts, each once, commas between them allowed."""
+    """Return the distinct texts; each argument may hold several, separated by commas."""
     return tuple(dict.fromkeys(part.strip() for each in words or () for part in each.split(",")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneEpoch:
-    """Choose an epoch of a split and the ranks that read it: the flags that `plan` and `where` share."""
+    """The flags that `plan` and `where` share: an epoch of a split, and the ranks that read it."""
 
     ranks: Ranks
     batch_size: BatchSize
@@ -324,7 +324,7 @@ class OneEpoch:
     ] = "none"
 
     def index_of(self, dataset: Dataset, state: Any = None) -> SplitIndex:
-        """Return the index of the split, with the tokens of its rows where steps are balanced, as asked or as saved."""
+        """Return the index of the split; if steps are balanced, by flag or in the state, it has token counts."""
         from headrace.stream.order.state import StreamState
 
         saved = None if state is None else StreamState.from_dict(state).balance
@@ -333,7 +333,7 @@ class OneEpoch:
         return dataset.counted_index(self.split)
 
     def plan(self, index: Any, state: Any = None) -> Plan:
-        """Plan the epoch over the split's index; state: what this saved state leaves, in the state's own order.
+        """Plan the epoch over the split's index, or the rest of the epoch that a saved state leaves, in its order.
 
         Raises `SettingsError`, `InputError` for blocks without a table, and `StreamError` for a state of other rows.
         """
@@ -345,7 +345,7 @@ class OneEpoch:
         from headrace.stream.ranks.topology import Topology
 
         for word in dict.fromkeys(index.formats):
-            kind_of_word(word)  # nothing could be said of what cannot be streamed
+            kind_of_word(word)  # raises for formats that cannot be streamed
         settings = asdict(self)
         ranks, epoch = (settings.pop(name) for name in ("ranks", "epoch"))
         del settings["split"]
@@ -354,7 +354,7 @@ class OneEpoch:
             settings |= {name: getattr(saved, name) for name in ("seed", "shuffle", "samples_per_epoch")}
             if saved.balance is not None:
                 settings["balance"] = CostModel(linear=saved.balance[1], quadratic=1)
-        options = StreamOptions(**settings, batch_format="numpy")  # checks what words and numbers may be
+        options = StreamOptions(**settings, batch_format="numpy")  # validates the settings
         passes = RowPasses(index, _reads_nothing, options, Topology(rank=0, world_size=ranks))
         return (passes.begin(epoch) if state is None else passes.resume(state)).plan()
 

@@ -1,4 +1,4 @@
-"""The command that looks for what splits share with each other and with benchmarks."""
+"""Define the command that looks for data shared between splits or with benchmarks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from headrace.stream.audit.leaks import LeakReport
     from headrace.stream.audit.near import NearDuplicates
 
-_NAMED = 6  # columns
-_SHOWN = 20  # overlaps; --json has all
+_NAMED = 6  # number of columns named
+_SHOWN = 20  # number of overlaps shown; --json has all
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeakOptions:
-    """Options of `headrace leaks`: what to compare, and above which share to fail."""
+    """Options of `headrace leaks`: what to compare, and the share above which to fail."""
 
     content: Annotated[
         list[str] | None,

@@ -1,6 +1,6 @@
-"""The outermost handler: whatever ends a command becomes a message on stderr and an exit code.
+"""Turn whatever ends a command into a message on stderr and an exit code.
 
-Imports only what Python has loaded at its start or loads in a moment, so that it stands before anything can fail.
+Imports only modules that Python has already loaded or loads quickly, so that it is ready before anything can fail.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headrace.credentials import without_secrets
 from headrace.errors import HeadraceError
 from headrace.printable import printable, printable_lines
 
-_OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
+_OF_INTERRUPT = 130  # 128 plus the signal's number, as in shells
 _INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
 _SWITCH = "HEADRACE_TRACEBACK"
 _WORD = re.compile(r"[a-z]{1,20}")
-_RESEND_S = 0.5  # between an interrupt and the next
+_RESEND_S = 0.5  # between two interrupts
 
 
 def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
-    """Run a command; raises nothing but `SystemExit`, with the exit code, after saying on stderr what was wrong."""
+    """Run a command; describe any error on stderr, and raise nothing but `SystemExit` with the exit code."""
     try:
         with _warnings_as_lines(), json_errors(arguments, explain), resend_sigint():
             work()
@@ -43,14 +43,14 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
                 _complain(message if code != _OF_INTERRUPT else _INTERRUPTED)
                 if _is_bug(error, code):
                     _complain(_report_hint(arguments), label="")
-            elif code == _OF_INTERRUPT:  # typer makes this of an interrupt inside a command, without a word
+            elif code == _OF_INTERRUPT:  # typer turns an interrupt inside a command into this code, silently
                 _complain(_INTERRUPTED)
         sys.exit(code)
 
 
 @contextmanager
 def _warnings_as_lines() -> Generator[None]:
-    """Inside, a warning is one line on stderr, like an error, instead of a place in the source and its text."""
+    """Within the block, print each warning as one line on stderr, without its source location."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         _complain(_clean(str(message)), label="warning: ")
@@ -64,10 +64,10 @@ def _warnings_as_lines() -> Generator[None]:
 
 @contextmanager
 def _interrupts_ignored() -> Generator[None]:
-    """Inside, a second Ctrl-C does not cut the message short."""
+    """Within the block, ignore interrupts, so that a second Ctrl-C does not cut the message short."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread, which alone hears interrupts
+    except ValueError:  # only the main thread receives interrupts
         yield
         return
     try:
@@ -78,10 +78,10 @@ def _interrupts_ignored() -> Generator[None]:
 
 @contextmanager
 def resend_sigint() -> Generator[None]:
-    """Inside, an interrupt that was lost is raised again every half second, until the command leaves because of it.
+    """Within the block, raise a lost interrupt again every half second, until it ends the command.
 
     Python raises an interrupt wherever the main thread happens to be. It is lost in a callback of a weak reference, in
-    a finaliser, or in an import of a library that goes on without what it could not import.
+    a finalizer, or in a library that ignores failed imports.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -93,7 +93,7 @@ def resend_sigint() -> Generator[None]:
     def remind() -> None:
         while not done.wait(_RESEND_S) and main.ident is not None:
             again.set()
-            signal.pthread_kill(main.ident, signal.SIGINT)  # a real signal: it also ends what is waited for
+            signal.pthread_kill(main.ident, signal.SIGINT)  # a real signal also ends blocking waits
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
         reminded = again.is_set()
@@ -115,7 +115,7 @@ def resend_sigint() -> Generator[None]:
     finally:
         done.set()
         try:
-            for thread in begun:  # lest it reminds whoever comes after
+            for thread in begun:  # so that it does not interrupt later work
                 thread.join()
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -123,7 +123,7 @@ def resend_sigint() -> Generator[None]:
 
 
 def caused_by_interrupt(error: BaseException | None) -> bool:
-    """Return True if the error, or one that it was raised while handling, is an interrupt."""
+    """Return True if the error, or one in its chain of contexts, is an interrupt."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -158,7 +158,7 @@ def _is_bug(error: BaseException, code: int) -> bool:
 
 
 def _report_hint(arguments: Sequence[str]) -> str:
-    """Say what a report of a bug needs. Leave arguments out: they may name private places."""
+    """Describe what a bug report needs. Arguments are left out because they may name private paths."""
     import headrace
 
     words = [word for word in arguments[:1] if _WORD.fullmatch(word)]
@@ -187,7 +187,7 @@ def _complain(text: str, label: str = "error: ") -> None:
 
 
 def _write(text: str) -> None:
-    """Write to stderr, which may be closed, full, or of an encoding that lacks characters."""
+    """Write to stderr, even if it is closed, full, or cannot encode some characters."""
     if sys.stderr is None:
         return
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
@@ -198,10 +198,10 @@ def _write(text: str) -> None:
 
 @contextmanager
 def own_process() -> Generator[None]:
-    """Give a process that is nothing but the command its standard streams and a quiet end.
+    """Give a process that only runs the command its standard streams and a quiet end.
 
-    A missing descriptor 0, 1 or 2 would be given to the first file that is opened, and what libraries print would be
-    written into data. Once the command is over, an interrupt ends the process at once instead of showing where it was.
+    If descriptor 0, 1 or 2 were missing, the first opened file would get it, and output of libraries would go into
+    data. Once the command is over, an interrupt ends the process at once, without a traceback.
     """
     with suppress(OSError):
         while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -222,7 +222,7 @@ def own_process() -> Generator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # the reader has gone: Python would say so on stderr
+    except (OSError, ValueError):  # the reader has gone; without this, Python would print it on stderr
         code = code or 1
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
-"""Print what commands say: text for people, JSON for machines.
+"""Print the output of commands: text for people, JSON for machines.
 
-What comes from data, names and paths never controls the terminal, whoever prints it. With --json a command prints one
-JSON object on stdout and nothing else, also where it ends in an error.
+Texts from data, names and paths never control the terminal. With --json, a command prints exactly one JSON object on
+stdout, even if it ends in an error.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 CELL = 300  # characters of one value in a table
 _INTERRUPTED = 130  # the exit code
-_emitted: set[str] = set()  # of this process: empty until a record was printed
-_usage_errors: list[str] = []  # what the parser of the command line said of it
+_emitted: set[str] = set()  # empty until this process has printed a record
+_usage_errors: list[str] = []  # messages of the command-line parser
 
 
 @cache
 def _printer_class() -> type[Console]:
-    """Made when it is first needed: rich takes a while to import."""
+    """Define the printer class on first use, because importing rich takes a while."""
     from rich.console import Console
 
     class Printer(Console):
-        """A console that escapes control characters of all it renders and takes no text for markup or emoji.
+        """A console that escapes control characters in everything it renders and ignores markup and emoji.
 
-        Styles come from `Text` and `style=`.
+        Styles come only from `Text` and `style=`.
         """
 
         def __init__(self, **options: Any) -> None:
@@ -51,13 +51,16 @@ def _printer_class() -> type[Console]:
 
 
 def printer(stream: Literal["out", "err"] = "out", **options: Any) -> Console:
-    """Return the printer of a standard stream. Where it is not a terminal, lines are not wrapped to a width."""
+    """Return the printer of a standard stream. If it is not a terminal, lines are not wrapped."""
     number = 2 if stream == "err" else 1
     return _printer_class()(**{"stderr": number == 2, "soft_wrap": not os.isatty(number), **options})
 
 
 def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None = None) -> Table:
-    """Make a table without rows. numbers_from: columns from this one on are right-aligned; heads all "": no header."""
+    """Make a table without rows.
+
+    numbers_from: columns from this one on are right-aligned. heads: if all are "", there is no header.
+    """
     from rich.table import Table
 
     made = Table(title=title, title_justify="left", header_style="bold", show_header=any(heads))
@@ -71,10 +74,10 @@ def table(title: str | None, heads: Sequence[str], *, numbers_from: int | None =
 def fitting_tables(
     title: str, heads: Sequence[tuple[str, str]], columns: Sequence[Sequence[Text]], width: int
 ) -> Iterator[Table]:
-    """Yield rows as one table, or turned, a line for each column, where that is too wide for the terminal.
+    """Yield rows as one table or, if that is too wide, as tables with a line for each column.
 
     heads: name and type of each column. A cell may take a few lines, but a column is at least as wide as its name or 12
-    characters. Turned, there are as many rows beside each other as 24 characters for each leave room for.
+    characters. Transposed tables have as many rows side by side as fit with 24 characters each.
     """
     places = [
         max(len(name), len(kind), min(12, *map(len, column), 12))
@@ -105,7 +108,7 @@ def record_table(title: str, record: Mapping[str, object]) -> Table:
 
 
 def in_words(value: object) -> str:
-    """Write a value of JSON as people do: whole numbers are grouped, of lists and mappings only the parts are told."""
+    """Format a JSON value for people: whole numbers grouped, lists and mappings without brackets."""
     if isinstance(value, Mapping):
         apart = "; " if any(isinstance(each, Mapping | list) for each in value.values()) else ", "
         return apart.join(f"{name} {in_words(each)}" for name, each in value.items()) or "none"
@@ -122,19 +125,19 @@ def say(text: str, stream: Literal["out", "err"] = "out") -> None:
 
 
 def cell(value: object) -> str:
-    """Return a value of the data as one line of a table."""
+    """Format a value of the data as one line of a table."""
     return printable(str(value), CELL)
 
 
 def emit(record: Any, *, indent: int | None = None) -> None:
-    """Print a record as JSON that any reader takes, as `json_text` writes it."""
+    """Print a record as strictly valid JSON, as `json_text` writes it."""
     sys.stdout.write(json_text(record, indent=indent) + "\n")
     sys.stdout.flush()
     _emitted.add("record")
 
 
 def json_text(record: Any, *, indent: int | None = None) -> str:
-    """Write the record as JSON; NaN and infinities are null, values that JSON has no word for are text."""
+    """Write the record as JSON; NaN and infinities become null, and types that JSON lacks become text."""
     try:
         return json.dumps(record, default=str, indent=indent, allow_nan=False)
     except ValueError:
@@ -151,10 +154,10 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def json_errors(arguments: list[str], explain: Callable[[BaseException], tuple[str, str, int]]) -> Generator[None]:
-    """Inside, an error that ends a command with --json is on stdout too: `{"error": {"kind", "message"}, "exit_code"}`.
+    """Within the block, print an error that ends a command with --json on stdout too, as one JSON object.
 
-    Not where the command has printed its record already: that says what was wrong, or is a line of many.
-    explain: gives the kind, the message and the exit code of an error.
+    It has the form `{"error": {"kind", "message"}, "exit_code"}`. It is not printed if the command has printed a record
+    already, which describes the error or is one line of many. explain: returns an error's kind, message and exit code.
     """
     _emitted.clear()
     _usage_errors.clear()
@@ -171,13 +174,13 @@ def json_errors(arguments: list[str], explain: Callable[[BaseException], tuple[s
 
 @contextmanager
 def usage_errors_kept() -> Generator[None]:
-    """Inside, what the parser says of a wrong command line is kept for `json_errors`."""
+    """Within the block, keep the parser's messages about a wrong command line for `json_errors`."""
     try:
         yield
     except Exception as error:
         if hasattr(error, "format_message"):
             _usage_errors.append(str(error.format_message()))
-            for name in ("message", "option_name", "param_hint"):  # what typer makes a panel of
+            for name in ("message", "option_name", "param_hint"):  # the texts that typer shows in a panel
                 if isinstance(getattr(error, name, None), str):
                     setattr(error, name, printable(getattr(error, name)))
         raise

@@ -1,4 +1,4 @@
-"""Show progress on a terminal; elsewhere print warnings alone."""
+"""Show progress on a terminal; print only warnings elsewhere."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] = "full") -> Iterator[OnEvent]:
-    """Yield a listener that draws bars with rows/s and time left; off a terminal, warnings are all it prints."""
+    """Yield a listener that draws bars with rows/s and time left; off a terminal, it prints only warnings."""
     if not console.is_terminal or detail == "quiet":
         yield lambda event: _note(console, event, "quiet")
         return
-    from rich.progress import (  # with all its spinners, for which a command off a terminal would wait
+    from rich.progress import (  # loads slowly, and is not needed off a terminal
         BarColumn,
         MofNCompleteColumn,
         Progress,
@@ -77,9 +77,9 @@ def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> N
 
 @contextmanager
 def shard_progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a listener that draws a bar of the shards that are done, from its first call on; off a terminal nothing.
+    """Yield a listener that draws a bar of finished shards from its first call on; off a terminal, nothing.
 
-    It takes how many are done and how many there are, from any thread.
+    It takes (finished, total), from any thread.
     """
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""Show a run to others: its page of pictures, what differs from another run, and its card for dataset hubs."""
+"""Define the commands that present a run: its report page, its differences from another run, and its card."""
 
 from __future__ import annotations
 
@@ -99,15 +99,15 @@ def card(
 
 
 def check_when(when: str) -> None:
-    """Refuse a word that --report does not know, before any work."""
+    """Raise `SettingsError` for an unknown value of --report, before any work."""
     if when not in WHEN:
         raise SettingsError(f"--report is {when!r}; give one of {', '.join(WHEN)}")
 
 
 def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
-    """Write the page of a run that has just finished, or say how to get one; a reused run keeps the page it has.
+    """Write the page of a run that has just finished, or say how to get one; a reused run keeps its page.
 
-    A page that cannot be drawn is a warning: the run itself is finished.
+    A page that cannot be drawn causes only a warning, because the run itself is finished.
     """
     from headrace.report import REPORT
 

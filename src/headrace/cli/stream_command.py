@@ -1,4 +1,4 @@
-"""Measure how fast a split streams, by streaming it: `headrace stream`. Every rank is a process of its own."""
+"""Measure how fast a split streams: `headrace stream`. Every rank is its own process."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 _START_TIMEOUT_S = 300.0
 _HEADS = ("batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s behind it", "wait ms")
-_RANK_WIDTH = 12  # characters of a column
-_STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")  # of `StreamStats`
-_barrier: Barrier | None = None  # of a rank's process: all ranks begin together
+_RANK_WIDTH = 12  # width of a column in characters
+_STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")  # fields of `StreamStats`
+_barrier: Barrier | None = None  # in a rank's process, so that all ranks start together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class StreamedEpoch:
 
 @dataclass(frozen=True)
 class _Work:
-    """Arguments of the process of a rank."""
+    """Arguments of a rank's process."""
 
     path: str
     asked: StreamedEpoch
@@ -90,7 +90,7 @@ def stream(
     Example:  headrace stream out --split train --batch-size 4096 --ranks 2
     """
     work = _Work(path, asked, shards, None if state is None else read_state(state))
-    if asked.ranks > 1:  # the index is made once, before the ranks need it
+    if asked.ranks > 1:  # build the index once, before the ranks need it
         shards.open(path)
     speeds = [_measure(work, 0)] if asked.ranks == 1 else _measure_ranks(work)
     rows, seconds = sum(each["rows"] for each in speeds), max(each["seconds"] for each in speeds)
@@ -112,7 +112,7 @@ def stream(
 
 
 def _print(record: Mapping[str, Any]) -> None:
-    """Print a column for each rank, and what they come to together. Waits are the median and the 95th percentile."""
+    """Print a column for each rank, and the totals. Waits are the median and the 95th percentile."""
     ranks = [
         (
             f"{each['batches']:,}",
@@ -152,7 +152,7 @@ def _measure_ranks(work: _Work) -> list[dict[str, Any]]:
     with ProcessPoolExecutor(ranks, mp_context=context, initializer=_begin, initargs=(barrier,)) as pool:
         futures = [pool.submit(_measure, work, rank) for rank in range(ranks)]
         errors = [error for error in (future.exception() for future in futures) if error is not None]
-        if errors:  # a rank that failed breaks the others' wait: name the cause, not its echo
+        if errors:  # a failed rank breaks the barrier of the others; report the cause instead
             raise next((error for error in errors if type(error).__name__ != "BrokenBarrierError"), errors[0])
         return [future.result() for future in futures]
 
@@ -163,10 +163,10 @@ def _begin(barrier: Barrier) -> None:
 
 
 def _measure(work: _Work, rank: int) -> dict[str, Any]:
-    """Stream as one rank and return its counts and speeds. seconds, first_batch_s: from the beginning of the pass.
+    """Stream as one rank and return its counts and speeds.
 
-    rows_per_s, bytes_per_s: all rows over all seconds. steady_rows_per_s: what came behind the first batch over the
-    seconds since; None where nothing did.
+    seconds, first_batch_s: since the start of the pass. rows_per_s, bytes_per_s: over all rows and seconds.
+    steady_rows_per_s: rows after the first batch, over the seconds after it; None if there are none.
     """
     try:
         batches, row_bytes = _batches(work, rank)
@@ -205,7 +205,7 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
 
 
 def _batches(work: _Work, rank: int) -> tuple[Any, float]:
-    """Return what a training loop would iterate over, and the decoded bytes of a row."""
+    """Return the batches that a training loop would iterate over, and the decoded bytes of one row."""
     from headrace.stream.loader.options import StreamArguments
     from headrace.stream.order.lanes import estimate_block_bytes
     from headrace.stream.ranks.topology import Topology
@@ -217,7 +217,7 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     topology = Topology(rank=rank, world_size=asked.ranks)
     usual = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
     options: StreamArguments = {
-        "packed": "off",  # rows are counted
+        "packed": "off",  # because rows are counted
         "shuffle": asked.shuffle,
         "seed": asked.seed,
         "batch_format": asked.batch_format or usual,  # type: ignore[typeddict-item]  # checked with the other options
@@ -238,7 +238,7 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
 
 
 def _rows(batch: Any) -> int:
-    """Count the real rows of a batch."""
+    """Count the rows of a batch without padding."""
     if isinstance(batch, list):
         return sum(row.get("valid", True) for row in batch)
     names = getattr(batch, "column_names", None) or list(batch)

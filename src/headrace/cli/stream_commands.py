@@ -1,4 +1,4 @@
-"""The commands around a stream: index, peek, plan, where, seen. The last three read nothing beyond the index."""
+"""Define the commands around a stream: index, peek, plan, where, seen. The last three read only the index."""
 
 from __future__ import annotations
 
@@ -141,18 +141,18 @@ def peek(
         printer().print(made)
 
 
-_LIST = 12  # numbers of a list that are shown
+_LIST = 12  # most numbers of a list to show
 
 
 def _cut(value: Any) -> Any:
-    """Return a list of many numbers as its first ones and how many more there are."""
+    """Shorten a long list of numbers to its first ones and the number of others."""
     if not isinstance(value, list) or len(value) <= _LIST or not all(isinstance(each, int | float) for each in value):
         return value
     return f"[{', '.join(map(str, value[:_LIST]))}, … {len(value) - _LIST:,} more]"
 
 
 def _as_read(values: list[Any], kind: pa.DataType) -> list[Any]:
-    """Return the values with floats as short as their type allows: 0.1 of a float32, not 0.10000000149011612."""
+    """Return floats with only the digits of their type: 0.1 for a float32, not 0.10000000149011612."""
     import numpy as np
     import pyarrow as pa
 
@@ -224,7 +224,7 @@ def plan(
 
 
 def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, Any]:
-    """Return what the plan says, by names that machines may rely on."""
+    """Return the plan as a record with stable names for machines."""
     from headrace.stream.order.mixing import mixing_of_plan
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
@@ -429,8 +429,8 @@ def seen(
 
 
 def read_state(path: Path) -> Any:
-    """The JSON in a file that a state was saved to."""
-    from headrace.sealed import parse_state  # imports numpy and pyarrow, which --help and a tab do without
+    """Read the JSON of a saved state from a file."""
+    from headrace.sealed import parse_state  # imports numpy and pyarrow, which --help and completion do not need
 
     try:
         return parse_state(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Print what a run made: tables for people, JSON for machines."""
+"""Print the results of a run: tables for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headrace.report.words import size
 
 Detail = Literal["short", "full"]
 
-# Folds have a table, dates a picture in the report, and guidance is told in sentences.
+# Folds have their own table, dates are drawn in the report, and guidance is printed as sentences.
 _TOLD_ELSEWHERE = ("directories", "folds", "dates", "guidance")
 
 
 def print_run(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print what a run made, as its recipe does it."""
+    """Print the results of a run in the format of its recipe."""
     summary = registration_of_run(manifest.recipe).summary
     show = print_manifest if summary is None else load(summary)
     show(console, manifest, run, detail)
@@ -34,7 +34,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     """Print rows per split and per drop reason; in full also schema, facts, time and libraries."""
     full = detail == "full"
     read = int(manifest.source["rows"])
-    gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
+    gathered = manifest.facts.get("source_rows", {})  # set by recipes whose rows combine several source rows
     blank = [""] if gathered else []
     folds = manifest.folds
     heads = ("split", "rows", *(["source rows"] if gathered else []), "share", "shards", "size")
@@ -68,7 +68,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     if folds:
         console.print(folds_table(manifest))
     if empty and not full:
-        from headrace.formats.source import told_empty  # with all formats
+        from headrace.formats.source import told_empty  # imports all formats
 
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     reasons = registration_of_run(manifest.recipe).reasons
@@ -80,7 +80,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
 
 
 def folds_table(manifest: Manifest) -> Table:
-    """Make a table of the rows of each split of each fold, and of those that have no part in it."""
+    """Make a table of the rows of each fold, by split, and of the rows that a fold leaves out."""
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
     every = sum(each.rows for each in manifest.splits.values())
     rolls = "cutoff_us" in manifest.facts["folds"][0]
@@ -103,7 +103,7 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
 
 
 def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]) -> None:
-    """Print when a run finished, these facts that are not None, and the libraries it was made with."""
+    """Print when a run finished, those of the facts that are not None, and the libraries used."""
     facts: dict[str, Any] = {"finished": finished_at(run)}
     for name, value in rows.items():
         if name.endswith("_us") and isinstance(value, int):
@@ -115,7 +115,7 @@ def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries:
 
 
 def _moment(microseconds: int) -> str:
-    """Write a time as people do, or the number where Python has no such year."""
+    """Format a time for people, or as a number if Python does not support its year."""
     try:
         return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)}"
     except OverflowError:
@@ -123,7 +123,7 @@ def _moment(microseconds: int) -> str:
 
 
 def percent(rows: int, of: int) -> str:
-    """Return a share in percent, or nothing where there is nothing to share."""
+    """Format a share in percent; "" if the total is 0."""
     return f"{100 * rows / of:.1f} %" if of else ""
 
 

@@ -1,3 +1,3 @@
-"""Pictures of a run: facts from its files → figures with an answer in words → one page that opens offline."""
+"""Draw a run: facts from its files → figures with an answer in words → one page that opens offline."""
 
-REPORT = "report.html"  # in a run
+REPORT = "report.html"  # file name in a run

@@ -1,4 +1,4 @@
-"""Bin numbers: edges that people can read, and counts between them. Pure numpy, O(values) each."""
+"""Bin numbers: readable edges, and counts between them. Pure numpy, O(values) each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 from headrace.arrays import F64, I64
 
 _STEPS = (1, 2, 2.5, 5, 10)
-_STRETCHES = 72  # of time, over the width of a page
+_STRETCHES = 72  # number of bins in time, over the width of a page
 _DAY, _YEAR = 86400.0, 365.25 * 86400.0
 _CLOCK = np.array(
     [
@@ -28,7 +28,10 @@ _CLOCK = np.array(
 
 
 def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -> F64:
-    """Edges of at most `most` bins of one round width that hold low..high; whole: of a width of 1 or more."""
+    """Return the edges of at most `most` bins of one round width that cover low..high.
+
+    whole: the width is a whole number, 1 or more.
+    """
     width = (high - low) / most
     power = 10.0 ** np.floor(np.log10(width)) if width > 0 else 1.0
     step = next(power * each for each in _STEPS if power * each >= width)
@@ -36,7 +39,7 @@ def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -
         step = max(1.0, float(np.ceil(step)))
     first = np.floor(low / step)
     count = max(1, int(np.floor(high / step) - first) + 1)
-    while count > most:  # rounding outwards took one bin more
+    while count > most:  # rounding outwards may add a bin
         step *= 2
         first = np.floor(low / step)
         count = int(np.floor(high / step) - first) + 1
@@ -44,7 +47,7 @@ def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -
 
 
 def growing_edges(low: float, high: float) -> F64:
-    """Edges 1, 2, 5, 10, 20, … that hold low..high, which are above 0; powers of ten only over a wide range."""
+    """Return edges from 1, 2, 5, 10, 20, … that cover low..high, both above 0; powers of ten over a wide range."""
     first, last = int(np.floor(np.log10(low))), int(np.floor(np.log10(high))) + 1
     wide = last - first > 12
     stride = -(-(last - first) // 36)
@@ -56,7 +59,7 @@ def growing_edges(low: float, high: float) -> F64:
 
 
 def byte_edges(values: F64) -> tuple[F64, bool]:
-    """Do as `edges_for` for sizes in bytes: edges are round in KiB, MiB or GiB, and double where they grow."""
+    """Return edges like `edges_for`, for sizes in bytes: round in KiB, MiB or GiB, or powers of two if they grow."""
     low, high = max(1.0, float(values.min())), max(1.0, float(values.max()))
     if high >= 16 * low:
         first, last = int(np.floor(np.log2(low))), int(np.floor(np.log2(high))) + 1
@@ -66,14 +69,14 @@ def byte_edges(values: F64) -> tuple[F64, bool]:
 
 
 def span_edges(values: F64) -> tuple[F64, bool]:
-    """Do as `edges_for` for seconds of 1 and more: edges are what clocks and calendars have."""
+    """Return edges like `edges_for`, for seconds of 1 and more, at units of clocks and calendars; they always grow."""
     end = int(np.searchsorted(_CLOCK, float(values.max()), "right"))
     begin = int(np.searchsorted(_CLOCK, float(values.min()), "right")) - 1
     return np.asarray(_CLOCK[max(0, begin) : max(end, 1) + 1], np.float64), True
 
 
 def time_edges(low: float, high: float, cut: float | None = None) -> F64:
-    """Even stretches of time that hold low..high; the cut is one of the edges if it lies inside."""
+    """Return edges of even intervals of time that cover low..high; a cut inside the range is one of the edges."""
     width = max((high - low) / _STRETCHES, 1.0)
     if cut is None or not low < cut < high:
         places, origin = np.arange(_STRETCHES + 1), low
@@ -83,7 +86,10 @@ def time_edges(low: float, high: float, cut: float | None = None) -> F64:
 
 
 def edges_for(values: F64) -> tuple[F64, bool]:
-    """Edges for a histogram of values, and whether they grow: where the largest is 50 times the smallest, above 0."""
+    """Return edges for a histogram of values, and whether they grow.
+
+    They grow if the smallest value is above 0 and the largest is at least 50 times the smallest.
+    """
     low, high = float(values.min()), float(values.max())
     if low > 0 and high >= 50 * low:
         return growing_edges(low, high), True
@@ -91,7 +97,7 @@ def edges_for(values: F64) -> tuple[F64, bool]:
 
 
 def counted(values: F64, edges: F64, weights: F64 | None = None) -> F64:
-    """Values (or their weights) in each bin [edge, next edge): float64 [bins]."""
+    """Count values, or sum their weights, in each bin [edge, next edge): float64 [bins]."""
     return np.bincount(_bin_of(values, edges), weights=weights, minlength=len(edges) - 1).astype(np.float64)
 
 
@@ -100,27 +106,27 @@ def _bin_of(values: F64, edges: F64) -> I64:
 
 
 def spread(begins: F64, ends: F64, weights: F64, edges: F64) -> F64:
-    """Weights laid evenly over their spans [begin, end], summed in bins of time: float64 [bins].
+    """Spread weights evenly over their spans [begin, end] and sum them in bins of time: float64 [bins].
 
-    A span of no length falls into the bin that holds it. The sum over bins is the sum of weights if the edges hold all
-    spans. O(spans + edges) time and memory.
+    A span of length 0 falls into the bin that contains it. The sum over bins equals the sum of weights if the edges
+    cover all spans. O(spans + edges) time and memory.
     """
     moments = ends <= begins
     found = counted(begins[moments], edges, weights[moments])
     begins, ends, weights = begins[~moments], ends[~moments], weights[~moments]
     pace = weights / (ends - begins)
-    # From its begin on, a span adds its pace to what passes; from its end on, it takes it away again.
+    # A span adds its rate to all bins from its beginning on, and subtracts it again from its end on.
     for at, sign in ((begins, 1.0), (ends, -1.0)):
         at = np.clip(at, edges[0], edges[-1])
         place = _bin_of(at, edges)
         within = np.bincount(place, weights=pace * (edges[place + 1] - at), minlength=len(edges) - 1)
         before = np.cumsum(np.bincount(place + 1, weights=pace, minlength=len(edges)))[:-1]
         found += sign * (within + before * np.diff(edges))
-    return np.maximum(found, 0.0)  # of nothing, sums and differences may leave a little less
+    return np.maximum(found, 0.0)  # rounding may leave sums slightly below 0
 
 
 def thinned(values: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
-    """Return at most `most` of the values, evenly taken, the first and the last among them."""
+    """Return at most `most` of the values, evenly spaced, including the first and the last."""
     if len(values) <= most:
         return values
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]

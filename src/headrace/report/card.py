@@ -1,8 +1,8 @@
 """Describe a run for a dataset hub: a README.md whose front matter `datasets.load_dataset` and the hub read.
 
-The card lies beside the shards, and its paths are relative to the run's directory, which can be uploaded or opened as
-it is. Everything in it is from the manifest, the settings and the index; no shard is read. Licence, origin and intended
-use are the user's to write.
+The card is stored beside the shards. Its paths are relative to the run's directory, which can be uploaded or opened as
+it is. Its content comes from the manifest, the settings and the index; no shard is read. The user adds licence, origin
+and intended use.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headrace.report.facts import RunFacts
 from headrace.report.words import many, size
 
 README = "README.md"
-_AS_WRITTEN = {"keep_default_na": False, "na_values": [""]}  # else the text NA is read as missing
-_UNSPLIT = {"all": "train"}  # `datasets` keeps the word all for itself, and calls rows without splits train
+_AS_WRITTEN = {"keep_default_na": False, "na_values": [""]}  # otherwise the text NA would be read as missing
+_UNSPLIT = {"all": "train"}  # `datasets` reserves the word all, and calls unsplit rows train
 _NAMES = {
     "float": "float32",
     "double": "float64",
@@ -38,7 +38,7 @@ _NAMES = {
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what stands twice twice: not every reader of front matter knows YAML's references."""
+    """Dumps repeated values in full, because some readers of front matter do not support YAML references."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - of no value
         return True
@@ -47,8 +47,8 @@ class _Plain(yaml.SafeDumper):
 def markdown_of(facts: RunFacts, *, license_: str | None = None) -> str:
     """Return the card of a run as Markdown with YAML front matter.
 
-    license_: as the hub calls it, such as "cc-by-4.0"; None: a line that asks for it. A run whose shards are not tables
-    for others (ArrayRecord, packed .npy) gets no `configs`: nothing but headrace reads them.
+    license_: the hub's name for it, such as "cc-by-4.0"; None writes a line that asks for it. A run whose shards only
+    headrace can read as tables (ArrayRecord, packed .npy) gets no `configs`.
     """
     front = yaml.dump(_front(facts), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
     licence = f"license: {license_}\n" if license_ else "# license: name one, such as cc-by-4.0\n"
@@ -56,7 +56,7 @@ def markdown_of(facts: RunFacts, *, license_: str | None = None) -> str:
 
 
 def configs_of(facts: RunFacts) -> Iterator[tuple[str, Manifest, Mapping[str, Sequence[str]]]]:
-    """Yield name, totals, and the run's own splits of each split: one named default, or one for each fold."""
+    """Yield (name, totals, the run's splits behind each split): one configuration "default", or one per fold."""
     manifest = facts.manifest
     if not manifest.folds:
         yield "default", manifest, {split: [split] for split in facts.splits}
@@ -65,14 +65,14 @@ def configs_of(facts: RunFacts) -> Iterator[tuple[str, Manifest, Mapping[str, Se
 
 
 def table_format(facts: RunFacts) -> str | None:
-    """Return the one format of all shards, as words of the index without compression; None if others cannot read it."""
+    """Return the index's word, without compression, for the format of all shards; None if others cannot read it."""
     words = {word.partition(".")[0] for word in facts.blocks["format"].unique().to_list()}
     word = words.pop() if len(words) == 1 else ""
     return word if word.partition("-")[0] in ("parquet", "jsonl", "csv", "tsv") else None
 
 
 def patterns(facts: RunFacts, splits: Sequence[str]) -> list[str]:
-    """Return glob patterns that match the shards of these splits with rows, and no others, relative to the run."""
+    """Return glob patterns that match exactly the shards with rows of these splits, relative to the run."""
     held = facts.blocks.filter(pl.col("rows") > 0).select("split", "shard").unique()
     own = set(held.filter(pl.col("split").is_in(splits))["shard"])
     others = {_pattern(shard) for shard in set(facts.blocks["shard"]) - own}
@@ -85,7 +85,7 @@ def _pattern(shard: str) -> str:
 
 
 def features_of(schema: pa.Schema) -> list[dict[str, Any]] | None:
-    """Return the columns as `datasets` writes them in front matter; None if it has no word for a type."""
+    """Return the columns as `datasets` writes them in front matter; None if it does not support a type."""
     try:
         return [{"name": field.name, **_feature(field.type)} for field in schema]
     except KeyError:
@@ -111,7 +111,7 @@ def _front(facts: RunFacts) -> dict[str, Any]:
         return {"tags": ["headrace"]}
     features = features_of(facts.run.schema)
     reader: dict[str, Any] = {}
-    if word != "parquet" and features is not None:  # else the types would be guessed from the values of each file
+    if word != "parquet" and features is not None:  # otherwise types are guessed from each file's values
         reader["features"] = features
     separator = separator_of(word)[1]
     if separator is not None:

@@ -1,7 +1,7 @@
-"""Make pictures as Vega-Lite specifications with their numbers in them. Pure; `page.draw` draws them.
+"""Make pictures as Vega-Lite specifications that contain their numbers. Pure; `page.draw` draws them.
 
-Colours are roles: custom properties of the page's style, so that one drawing serves light and dark. Every mark has a
-description, which is its label for screen readers and what hovering shows. `parts` maps a role to its values.
+Colours are roles: custom properties of the page's style, so that one drawing works in light and dark mode. Every mark
+has a description, which is its label for screen readers and its text on hovering. `parts` maps a role to its values.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def bars(
     texts: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Chart:
-    """Draw a horizontal bar for each label, in this order, its number behind it.
+    """Draw a horizontal bar for each label, in this order, followed by its number.
 
-    texts: what stands behind the bars; names: what roles are called in the legend.
+    texts: shown after the bars instead of the numbers. names: of roles, for the legend.
     """
     shown = texts or [f"{value:,.0f}" for value in values]
     words = dict(names or {})
@@ -42,11 +42,11 @@ def bars(
         {"label": label, "value": value, "role": words.get(role, role), "text": text, "hint": f"{label}: {text} {unit}"}
         for label, value, role, text in zip(labels, values, roles, shown, strict=True)
     ]
-    room = max(values, default=0) * (1.15 + max(map(len, shown), default=0) / 30) or 1  # the texts behind need some
+    room = max(values, default=0) * (1.15 + max(map(len, shown), default=0) / 30) or 1  # leave room for the texts
     x = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, room]}}
     y = _names()
     colour = _colour(roles, words)
-    if len(set(roles)) == len(roles):  # the labels say it all
+    if len(set(roles)) == len(roles):  # each label has its own role, so a legend adds nothing
         colour["legend"] = None
     layers = [
         {
@@ -63,7 +63,7 @@ def bars(
 
 
 def stacked_bars(labels: Sequence[str], parts: Parts, *, unit: str, names: Mapping[str, str]) -> Chart:
-    """Draw a horizontal bar of parts for each label, as shares of its whole. names: what roles are called."""
+    """Draw a horizontal bar of parts for each label, as shares of its total. names: of roles."""
     wholes = [sum(float(values[place]) for values in parts.values()) or 1.0 for place in range(len(labels))]
     data = _parts_of_labels(labels, parts, unit, names)
     for each in data:
@@ -76,7 +76,7 @@ def stacked_bars(labels: Sequence[str], parts: Parts, *, unit: str, names: Mappi
 
 
 def columns(labels: Sequence[str], parts: Parts, *, unit: str, title: str) -> Chart:
-    """Draw a column of stacked parts for each label, in this order; labels are written where there are few."""
+    """Draw a column of stacked parts for each label, in this order; labels are written if there are few."""
     data = _parts_of_labels(labels, parts, unit, {role: role for role in parts})
     axis = {"ticks": False, "labels": len(labels) <= 8, "labelAngle": -35 if len(labels) > 2 else 0, "labelLimit": 130}
     x = {"field": "label", "type": "nominal", "sort": None, "title": title, "axis": axis}
@@ -89,9 +89,9 @@ def columns(labels: Sequence[str], parts: Parts, *, unit: str, title: str) -> Ch
 def matrix(
     cells: Sequence[tuple[str, str, float, str]], *, down: str, across: str, columns: Sequence[str], role: str
 ) -> Chart:
-    """Draw a square for each of cells (row, column, share, text), the darker the larger its share of 0 to 1.
+    """Draw a square for each cell (row, column, share, text); a larger share, 0 to 1, is darker.
 
-    down, across: what rows and columns are. columns: of the table of numbers.
+    down, across: titles of rows and columns. columns: of the table of numbers.
     """
     data = [
         {
@@ -160,9 +160,10 @@ def histogram(
     texts: Sequence[str] | None = None,
     mark: Mark | None = None,
 ) -> Chart:
-    """Draw how many `of` are in each bin. edges [bins + 1]; parts: counts [bins]; grows: the axis is logarithmic.
+    """Draw how many `of` are in each bin.
 
-    texts: the edges as people read them; mark: a place on the axis and its name.
+    edges: [bins + 1]. parts: counts [bins]. grows: whether the axis is logarithmic. texts: the edges in words. mark: a
+    position on the axis and its name.
     """
     shown = list(texts) if texts is not None else [f"{edge:,.6g}" for edge in edges]
     bounds = edges.tolist()
@@ -181,8 +182,11 @@ def histogram(
 
 
 def over_time(edges: F64, parts: Parts, *, of: str, texts: Sequence[str], mark: Mark | None = None) -> Chart:
-    """Draw rows over time, a column for each stretch. edges: microseconds since 1970 [bins + 1]; as `histogram`."""
-    bounds = (edges / 1000).tolist()  # Vega counts milliseconds
+    """Draw rows over time, a column for each interval.
+
+    edges: microseconds since 1970, [bins + 1]. Other parameters as in `histogram`.
+    """
+    bounds = (edges / 1000).tolist()  # Vega uses milliseconds
     scale = {"type": "utc", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "temporal", "title": None, "scale": scale, "axis": {"grid": False, **_TIME_AXIS}}
     at = None if mark is None else (mark[0] / 1000, mark[1])
@@ -198,10 +202,9 @@ def spans(
     columns: Sequence[str] = ("", "part", ""),
     names: Mapping[str, str] | None = None,
 ) -> Chart:
-    """Draw a horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label.
+    """Draw a horizontal interval for each row {label, from, to, role, hint}; several may share a label.
 
-    along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are
-    called.
+    along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: of roles.
     """
     words = dict(names or {})
     labels = list(dict.fromkeys(str(row["label"]) for row in rows))
@@ -224,7 +227,7 @@ def spans(
     layers = [{"mark": {"type": "bar"}, "encoding": encoding}]
     data = [{"weight": 1.0, **row, "role": words.get(row["role"], row["role"])} for row in rows]
     spec = _spec(data, FULL, row_height * max(1, len(labels)), layer=layers)
-    spec["padding"] = {**spec["padding"], "left": 24}  # for long labels; a wide picture is cut at its edge
+    spec["padding"] = {**spec["padding"], "left": 24}  # for long labels, which a wide picture would cut off
     return Chart(spec, columns, [[row["label"], row["role"], row["hint"]] for row in data])
 
 
@@ -242,7 +245,7 @@ def _binned(
     width: int,
     heading: str,
 ) -> Chart:
-    """A rectangle for each part of each bin that has one, parts on top of each other; and a line at the mark."""
+    """Draw a rectangle for each nonzero part of each bin, stacked, and a line at the mark."""
     data = []
     for place in range(len(bounds) - 1):
         below = 0.0
@@ -270,12 +273,13 @@ def _binned(
 
 
 def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
-    """A vertical line with its name."""
+    """Draw a vertical line with its name."""
     data = {"values": [{"at": mark[0], "name": mark[1]}]}
     x = {"field": "at", "type": kind}
     line = {"type": "rule", "color": "var(--mark)", "strokeWidth": 1.5, "strokeDash": [5, 3]}
     text = {"type": "text", "align": "right", "dx": -5, "baseline": "top", "y": 2, "color": "var(--mark)"}
-    halo = {**text, "stroke": "var(--card)", "strokeWidth": 4, "strokeJoin": "round"}  # what is behind stays apart
+    # The halo keeps the text readable over the marks.
+    halo = {**text, "stroke": "var(--card)", "strokeWidth": 4, "strokeJoin": "round"}
     names = [
         {"data": data, "mark": {**each, "aria": False}, "encoding": {"x": x, "text": {"field": "name"}}}
         for each in (halo, text)
@@ -284,7 +288,7 @@ def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
 
 
 def _names(*, labels: bool = True) -> dict[str, Any]:
-    """The vertical axis of labels, in the order of the data."""
+    """Return the vertical axis of labels, in the order of the data."""
     axis = {"labelLimit": 190, "labels": labels, "labelExpr": _BOTH_ENDS, **_LEFT_OUT}
     return {"field": "label", "type": "nominal", "sort": None, "title": None, "axis": axis}
 
@@ -294,7 +298,7 @@ def _numbers(title: str | None, **axis: Any) -> dict[str, Any]:
 
 
 def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Each role in its own colour of the page; a legend where there is more than one."""
+    """Give each role its own colour of the page, with a legend if there is more than one."""
     distinct = list(dict.fromkeys(roles))
     words = names or {}
     scale = {
@@ -307,7 +311,7 @@ def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dic
 
 
 def _spoken(bounds: Sequence[float], texts: Sequence[str], places: Sequence[int]) -> str:
-    """An expression that gives the texts of some edges."""
+    """Return a Vega expression that maps some edges to their texts."""
     cases = [f"abs(datum.value-{bounds[at]!r})<=1e-9*abs({bounds[at]!r}) ? {texts[at]!r}" for at in places]
     return " : ".join([*cases, "''"])
 
@@ -325,7 +329,7 @@ def _spec(data: Sequence[Mapping[str, Any]], width: int, height: int, **rest: An
         "height": height,
         "background": None,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "padding": {"left": 12, "right": 14, "top": 4, "bottom": 4},  # readers' fonts may be wider than the drawer's
+        "padding": {"left": 12, "right": 14, "top": 4, "bottom": 4},  # fonts may be wider than when it was drawn
         "data": {"values": list(data)},
         **rest,
         "config": {

@@ -1,4 +1,4 @@
-"""Make the figures that every recipe has: where rows went, how even shards are, how large blocks. Pure."""
+"""Make the figures shared by all recipes: dropped and kept rows, evenness of shards, sizes of blocks. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Table, Tone
 from headrace.report.words import listed, many, share, size
 
-_MOST_SHARDS = 60  # more are counted in bins instead of drawn one by one
+_MOST_SHARDS = 60  # more shards are drawn as a histogram instead of one by one
 _MOST_BARS = 14
-_FEW_BLOCKS = 8  # fewer have no spread to show
+_FEW_BLOCKS = 8  # fewer blocks are too few for a histogram
 
 
 def figures(facts: RunFacts) -> list[Figure]:
@@ -28,7 +28,7 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def rows_figure(facts: RunFacts) -> Figure:
-    """Draw where the rows went: rows of each split and of each reason to drop some."""
+    """Draw the number of rows of each split and of each reason to drop rows."""
     manifest = facts.manifest
     read = int(manifest.source["rows"])
     kept = facts.rows_in_splits
@@ -62,7 +62,7 @@ def rows_figure(facts: RunFacts) -> Figure:
 
 
 def shards_figures(facts: RunFacts, unit: str = "rows") -> list[Figure]:
-    """Draw a column for each shard, or the spread of their rows where there are many; nothing of single shards."""
+    """Draw a column for each shard, or a histogram of their rows if there are many; nothing if no split has two."""
     shards = facts.shards
     if not len(shards):
         return [Figure("shards", "Are the shards even?", "There are no shards.", None, "warning")]
@@ -105,9 +105,9 @@ def shards_figures(facts: RunFacts, unit: str = "rows") -> list[Figure]:
 
 
 def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
-    """Name source shards that have no rows of a split, and judge whether that is odd: true of few, not of many.
+    """List source shards without rows of a split, and warn if only a few lack them, which is odd.
 
-    Nothing is said where output shards do not follow source shards.
+    Nothing is reported if output shards do not follow source shards.
     """
     known = shards.filter(pl.col("source_shard") != "")
     holds = known.group_by("source_shard").agg(
@@ -140,7 +140,7 @@ def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
 
 
 def blocks_figures(facts: RunFacts) -> list[Figure]:
-    """Draw how large blocks are, the least that a reader decodes; nothing of a few that are not large."""
+    """Draw the sizes of blocks, the least that a reader decodes; nothing if there are few and none is large."""
     blocks = facts.blocks.filter(pl.col("rows") > 0)
     question = "How much is read at a time?"
     if blocks.is_empty():
@@ -170,13 +170,13 @@ def blocks_figures(facts: RunFacts) -> list[Figure]:
 
 
 def _counted_by_split(facts: RunFacts, table: pl.DataFrame, column: str, edges: F64) -> dict[str, F64]:
-    """Count values of a column, each as 1 at least, in each bin: float64 [bins] for each split."""
+    """Count the values of a column, each raised to at least 1, in each bin: float64 [bins] for each split."""
     values = {split: table.filter(pl.col("split") == split)[column].to_numpy() for split in facts.splits}
     return {split: counted(np.maximum(each, 1).astype(np.float64), edges) for split, each in values.items()}
 
 
 def tables(facts: RunFacts) -> list[Table]:
-    """Return columns, settings, and what the run was made by, as tables that are folded away."""
+    """Return the columns, the settings, and what made the run, as tables that are folded away."""
     manifest = facts.manifest
     columns = [
         [each["name"], each["type"], "may hold nulls" if each["nullable"] else "no nulls"] for each in manifest.schema
@@ -197,7 +197,7 @@ def tables(facts: RunFacts) -> list[Table]:
 
 
 def tiles(facts: RunFacts) -> list[tuple[str, str]]:
-    """Return what is at the top: rows of each split, and what was read."""
+    """Return the figures at the top of the page: rows of each split, and totals dropped, read and written."""
     manifest = facts.manifest
     unit = registration_of_run(manifest.recipe).row
     found = [(name, many(manifest.splits[name].rows, unit)) for name in facts.splits]
@@ -212,7 +212,7 @@ def tiles(facts: RunFacts) -> list[tuple[str, str]]:
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """The last parts of paths where those tell the names apart; else those parts in which they differ."""
+    """Shorten paths to their last parts if those are distinct, or else to the parts in which they differ."""
     suffixes = {name[name.rfind(".") :] if "." in name.rsplit("/", 1)[-1] else "" for name in names}
     common = suffixes.pop() if len(suffixes) == 1 else ""
     parts = [name.removesuffix(common).split("/") for name in names]

@@ -1,7 +1,7 @@
 """Describe a run as Croissant 1.0, the JSON-LD that dataset searches and `mlcroissant` read.
 
-Every shard is a file object with its SHA-256, which the index has, and every split a record set over a file set. The
-paths are relative to the run's directory.
+Every shard is a file object with its SHA-256 from the index, and every split is a record set over a file set. Paths are
+relative to the run's directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENCODINGS = {
     "tsv": "text/tab-separated-values",
     "jsonl": "application/jsonlines",
 }
-# As the specification gives it, whole: `mlcroissant` warns about any other.
+# The complete context of the specification: `mlcroissant` warns about any other.
 _CONTEXT: dict[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -45,9 +45,9 @@ _CONTEXT |= {name: f"cr:{name}" for name in _TERMS}
 
 
 def croissant_of(facts: RunFacts, *, license_: str | None = None) -> str:
-    """Return the metadata of a run as JSON-LD. license_: a URL or a name; None: nothing is said of it.
+    """Return the metadata of a run as JSON-LD. license_: a URL or a name; None leaves the licence out.
 
-    Shards that are not tables for others get no record sets: their bytes are described, and no more.
+    Shards that only headrace can read as tables get no record sets; only their files are described.
     """
     manifest, word = facts.manifest, table_format(facts)
     encoding = _ENCODINGS.get(word or "")

@@ -1,4 +1,4 @@
-"""Read what a finished run has on disk, once: manifest, configuration, blocks; and compare two runs."""
+"""Read the files of a finished run once (manifest, configuration, blocks), and compare two runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ ABSENT = "–"
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A finished run, read-only.
-
-    config: what was asked. blocks: index.parquet, a row for each block.
-    """
+    """A finished run, read-only. config: its settings. blocks: index.parquet, one row per block."""
 
     run: FinishedRun
     config: dict[str, Any]
@@ -39,28 +36,28 @@ class RunFacts:
 
     @property
     def output(self) -> str:
-        """The name of the dataset directory; of a run that lies elsewhere, of its own directory."""
+        """The name of the dataset directory, or of the run's own directory if it is not in a dataset directory."""
         run = place_of(self.run.root).real()
         return run.parent.parent.name if run.parent.name == "runs" else run.name
 
     @property
     def rows_in_splits(self) -> dict[str, int]:
-        """Source rows of each split; where output rows are not source rows, the recipe counted them."""
+        """Source rows of each split; if output rows are not source rows, the recipe has counted them."""
         counted: dict[str, int] = self.manifest.facts.get("source_rows", {})
         return {name: counted.get(name, totals.rows) for name, totals in self.manifest.splits.items()}
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits in the order in which people think of them."""
+        """The names of the splits in their usual order."""
         return in_usual_order(self.manifest.splits)
 
     def reason_in_words(self, reason: str) -> str:
-        """Why rows were dropped; the reason's own name where its recipe has no words for it."""
+        """Return why rows were dropped, in words; by default the reason's name without underscores."""
         return registration_of_run(self.manifest.recipe).reasons.get(reason, reason.replace("_", " "))
 
     @cached_property
     def shards(self) -> pl.DataFrame:
-        """A row for each shard, in no order: split, shard, source_shard, rows, bytes, blocks."""
+        """One row per shard, unordered: split, shard, source_shard, rows, bytes, blocks."""
         return self.blocks.group_by("split", "shard").agg(
             pl.col("source_shard").first(),
             pl.col("rows").sum(),
@@ -70,7 +67,7 @@ class RunFacts:
 
 
 def read_run(path: str | Path, run: str | None = None) -> RunFacts:
-    """The facts of the run behind a path. Raises `InputError` without a finished run, `CorruptShard` for damage."""
+    """Read the facts of the run at a path. Raises `InputError` without a finished run, `CorruptShard` for damage."""
     root, manifest = find_run(path, run)
     finished = FinishedRun(root, manifest)
     blocks = pl.from_arrow(finished.index.table)
@@ -85,7 +82,7 @@ def read_run(path: str | Path, run: str | None = None) -> RunFacts:
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same. first, second: as text; "–" where a run has no such thing."""
+    """One difference between two runs. first, second: as text; "–" if a run lacks the item."""
 
     kind: Kind
     name: str
@@ -94,7 +91,7 @@ class Difference:
 
 
 def differences(first: RunFacts, second: RunFacts) -> list[Difference]:
-    """List everything that differs, in the order of `Kind`; nothing for the same run twice."""
+    """List all differences, in the order of `Kind`; empty for the same run twice."""
     one, two = first.manifest, second.manifest
     found = list(_differing("recipe", {"recipe": one.recipe}, {"recipe": two.recipe}))
     found += _differing("settings", first.config, second.config)

@@ -1,4 +1,4 @@
-"""Data of a report: figures that answer a question in words and with a picture, tables, pages."""
+"""Define the data of a report: figures that answer a question in words and with a picture, tables, pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Width = Literal["half", "full"]
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture as a Vega-Lite specification, and its numbers as a table for those who want to read them."""
+    """A picture as a Vega-Lite specification, and its numbers as a table."""
 
     spec: dict[str, Any]
     columns: Sequence[str]
@@ -21,9 +21,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Figure:
-    """key: unique on the page, lower case with dashes. tone: how the answer is meant.
+    """A question and its answer, with a picture if there is one.
 
-    chart None: words are enough, and take a line of their own. width: of a picture.
+    key: unique on the page, lower case with dashes. tone: of the answer. chart: None if words are enough; they then
+    take the full width. width: of the picture.
     """
 
     key: str
@@ -45,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Page:
-    """A page before it is HTML. tiles: (name, value) at the top; tables: below the figures."""
+    """A page before it becomes HTML. tiles: (name, value) at the top. tables: below the figures."""
 
     title: str
     subtitle: str

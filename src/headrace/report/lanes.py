@@ -1,4 +1,4 @@
-"""Draw a plan as a page: who reads what when, what is decoded more than once, who waits. Pure, O(blocks)."""
+"""Draw a plan as a page: which reader reads what and when, repeated decoding, idle readers. Pure, O(blocks)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from headrace.stream.order.plan import Plan
 _MOST_LINES = 24
 _MOST_BARS = 16
 _MOST_STRETCHES = 48
-_NO_COST_BYTES = 1 << 26  # a fraction of a second of one core, over all readers
-_POORLY_MIXED = 0.1  # of the batches more than in a permutation are of one class
+_NO_COST_BYTES = 1 << 26  # takes one core a fraction of a second, over all readers
+_POORLY_MIXED = 0.1  # share of one-class batches above that of a permutation
 _ROLES = {"plain": "a block", "context": "the next one", "shared": "decoded by several readers", "idle": "nothing left"}
 
 
 def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
-    """Make the page of a plan of a whole epoch. record: what `headrace plan --json` says of it."""
+    """Make the page of a plan of a whole epoch. record: the output of `headrace plan --json`."""
     ranks, mixed = many(plan.world_size, "rank"), []
-    if "256_rows" in record["mixing"]:  # all ranks have one order in common
+    if "256_rows" in record["mixing"]:  # present if all ranks share one order
         found = record["mixing"]["256_rows"]
         met = f"{found['classes']:.0f}, a permutation {found['permutation_classes']:.0f}"
         mixed = [(f"of 100 sorted classes in {found['rows']:,} rows", met)]
@@ -56,7 +56,7 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
 
 
 def _mixing_figure(mixing: Mapping[str, Mapping[str, float]]) -> list[Figure]:
-    """Draw how many classes of a sorted column a batch meets. mixing: by kind of batch, as the record has it."""
+    """Draw how many classes of a sorted column a batch contains. mixing: by kind of batch, as in the record."""
     if not mixing:
         return []
     labels, values, roles, texts = [], [], [], []
@@ -121,7 +121,7 @@ def _what_is_read(plan: Plan) -> str:
 
 
 def _amplification_figure(plan: Plan, better: Mapping[str, float] | None) -> Figure:
-    """Draw what is decoded more than once. better: other lanes, and the amplification computed for them."""
+    """Draw what is decoded more than once. better: another number of lanes, and its computed amplification."""
     question = "Is anything decoded more than once?"
     amplified = plan.read_amplification
     extra = plan.decoded_again_bytes
@@ -157,7 +157,7 @@ def _amplification_figure(plan: Plan, better: Mapping[str, float] | None) -> Fig
 
 
 def _load_figure(plan: Plan) -> Figure:
-    """Does every reader have as much to do?"""
+    """Draw how evenly the work is divided among readers."""
     question = "Is the work even?"
     rows, read = plan.rows_per_rank, plan.bytes_per_rank
     idle = np.flatnonzero(rows == 0)
@@ -194,7 +194,7 @@ _LOADS = {"plain": "reads", "idle": "idle"}
 
 
 def _steps_figure(plan: Plan) -> Figure:
-    """Draw what the steps hold."""
+    """Draw the delivered, repeated and dropped rows of an epoch."""
     question = "What do the steps hold?"
     delivered = int(plan.rows_per_rank.sum())
     answer = f"{many(plan.steps_per_rank, 'step')} on every rank, {plan.world_size * plan.batch_size:,} rows over all."
@@ -217,9 +217,9 @@ def _steps_figure(plan: Plan) -> Figure:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps [first, stop) of a reader in which it reads some blocks of its line; blocks () where nothing is left.
+    """Steps [first, stop) in which one line of the chart reads the same blocks; blocks is () if it is idle.
 
-    role: plain and context in turns, shared, or idle. weight: opacity, that tells neighbours of one role apart.
+    role: plain and context alternately, shared, or idle. weight: opacity, which distinguishes neighbours of one role.
     """
 
     line: str
@@ -231,7 +231,7 @@ class Stretch:
 
 
 def stretches_of(plan: Plan, line: int) -> Iterator[Stretch]:
-    """Cut one line into stretches: a reader's where whole shards are dealt out, else a lane's or a group's."""
+    """Cut one line into stretches. A line is a reader if whole shards are dealt out, else a lane or a group."""
     order, steps = plan.order, plan.steps_per_rank
     if plan.regions is None and isinstance(order, EpochOrder):
         return _lane_stretches(plan, order, line)
@@ -248,7 +248,7 @@ def stretches_of(plan: Plan, line: int) -> Iterator[Stretch]:
 
 
 def lanes_by_reader(plan: Plan) -> I64:
-    """The lanes, or the groups of an order made of several, those of a reader next to each other."""
+    """Return the lanes, or the groups of a composed order, with those of one reader next to each other."""
     order = plan.order
     lanes = np.arange(order.lanes if isinstance(order, EpochOrder) else order.groups, dtype=np.int64)
     return lanes[np.lexsort((lanes, lanes % gcd(plan.order.groups, plan.world_size)))]
@@ -261,7 +261,7 @@ def _lane_name(plan: Plan, lane: int) -> str:
 
 
 def _lane_stretches(plan: Plan, order: EpochOrder, lane: int) -> Iterator[Stretch]:
-    """Yield the blocks of a lane of a whole epoch. A block that reaches into another lane is decoded there as well."""
+    """Yield the blocks of a lane of a whole epoch. A block that extends into another lane is decoded there as well."""
     begin = int(order.lane_starts[lane])
     end = begin + int(order.lane_rows[lane])
     name, per_step = _lane_name(plan, lane), plan.world_size * plan.batch_size
@@ -281,7 +281,10 @@ def _lane_stretches(plan: Plan, order: EpochOrder, lane: int) -> Iterator[Stretc
 
 
 def _joined(plan: Plan, name: str, cuts: I64, first: I64, last: I64) -> Iterator[Stretch]:
-    """Slices of time that need the same blocks, joined. first, last: positions of each slice, first > last for none."""
+    """Yield slices of time, joining neighbours that need the same blocks.
+
+    first, last: positions of each slice; an empty slice has first > last.
+    """
     held = np.flatnonzero(first <= last)
     reads = plan.order.reads(first[held], last[held])
     needed = {int(at): tuple(dict.fromkeys(reads.block[reads.run == run].tolist())) for run, at in enumerate(held)}
@@ -297,7 +300,7 @@ def _joined(plan: Plan, name: str, cuts: I64, first: I64, last: I64) -> Iterator
 
 
 def row_of(index: SplitIndex, each: Stretch) -> dict[str, Any]:
-    """A stretch as a row of the chart."""
+    """Return a stretch as a row of the chart."""
     shards = [index.shards[int(index.shard_of_block[block])].rsplit("/", 1)[-1] for block in each.blocks]
     names = [f"{shard} block {index.block[block]}" for shard, block in zip(shards, each.blocks, strict=True)]
     what = listed(names) if names else "nothing left to read; batches repeat rows until the others are done"

@@ -1,4 +1,4 @@
-"""Draw what `find_leaks` found as a page: content, ids, columns, benchmarks and time that splits share. Pure."""
+"""Draw the result of `find_leaks` as a page: content, ids, columns, benchmarks and time that splits share. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.stream.audit.leaks import LeakReport
 _OWN_COLOUR = ("train", "val", "valid", "test")
 _FOUND = {"mark": "found whole", "shared": "found in part", "empty": "not found"}
 _PAST = {"shared": "looks past the cutoff", "empty": "does not"}
-_NAMED = 6  # columns
+_NAMED = 6  # number of columns named
 
 
 def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
-    """Make the page of a report. name: of the dataset; max_share: the largest share that may be found."""
+    """Make the page of a report. name: of the dataset. max_share: the largest share allowed before a warning."""
     figures = [content_figure(report, max_share)]
     figures += [
         *_near_figures(report, max_share),
@@ -38,7 +38,7 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
 
 
 def content_figure(report: LeakReport, max_share: float) -> Figure:
-    """Draw how much of each split is in itself again, and in the splits before it."""
+    """Draw how much of each split has the same content as an earlier row or an earlier split."""
     unit, units = report.unit, report.units
     found = {(each.split, each.earlier): (each.rows, each.share) for each in report.shared}
     found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in report.repeated.items()}
@@ -68,7 +68,7 @@ def content_figure(report: LeakReport, max_share: float) -> Figure:
 
 
 def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
-    """Draw how much of each split is nearly in itself again, and in the splits before it."""
+    """Draw how much of each split has near duplicates in itself and in the splits before it."""
     near, unit, units = report.near, report.unit, report.units
     if near is None:
         return []
@@ -100,7 +100,7 @@ def _be(count: int) -> str:
 
 
 def _matrix(report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float]], units: str, across: str) -> Chart:
-    """The counts of pairs of splits and their shares, in the order of splits."""
+    """Draw the counts and shares of pairs of splits, in the order of splits."""
     cells = []
     for split in report.rows:
         for other in report.rows:
@@ -158,7 +158,7 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
 
 
 def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
-    """Draw how much of each benchmark is in rows."""
+    """Draw how much of each benchmark occurs in rows."""
     if not report.items:
         return []
     best: dict[tuple[str, int], float] = {}
@@ -185,13 +185,13 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
 
 
 def _short(sources: Sequence[str]) -> list[str]:
-    """The names of files, or their paths where two have one name."""
+    """Return the names of files, or their paths if two files have the same name."""
     names = [Path(source).name for source in sources]
     return names if len(set(names)) == len(names) else list(sources)
 
 
 def _time_figures(report: LeakReport) -> list[Figure]:
-    """Draw when each split is, and how many of its rows share their time with other entities of another one."""
+    """Draw the period of each split, and its rows at times at which an earlier split has other entities."""
     dated = [each for each in report.periods if each.first_us is not None]
     if not dated:
         return []
@@ -244,7 +244,7 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
 
 
 def _tables(report: LeakReport) -> list[Table]:
-    """Places of what was found, folded away."""
+    """List examples of the findings in tables that are folded away."""
     made = []
     pairs = [[f"{each.earlier} and {each.split}", *pair] for each in report.shared for pair in each.examples]
     if pairs:

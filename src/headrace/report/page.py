@@ -1,4 +1,4 @@
-"""Write a page as one HTML file: style, script and drawings inside it, nothing from anywhere else.
+"""Write a page as one HTML file that contains its style, script and drawings, and loads nothing.
 
 Charts are drawn as SVG by Vega (vl-convert), without a browser, a network or a file.
 """
@@ -22,7 +22,7 @@ Draw = Callable[[Chart, str, str], str]
 _MOST_ROWS = 200
 _NUMBER = re.compile(r"[-+–]?[\d,.]+( %)?")
 _CODE = re.compile(r"`([^`]+)`")
-# Nothing may be loaded from anywhere, whatever a name in the data looks like.
+# A name in the data may look like markup or an address, but the page must never load anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 _ID = re.compile(r'\sid="([^"]+)"')
@@ -36,9 +36,9 @@ def can_draw() -> bool:
 
 
 def draw(chart: Chart, key: str, label: str) -> str:
-    """Draw the chart as an `<svg>` element as wide as its place allows, at most as it was laid out.
+    """Draw the chart as an `<svg>` element that fills the available width, up to its designed width.
 
-    key: unique on the page; ids inside begin with it. label: what a screen reader says first. Raises `MissingExtra`.
+    key: unique on the page; the prefix of all ids inside. label: read first by screen readers. Raises `MissingExtra`.
     """
     try:
         import vl_convert
@@ -46,14 +46,14 @@ def draw(chart: Chart, key: str, label: str) -> str:
         raise MissingExtra("vl-convert-python", "report") from None
     try:
         drawn: str = vl_convert.vegalite_to_svg(_drawable(chart.spec), vl_version="5.20", allowed_base_urls=[])
-    except ValueError as error:  # what vl-convert raises of anything that goes wrong inside it
+    except ValueError as error:  # vl-convert raises it for every internal error
         raise HeadraceError(
             f"figure {key!r} could not be drawn ({error}); please report it, this is a fault of headrace"
         ) from error
     opening = _SVG.search(drawn)
     if opening is None:
         raise HeadraceError(f"figure {key!r}: vl-convert gave no SVG; install another vl-convert-python")
-    # Ids that no other drawing on the page has, and that do not depend on what was drawn before.
+    # Make ids unique on the page and independent of earlier drawings.
     names = {name: f"{key}-{number}" for number, name in enumerate(_ID.findall(drawn))}
     inside = _REFERENCE.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])}", drawn[opening.end() :])
     return (
@@ -63,7 +63,10 @@ def draw(chart: Chart, key: str, label: str) -> str:
 
 
 def _drawable(part: Any) -> Any:
-    """The specification with control characters of its texts escaped: SVG has none, and vl-convert ends the process."""
+    """Escape control characters in all texts of a specification.
+
+    SVG does not allow them, and vl-convert ends the process.
+    """
     if isinstance(part, str):
         return escape_lines(part)
     if isinstance(part, dict):
@@ -72,7 +75,7 @@ def _drawable(part: Any) -> Any:
 
 
 def html_of(page: Page, draw: Draw = draw) -> str:
-    """Return the whole page. Every text of the data is escaped."""
+    """Return the whole page. Every text from the data is escaped."""
     part = files("headrace.report")
     style, script = (part.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     tiles = "".join(f"<div><dt>{_shown(name)}</dt><dd>{_shown(value)}</dd></div>" for name, value in page.tiles)
@@ -92,20 +95,21 @@ def html_of(page: Page, draw: Draw = draw) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text of the data as HTML, on which it has no effect."""
+    """Escape text from the data, so that it cannot act as HTML."""
     return escape(escape_lines(text), quote=True)
 
 
 def _figure(figure: Figure, draw: Draw) -> str:
-    picture, width = "", "full"  # words alone take a line
+    picture, width = "", "full"  # an answer without a picture takes the full width
     if figure.chart is not None:
         width = figure.width
         drawn = f'<div class="picture">{draw(figure.chart, figure.key, figure.question)}</div>'
-        if width == "full":  # drawn again for a phone: shrunk it could not be read, and a scrolled end is not seen
+        # A full-width picture is drawn again for phones: shrunk it is unreadable, and scrolled its end is missed.
+        if width == "full":
             again = draw(narrow(figure.chart), f"{figure.key}-narrow", figure.question)
             drawn = f'<div class="wide">{drawn}</div><div class="narrow"><div class="picture">{again}</div></div>'
         picture = f"{drawn}{_folded('numbers', figure.chart.columns, figure.chart.rows)}"
-    # What stands between backticks in an answer is set as code.
+    # Text between backticks in an answer is shown as code.
     answer = "<br>".join(_CODE.sub(r"<code>\1</code>", _shown(line)) for line in figure.answer.splitlines())
     return (
         f'<section class="figure {width}" id="{_shown(figure.key)}"><h2>{_shown(figure.question)}</h2>'
@@ -124,6 +128,6 @@ def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
 
 
 def _cell(text: str) -> str:
-    """A cell; numbers are not broken into lines."""
+    """Return a table cell; numbers get a class that keeps them on one line."""
     kind = ' class="number"' if _NUMBER.fullmatch(text) else ""
     return f"<td{kind}>{_shown(text)}</td>"

@@ -1,4 +1,4 @@
-"""Write numbers as people read them. Pure."""
+"""Format numbers for people. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-KINDS_OF_BATCHES = {  # as `headrace plan --json` calls them
+KINDS_OF_BATCHES = {  # names as in `headrace plan --json`
     "8_rows": "any 8 rows",
     "256_rows": "any 256 rows",
     "global_batch": "a global step",
@@ -17,12 +17,12 @@ _SPANS = ((365.25 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "min
 
 
 def many(number: float, noun: str, plural: str | None = None) -> str:
-    """`1 shard`, `1,234 shards`."""
+    """Format a count with its noun: `1 shard`, `1,234 shards`."""
     return f"{number:,.0f} {noun if number == 1 else plural or noun + 's'}"
 
 
 def share(part: float, of: float) -> str:
-    """`12.3 %`; a part that is not nothing and not all never reads as 0 or 100."""
+    """Format a share in percent: `12.3 %`; only none or all of it reads as 0 or 100."""
     if not of:
         return "0 %"
     percent = 100 * part / of
@@ -34,7 +34,7 @@ def share(part: float, of: float) -> str:
 
 
 def size(number: float) -> str:
-    """Write bytes with a unit: `3.2 MiB`."""
+    """Format bytes with a unit: `3.2 MiB`."""
     for unit, name in _SIZES:
         if number >= unit:
             return f"{number / unit:,.1f} {name}".replace(".0 ", " ")
@@ -42,7 +42,7 @@ def size(number: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Write a duration in seconds: `2.5 days`."""
+    """Format a duration in seconds: `2.5 days`."""
     for unit, name in _SPANS:
         if seconds >= unit:
             return f"{seconds / unit:,.1f} {name}".replace(".0 ", " ").removesuffix("s" if seconds == unit else " ")
@@ -50,9 +50,9 @@ def span(seconds: float) -> str:
 
 
 def moment(microseconds: float) -> str:
-    """A time in microseconds since 1970 as a date, with the clock only where it is not midnight.
+    """Format a time in microseconds since 1970 as a date, with the clock only if it is not midnight.
 
-    Times no calendar has are given as their number.
+    A time outside the calendar is given as its number.
     """
     try:
         when = _EPOCH + timedelta(microseconds=int(microseconds))
@@ -64,7 +64,7 @@ def moment(microseconds: float) -> str:
 
 
 def written(instant: str) -> str:
-    """`2026-11-22 12:24 UTC` of an instant as manifests write it; any other text as it is."""
+    """Format an instant of a manifest as `2026-11-22 12:24 UTC`; any other text stays as it is."""
     try:
         return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     except ValueError:
@@ -72,7 +72,7 @@ def written(instant: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """`a, b and c`; of many the first few and how many more."""
+    """Join names as `a, b and c`; of many, only the first few and the number of others."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

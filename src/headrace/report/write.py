@@ -1,4 +1,4 @@
-"""Publish the page of a run and its cards. The one module of the report that writes."""
+"""Publish the page of a run and its cards. This is the only module of the report that writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.storage.places import local_path_of
 
 
 def page_of(facts: RunFacts) -> Page:
-    """Make the page of any recipe; of one that has no figures of its own, with those that all have."""
+    """Make the page of a run, with the common figures if its recipe has none of its own."""
     manifest = facts.manifest
     figures = registration_of_run(manifest.recipe).figures
     by = f"headrace {manifest.libraries.get('headrace', '')}"
@@ -32,9 +32,9 @@ def page_of(facts: RunFacts) -> Page:
 
 
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:
-    """Write the report of the finished run behind a path; where it lies: `report.html` in the run, or `to`.
+    """Write the report of the finished run at a path; return its location, `report.html` in the run or `to`.
 
-    The page appears whole or not at all, and replaces an older one: it is not part of the run's contents. Raises
+    The page is published in one step and replaces an older one: it is not part of the run's contents. Raises
     `InputError` without a finished run, `MissingExtra` without vl-convert, `StoreError` if it cannot be written.
     """
     facts = read_run(path, run)
@@ -44,9 +44,10 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
 def write_card(
     path: str | Path, form: str, *, run: str | None = None, to: str | Path | None = None, license_: str | None = None
 ) -> Path:
-    """Write the card of the finished run behind a path, "markdown" or "croissant"; return its place.
+    """Write the card of the finished run at a path, "markdown" or "croissant"; return its location.
 
-    It lies in the run, or at `to`. Raises `InputError` without a finished run, or if another card is there already.
+    The location is in the run, or `to`. Raises `InputError` without a finished run, or if a different card exists
+    there.
     """
     facts = read_run(path, run)
     name, made = (README, markdown_of) if form == "markdown" else (CROISSANT, croissant_of)
@@ -59,7 +60,7 @@ def write_card(
 
 
 def publish(page: Page, to: str | Path) -> Path:
-    """Draw a page and give it its name in one step."""
+    """Draw a page and publish it in one step."""
     target = local_path_of(to, "the page's file")
     local.write_over(target, html_of(page, draw).encode())
     return target

@@ -1,4 +1,4 @@
-"""Remove what killed runs left behind: temporary files and intermediate stages; unfinished runs only on request."""
+"""Remove the leftovers of killed runs: temporary files, intermediate stages and, on request, unfinished runs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def collect(
 ) -> Swept:
     """Remove temporary files and finished runs' stages below a dataset directory.
 
-    Nothing that a manifest or a receipt names is touched. incomplete="remove" also deletes runs without manifest,
-    which gives up the work they could resume. In an object store there are no temporary files; what killed runs left
-    is in `work_dir`, where they were made (see `prepare`): finished runs' are removed, unfinished ones' with the run.
-    A stage is in the store where processes shared the run out, or were killed.
+    Files that a manifest or a receipt names are not touched. incomplete="remove" also deletes runs without a manifest,
+    so their work cannot be resumed. An object store holds no temporary files; killed runs leave their files in
+    `work_dir`, where they were made (see `prepare`). Those of finished runs are removed, those of unfinished runs only
+    if incomplete="remove". The store holds a stage only if processes shared the run or were killed.
     Raises `InputError` if `out` is not a dataset directory.
     """
     out = path_of(out)
@@ -58,7 +58,7 @@ def collect(
     return Swept(tuple(removed), size, tuple(busy))
 
 
-# What to lock, and a function that then finds what to remove: it may have changed until the lock is held.
+# The path to lock, and a function that lists what to remove. It runs under the lock: files may change until then.
 _Doomed = tuple[Path | None, Callable[[], list[Path]]]
 
 
@@ -87,14 +87,15 @@ def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> I
     for work in works:
         if incomplete == "remove" or any(work.name.startswith(name) for name in finished):
             yield work, partial(list, [work])
-    left = [out / "runs" / name / STAGE_DIRECTORY for name in sorted(finished)]  # of killed processes that shared it
+    # Stages that killed processes of a shared run left behind.
+    left = [out / "runs" / name / STAGE_DIRECTORY for name in sorted(finished)]
     if incomplete == "remove":
         left += [out / "runs" / name for name in sorted(runs - finished)]
     yield None, lambda: left
 
 
 def _remove(path: Path) -> int | None:
-    """Remove a file or directory, and return its bytes; None if nothing was there."""
+    """Remove a file or directory, and return its size in bytes; None if it did not exist."""
     place = place_of(path)
     if not path.is_symlink() and (path.is_dir() or not path.exists()):
         return place.delete_below()

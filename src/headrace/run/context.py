@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 ATTEMPTS = f"{STAGE_DIRECTORY}/attempts"
 _NO_SOURCES = SourceState({})
-_TOLD = 3  # tasks that a message names
+_TOLD = 3  # number of tasks named in a message
 
 
 @dataclass
@@ -91,7 +91,7 @@ class TaskFiles:
             def write(table: pa.Table) -> None:
                 nonlocal rows
                 writer.write_table(table)
-                if not table.num_rows:  # which is no batch to Arrow
+                if not table.num_rows:  # Arrow writes no batch for an empty table
                     writer.write_batch(pa.RecordBatch.from_pylist([], schema))
                 rows += table.num_rows
 
@@ -147,10 +147,10 @@ class Task:
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run being executed. engine: where its tasks are done; shared: with the other processes of this run, if any.
+    """A run being executed.
 
-    store: where the run is in an object store, if it is; `run` is then its work directory. sources: the state of the
-    source when the run began.
+    engine: runs its tasks. shared: this process's part if other processes make the run too. store: the run's location
+    if it is in an object store; `run` is then its work directory. sources: the state of the source when the run began.
     """
 
     run: Path
@@ -162,7 +162,7 @@ class RunContext:
     sources: SourceState = _NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
-        """Run all tasks that have no valid receipt; return the receipts of all, in task order.
+        """Run all tasks that have no valid receipt, and return the receipts of all tasks, in task order.
 
         durable=False is for intermediate files: they are accepted only if their digest matches, so they need no sync. A
         note lists the tasks that an earlier attempt at the run began and did not finish, with their errors.
@@ -173,7 +173,7 @@ class RunContext:
             store = store if durable else None
             do = partial(do_task, self.run, name, durable=durable, store=store, sources=self.sources)
             receipts = self._alone(name, tasks, do, store)
-        else:  # other processes believe a receipt by the sizes of its files, so all of them are synced
+        else:  # other processes check only the file sizes of a receipt, so all files are synced
             existing: local.Existing = "compare" if durable else "replace"
             do = partial(do_task, self.run, name, durable=True, existing=existing, store=store, sources=self.sources)
             receipts = self._together(shared, name, tasks, do)
@@ -215,12 +215,12 @@ class RunContext:
             done=lambda place, receipt: self._done(name, tasks[left[place]], receipt),
         )
         receipts |= dict(zip(left, made, strict=True))
-        if store is not None:  # those that were found done may have been killed on their way there
+        if store is not None:  # an earlier attempt may have been killed before it published these tasks
             publish_found(self.run, store, [found[number] for number in sorted(found)], self.workers)
         return [receipts[number] for number in range(len(tasks))]
 
     def _together(self, shared: Shared, name: str, tasks: Sequence[Task], do: Callable[..., Receipt]) -> list[Receipt]:
-        if self.store is not None:  # what this process made before it was killed may be here only
+        if self.store is not None:  # files made before this process was killed may exist only here
             kept = sorted(number for number in receipts_of(self.run, name) if number < len(tasks))
             publish_found(self.run, self.store, [read_receipt(self.run, name, each) for each in kept], self.workers)
         receipts = shared.stage(
@@ -280,7 +280,7 @@ def _silently(task: Callable[[], Result], _: OnEvent) -> Result:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A task that has no receipt yet. number: of the attempt, from 1; seconds: until it failed."""
+    """A task that has no receipt yet. number: of the attempt, from 1. seconds: until it failed."""
 
     stage: str
     task: int
@@ -342,7 +342,7 @@ def told(stage: str, attempts: Sequence[Attempt]) -> str | None:
 
 
 def _attempt_path(run: Path, stage: str, task: int) -> Path:
-    return run / ATTEMPTS / f".{stage}-{task:05d}.json"  # hidden: no part of what the run makes
+    return run / ATTEMPTS / f".{stage}-{task:05d}.json"  # hidden, because it is not part of the output
 
 
 def _keep(run: Path, attempt: Attempt) -> None:

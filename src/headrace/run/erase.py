@@ -1,7 +1,7 @@
-"""Write a shard of a finished run again without the rows of some entities.
+"""Rewrite a shard of a finished run without the rows of some entities.
 
-Text keeps the bytes of the records that stay, Parquet its schema, compression and order of rows. A shard is read whole,
-checked against its digest, once for the entities and keys of its rows and once for what is copied.
+Text keeps the bytes of the remaining records; Parquet keeps its schema, compression and row order. The whole shard is
+checked against its digest, read once for the entities and keys of its rows, and read once more to copy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.storage.places import place_of
 
 @dataclass(frozen=True)
 class Erased:
-    """The rows to erase. entities: of each split, those that have rows; rows: of each split, ascending, from 0."""
+    """The rows to erase. entities: for each split, those that have rows. rows: for each split, ascending, from 0."""
 
     column: str
     entities: Mapping[str, Sequence[str]]
@@ -42,12 +42,13 @@ class Erased:
 
 @dataclass(frozen=True)
 class Erasure:
-    """A recipe's functions for writing a run again without some rows; its registration names one.
+    """A recipe's functions for rewriting a run without some rows; the recipe's registration names one.
 
-    keys: from a finished run to columns, and a function from a table of them to the key of each row, int64, as the
-    index has it; None: rows have no keys. count: from a run and keys of rows to counts of them, which add up.
-    facts: from a run, what is erased of it, the counts of the erased rows of each split, and a number of workers to the
-    facts that are others without them. encoding: of Parquet, see `ParquetSink`.
+    keys: takes a finished run; returns the columns it needs, and a function from a table of them to the key of each
+    row, int64, as in the index. None: rows have no keys. count: takes a run and keys of rows; returns counts that can
+    be summed.
+    facts: takes a run, the rows to erase, the counts of the erased rows of each split, and the number of workers;
+    returns the facts that change without those rows. encoding: for Parquet, see `ParquetSink`.
     """
 
     keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
@@ -58,7 +59,7 @@ class Erasure:
 
 @dataclass(frozen=True)
 class ShardEraser:
-    """Writes shards of a run again without the rows of entities of these names, by the column that holds them."""
+    """Rewrites shards of a run without the rows of the named entities. column: holds the entities."""
 
     run: FinishedRun
     column: str
@@ -66,7 +67,7 @@ class ShardEraser:
     erasure: Erasure
 
     def task(self, old: ShardRecord, expected: int, files: TaskFiles) -> dict[str, Any]:
-        """Write a shard without the rows of the entities; none where all its rows are theirs."""
+        """Write a shard without the rows of the entities; write none if all its rows are theirs."""
         path = self.run.root / old.file.path
         with place_of(path).local_copy() as copy:
             if sha256_file(copy) != old.file.digest:
@@ -100,7 +101,7 @@ class ShardEraser:
         }
 
     def _look(self, copy: Path, old: ShardRecord) -> tuple[Bools, I64 | None]:
-        """Mask the rows of a shard that go; also return the keys of all rows."""
+        """Return a mask of the rows to erase from a shard, and the keys of all its rows."""
         wanted: Sequence[str] = ()
         key_of: Callable[[pa.Table], I64] | None = None
         if self.erasure.keys is not None:

@@ -1,6 +1,6 @@
-"""Events of a run while it works, for progress bars, logs and tests, and the drawing of them in a notebook's cell.
+"""Define the events of a running run, for progress bars, logs and tests, and draw them in a notebook cell.
 
-Drawing needs nothing but the IPython that runs the cell, and changes no byte of a run.
+Drawing needs only the IPython that runs the cell, and changes no byte of a run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.recipe import registration_of_run
 
 log = logging.getLogger("headrace")
 
-_PAUSE_S = 0.2  # between drawings, but for the first and the last of a stage
+_PAUSE_S = 0.2  # minimum between drawings, except for the first and last of a stage
 
 StepName = Literal[
     "shard.written",
@@ -47,7 +47,7 @@ class StageBegan:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """A task finished: its subject, the rows and bytes it read."""
+    """A task has finished; `rows` and `bytes` were read for its subject."""
 
     stage: str
     subject: str
@@ -76,18 +76,22 @@ OnEvent = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """Listen to nothing."""
+    """Ignore the event."""
 
 
 def log_warnings(event: Event) -> None:
-    """Write warnings to the log, so that a script whose test is empty says so; pass over all else."""
+    """Write warnings to the log and ignore other events, so that a script reports an empty test split, for example."""
     if isinstance(event, Note) and event.kind == "warning":
         log.warning("%s", event.text)
 
 
 @dataclass
 class _Line:
-    """A stage: what it does, what its tasks are, tasks done of how many, and rows that were read since it began."""
+    """One stage of the drawing.
+
+    what: what the stage does. of: the kind of its tasks. done: finished tasks of `tasks`, `first` of them by an earlier
+    attempt. rows: read since it began.
+    """
 
     what: str
     of: str
@@ -108,7 +112,7 @@ class _Line:
 
 
 class CellProgress:
-    """A listener for `prepare`, called from any thread. show: is given the whole drawing each time, as HTML."""
+    """A listener for `prepare`, called from any thread. show: receives the whole drawing each time, as HTML."""
 
     def __init__(self, recipe: str, show: Callable[[str], None]) -> None:
         self._words = registration_of_run(recipe).stages
@@ -119,7 +123,7 @@ class CellProgress:
         self._drawn = 0.0
 
     def __call__(self, event: Event) -> None:
-        """Take notice of an event, and draw if there is something to see."""
+        """Record an event, and draw if something visible has changed."""
         with self._lock:
             urgent = True
             if isinstance(event, StageBegan):
@@ -146,12 +150,12 @@ class CellProgress:
 
 
 def listener_here(recipe: str) -> OnEvent | None:
-    """Make a listener that draws a run below the notebook cell that runs; None outside a notebook."""
-    ipython = sys.modules.get("IPython")  # a notebook's process has it
+    """Return a listener that draws a run below the running notebook cell; None outside a notebook."""
+    ipython = sys.modules.get("IPython")  # a notebook has imported it already
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:
         return None
-    drawing: list[Any] = []  # a handle, from the first drawing on
+    drawing: list[Any] = []  # the handle of the first drawing
     there: Any = import_module("IPython.display")
 
     def show(html: str) -> None:

@@ -1,6 +1,6 @@
-"""Do the work of a run that is not there yet: the recipe's stages, then the index, then the manifest.
+"""Make a run that does not exist yet: the recipe's stages, then the index, then the manifest.
 
-Apart from `prepare`, so that finding a finished run waits for none of the libraries that make one.
+It is separate from `prepare`, so that reusing a finished run does not import the libraries that make one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be made. run: where it is made; target: where it is read, another place in an object store."""
+    """A run to be made.
+
+    run: where it is made. target: where it is read; in an object store, this is another path.
+    """
 
     recipe: Recipe
     run: Path
@@ -57,7 +60,7 @@ class Job:
 
 
 def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
-    manifest = read_manifest(job.run)  # in a work directory it may be there, and the store not have it yet
+    manifest = read_manifest(job.run)  # a work directory may have it before the store does
     if manifest is None:
         if job.store is not None:
             in_store.adopt(job.store, job.run)
@@ -65,7 +68,7 @@ def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
             manifest = _publish(job, _execute(job, at_work, None))
     if job.store is not None:
         _publish_in_store(job, manifest)
-        with suppress(StoreError):  # those who may write may not always delete
+        with suppress(StoreError):  # permission to write does not imply permission to delete
             remove_stage(job.store, job.on_event)
     return manifest
 
@@ -87,7 +90,7 @@ def make_together(job: Job, share: Share, patience: Patience) -> Manifest:
         if read_manifest(job.target) is None:
             raise
     if taken is not None and taken.members.is_last():
-        with suppress(StoreError):  # another one is just removing it
+        with suppress(StoreError):  # another process may be removing it
             remove_stage(job.target, job.on_event)
     found = read_manifest(job.target)
     assert found is not None
@@ -95,8 +98,8 @@ def make_together(job: Job, share: Share, patience: Patience) -> Manifest:
 
 
 def _execute(job: Job, engine: Engine, shared: Shared | None) -> Outcome:
-    """Let the recipe do its work, over a source that stays what it was from the first stage to the last."""
-    if job.fingerprint_by == "stat":  # content that differs is another run, whatever the times say
+    """Execute the recipe over a source that must not change between the first stage and the last."""
+    if job.fingerprint_by == "stat":  # fingerprints by content ignore the times: other content is another run
         keep_beginning(job.run / STAGE_DIRECTORY, job.state, job.files)
     workers = job.workers or engine.default_workers()
     context = RunContext(job.run, workers, job.on_event, engine, shared, job.store, job.state)
@@ -120,7 +123,7 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
         on_event(Note("warning", told_empty(empty, outcome.source["files"])))
     views = {view for path, _ in job.files if (view := view_of(path)) is not None}
     told = sorted(address for view in views if (address := str(address_of(view))).startswith("hf://"))
-    hub = {"hub": told} if told else {}  # other addresses are paths of this machine
+    hub = {"hub": told} if told else {}  # other addresses are paths on this machine
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
@@ -137,7 +140,7 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
         facts={**outcome.facts, "directories": dict(outcome.directories)},
     )
     make_own_links(run, manifest)  # syncs the run's directory
-    place_of(run / MANIFEST).put_new(manifest.to_json())  # another process may have published the same one
+    place_of(run / MANIFEST).put_new(manifest.to_json())  # another process may have published the same manifest
     on_event(Step("manifest.linked", MANIFEST))
     local.write_new(run / SUCCESS, b"")
     on_event(Step("success.linked", SUCCESS))
@@ -145,13 +148,13 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
 
 
 def _publish_in_store(job: Job, made: Manifest) -> None:
-    """Put there what tasks have not put there, the manifest last."""
+    """Put everything that tasks have not put into the store there, the manifest last."""
     in_store.publish_rest(job.run, job.target, lambda name: job.on_event(Step("shard.linked", name)))
     place_of(job.target / MANIFEST).put_new(made.to_json())
     job.on_event(Step("manifest.linked", str(job.target / MANIFEST)))
 
 
 def remove_stage(run: Path, on_event: OnEvent) -> None:
-    """Remove intermediate files, which have served once there is a manifest."""
+    """Remove intermediate files, which nothing needs once there is a manifest."""
     if place_of(run / STAGE_DIRECTORY).delete_below() is not None:
         on_event(Step("stage.removed", STAGE_DIRECTORY))

@@ -1,4 +1,4 @@
-"""The times of folds whose cuts roll. Pure."""
+"""Compute the times of folds whose cuts roll. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FoldTimes:
 
     @classmethod
     def of(cls, cuts: Sequence[int], rolling: Rolling, reach_us: int) -> FoldTimes:
-        """Return the times of folds with these cuts. reach_us: how far before its cut the train of a fold ends."""
+        """Return the times of folds with these cuts. reach_us: how long before its cut each fold's train split ends."""
         cut = np.array(cuts, np.int64)
         end = cut - reach_us
         earliest = np.full(len(cut), np.iinfo(np.int64).min)
@@ -30,5 +30,5 @@ class FoldTimes:
         return cls(start, end, cut, np.append(cut[1:], cut[-1] + rolling.step_us))
 
     def seen_from(self, micros: I64) -> I64:
-        """Return the first fold that rows of these times could train, F for none."""
+        """Return the first fold that could train on rows with these times; F if there is none."""
         return np.searchsorted(self.end, micros, side="right")

@@ -1,4 +1,4 @@
-"""Settings of folds: cuts that roll through time, or entities that take turns to test."""
+"""Define the settings of folds: cuts that roll through time, or entities that take turns to test."""
 
 from __future__ import annotations
 

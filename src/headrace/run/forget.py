@@ -1,12 +1,13 @@
-"""Erase entities from a finished run: a new run in which only the shards that held their rows are written again.
+"""Erase entities from a finished run by making a new run in which only the shards with their rows are rewritten.
 
-The new run is prepared like any other. Its identity is that of the old run and of the digests of the erased entities.
-Each touched shard is a task with a receipt; every other file of the old run gets a second name in the new one, a hard
-link where that is possible. Then come index, manifest, and the one rename that publishes. So a run that is killed on
-its way goes on, and readers see the old run or the new one.
+The new run is prepared like any other. Its identity consists of the old run and the digests of the erased entities.
+Each touched shard is a task with a receipt. Every other file of the old run gets a second name in the new one, by hard
+link if possible. The index and the manifest follow, and one rename publishes the run. A killed run therefore resumes,
+and readers see either the old run or the new one.
 
-No file of the new run names an entity: its manifest has a digest of their digests, and `forgotten.json` the digests. A
-digest is a keyed hash with a known key: it reveals no name, but anyone with a list of names can test them against it.
+No file of the new run names an entity: its manifest has one digest of all entity digests, and `forgotten.json` lists
+them. An entity digest is a keyed hash with a known key. It reveals no name, but anyone with a list of names can test
+them against it.
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ _OWN_DIRECTORIES = ("receipts/", f"{STAGE_DIRECTORY}/")
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """Result of `forget`. run: the one readers see now; old: the one it was made of; other_runs: of `out`, not read.
+    """Result of `forget`.
 
-    entities: asked for; found: of them, those with rows; rows: erased. shards: written again, with their bytes before
-    and after. how: "computed", "reused" where the run was there already, "nothing" where no row is of these entities.
+    run: the run that readers see now. old: the run that was read. other_runs: the remaining runs of `out`, not read.
+    entities: the number asked for. found: how many of them have rows. rows: how many were erased. shards: how many were
+    rewritten; bytes_before, bytes: their size before and after. how: "computed", "reused" if the run existed already,
+    "nothing" if these entities have no rows.
     """
 
     run: Path
@@ -82,15 +85,16 @@ def forget(
     work_dir: str | Path | None = None,
     on_event: OnEvent | None = None,
 ) -> Forgotten:
-    """Make a run of `out` without the rows of these entities, and let readers see it in place of the old one.
+    """Make a run of `out` without the rows of these entities, and let readers see it instead of the old one.
 
-    entities: texts. entity_column: whose values name entities; None: as the run's settings say. old_run="delete"
-    removes the run that was read, once the new one is published. The rows are not gone before the old run, other runs
-    and copies of it, caches of decoded blocks, and what was trained on them are deleted too, and a run that is prepared
-    from the source again has them again.
-    Where no row is of these entities, nothing is written. With old_run="delete", the run that the present one was made
-    of is then removed, if that erased some of them. work_dir, on_event: as of `prepare`. Raises `SettingsError`
-    for a recipe whose runs cannot be written again in part, and what `prepare` raises.
+    entities: texts. entity_column: the column whose values name entities; None for the one in the run's settings.
+    old_run: "delete" removes the run that was read, once the new one is published. work_dir, on_event: as in `prepare`.
+    If these entities have no rows, nothing is written. With old_run="delete", the run that the present one was made
+    from is then removed, if the present one erased some of these entities.
+
+    The rows still exist until the old run, other runs and copies of it, caches of decoded blocks and models trained on
+    them are deleted too. A run prepared from the source again has the rows again.
+    Raises `SettingsError` for a recipe whose runs cannot be rewritten in part, and whatever `prepare` raises.
     """
     check_word("old_run", old_run, ("keep", "delete"))
     place, entities = path_of(out), entities if isinstance(entities, str) else list(entities)
@@ -106,7 +110,7 @@ def forget(
         run=root, old=root, other_runs=_other_runs(place, root), entities=len(set(entities)), found=len(names)
     )
     if not names:
-        if old_run == "delete":  # the call that erased them may have been killed before it deleted the run it read
+        if old_run == "delete":  # an earlier call may have been killed before it deleted the old run
             record = _record(root)
             if set(_digests(entities)) & set(record.get("entities", ())):
                 _delete(place, str(record.get("of")))
@@ -147,7 +151,7 @@ def _digests(names: Sequence[str]) -> list[str]:
 
 
 def _record(run: Path) -> dict[str, Any]:
-    """Read `forgotten.json` of a run; empty where there is none. Raises `CorruptShard` if it was changed."""
+    """Read `forgotten.json` of a run; empty if there is none. Raises `CorruptShard` if it was changed."""
     try:
         record: dict[str, Any] = json.loads((run / FORGOTTEN).read_bytes())
         digest = record.pop("digest")
@@ -161,7 +165,7 @@ def _record(run: Path) -> dict[str, Any]:
 
 
 def _delete(place: Path, run: str) -> None:
-    """Delete a run of a dataset directory, if it is there."""
+    """Delete a run of a dataset directory if it exists."""
     path = place / "runs" / run
     if not RUN_ID.fullmatch(run) or not path.is_dir():
         return
@@ -176,7 +180,7 @@ def _other_runs(place: Path, *known: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Without:
-    """A run without some rows of another, as a recipe: its name and settings are those of the other."""
+    """A recipe that makes a run without some rows of another run; its name and settings are those of the other run."""
 
     run: FinishedRun
     found: Erased
@@ -187,12 +191,12 @@ class _Without:
 
     @property
     def names(self) -> list[str]:
-        """Return the erased entities, sorted."""
+        """The erased entities, sorted."""
         return sorted({name for own in self.found.entities.values() for name in own})
 
     @cached_property
     def digests(self) -> list[str]:
-        """Return the digests of the erased entities, sorted."""
+        """The digests of the erased entities, sorted."""
         return _digests(self.names)
 
     def identity_settings(self) -> dict[str, Any]:
@@ -205,13 +209,13 @@ class _Without:
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:
-        return []  # shards of a finished run do not change, and are checked against their digests
+        return []  # the shards of a finished run never change, and each is checked against its digest
 
     def source_places(self) -> Sequence[str | Path]:
         return []
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Write the touched shards, link the others, and leave the receipt."""
+        """Write the touched shards, link the others, and write `forgotten.json`."""
         assert not files
         run, manifest = self.run, self.run.manifest
         shards = _shards_of(run)
@@ -254,7 +258,8 @@ class _Without:
             facts={**facts, "forgotten": [*facts.get("forgotten", ()), step]},
             null_values=run.index.null_values,
         )
-        path = context.run / FORGOTTEN  # which has the time: an earlier attempt's is kept, here or in the store
+        # The file contains a time, so that of an earlier attempt is kept, whether it is local or in the store.
+        path = context.run / FORGOTTEN
         if not path.exists():
             data = self._receipt(context.run.name, work, written)
             if context.store is not None:
@@ -320,8 +325,8 @@ def _link(
 ) -> None:
     """Give every other file of the old run a name in the new one.
 
-    written: the touched shards, and what they are now: a file or none. A file that is a touched shard under a second
-    name, or a copy of one, becomes a second name of the new shard.
+    written: the new files of each touched shard, one or none. A file that is a second name or a copy of a touched shard
+    becomes a second name of the new shard.
     """
     base = place_of(run.root)
     twins: dict[int, list[str]] = {}

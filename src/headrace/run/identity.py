@@ -1,8 +1,8 @@
-"""The identity of a run: what was asked, of which bytes, at which moment of its source.
+"""Compute the identity of a run from its recipe, settings and source, and check that the source does not change.
 
-Size and modification time are part of the identity, and a program that rewrites a file can set both back. It cannot
-set back the time of change (ctime) or choose the inode; in an object store the tag tells versions apart. So both are
-compared before and after each task and once more before the manifest. One `stat` a file costs less than opening it.
+Size and modification time are part of the identity, and a program that rewrites a file can set both back. It cannot set
+back the time of change (ctime) or choose the inode; in an object store, the tag distinguishes versions. So both are
+compared before and after each task and once more before the manifest. One `stat` per file costs less than opening it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
         local.write_new(kept, canonical_json(now), sync="none")
     try:
         then = json.loads(kept.read_bytes())
-    except ValueError:  # what a power failure left of it
+    except ValueError:  # damaged, for example by a power failure
         then = None
     if then != now:
         changed = [path for path, name in files if (then or {}).get(name) != now[name]]
@@ -133,10 +133,10 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
 
 
 def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
-    """Raise `SettingsError` where `out` is in a directory of the source, or the source in runs of `out`.
+    """Raise `SettingsError` if `out` is in a directory of the source, or the source is in `out`'s runs or splits.
 
-    A directory with runs in it is a prepared dataset to everyone who opens it, so raw shards beside them are not seen
-    any more. Links are followed. places: as the recipe was given them; a file holds nothing but itself.
+    A directory with runs in it is a prepared dataset to every reader, so raw shards beside them would be hidden. Links
+    are followed. places: as given to the recipe; a file contains nothing but itself.
     """
     try:
         str(out).encode()

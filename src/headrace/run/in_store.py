@@ -1,10 +1,10 @@
-"""A run whose output is in an object store: made in a local work directory, published file by file.
+"""Publish a run in an object store: made in a local work directory, published file by file.
 
-The work directory holds an ordinary run. When a task whose files are part of the output has finished, its files are put
-under their names in the store, if absent, and read back; then its receipt is. At the end come the other files, the
-index, and the manifest as the last. So a store's receipt means that its files are whole there: a run that was killed
-goes on from the receipts of both places, in another work directory too, and then fetches what it finds. Nothing in
-the store has a temporary name, nothing is listed to decide what is done, nothing is renamed.
+The work directory holds an ordinary run. When a task that makes output files has finished, its files are put under
+their names in the store, if absent, and read back; then its receipt is put. At the end come the other files, the index,
+and finally the manifest. So a receipt in the store means that its files are complete there. A killed run resumes from
+the receipts of both the store and the work directory, even in another work directory, and fetches the files that it
+finds. The store holds no temporary names. No listing decides whether work is done, and nothing is renamed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from headrace.run.receipts import (
 from headrace.storage import local
 from headrace.storage.places import place_of
 
-SUCCESS = "_SUCCESS"  # the empty file that other tools look for; headrace does not
+SUCCESS = "_SUCCESS"  # an empty file for other tools; headrace does not read it
 _THREADS = 8
 _RECEIPTS, _STAGE = "receipts/", "stage/"
 
 
 def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
-    """Put a finished task's files into the store, then its receipt. Done again, it changes nothing.
+    """Put a finished task's files into the store, then its receipt. Repeating it changes nothing.
 
-    Another process that finishes the same run removes its stage there, maybe between a put and its reading back.
+    Another process that finishes the same run removes its stage there, possibly between a put and the read that checks
+    it.
     """
     for record in receipt.files:
         try:
@@ -53,7 +54,7 @@ def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
 
 
 def publish_found(run: Path, target: Path, receipts: Sequence[Receipt | None], workers: int) -> None:
-    """Publish tasks that an earlier attempt finished here and may not have put into the store."""
+    """Publish tasks that an earlier attempt finished locally and may not have put into the store."""
     there = {fact.name for fact in place_of(target / "receipts").files_below()}
     found = [receipt for receipt in receipts if receipt is not None]
     left = [each for each in found if receipt_path(run, each.stage, each.number).name not in there]
@@ -61,14 +62,15 @@ def publish_found(run: Path, target: Path, receipts: Sequence[Receipt | None], w
 
 
 def adopt(target: Path, run: Path) -> None:
-    """Fetch the finished tasks that an unfinished run has in the store and this work directory has not.
+    """Fetch finished tasks of an unfinished run that are in the store but not in this work directory.
 
-    Receipts and files are believed later, by their digests; what is damaged is made again.
+    Receipts and files are verified later, by their digests; damaged ones are made again.
     """
     there = {fact.name for fact in place_of(target).files_below()}
 
     def adopt_task(name: str) -> None:
-        with suppress(FileNotFoundError, *NO_RECEIPT):  # another process finished the run, and its stage is gone
+        # Another process may have finished the run and removed its stage.
+        with suppress(FileNotFoundError, *NO_RECEIPT):
             receipt = parse_receipt((target / name).read_bytes())
             if all(record.path in there for record in receipt.files):
                 for record in receipt.files:
@@ -82,9 +84,9 @@ def adopt(target: Path, run: Path) -> None:
 
 
 def fetch_tasks(target: Path, run: Path, receipts: Sequence[Receipt]) -> None:
-    """Fetch the files of finished tasks, and leave the receipts, of those that have no receipt here.
+    """Fetch the files of finished tasks that have no receipt here, and write their receipts.
 
-    Raises `CorruptShard` for files that are not what the receipt says.
+    Raises `CorruptShard` for files that do not match their receipt.
     """
     advice = "run `headrace gc --incomplete`, then again"
 
@@ -92,7 +94,7 @@ def fetch_tasks(target: Path, run: Path, receipts: Sequence[Receipt]) -> None:
         for record in receipt.files:
             path = run / record.path
             if path.exists() and not is_as_recorded(path, record):
-                path.unlink()  # what a power failure left of it
+                path.unlink()  # damaged, for example by a power failure
             try:
                 if not _fetch(target, run, record):
                     continue
@@ -108,7 +110,7 @@ def fetch_tasks(target: Path, run: Path, receipts: Sequence[Receipt]) -> None:
 
 
 def _fetch(target: Path, run: Path, record: FileRecord) -> bool:
-    """Fetch a file that is not here; whether it was fetched."""
+    """Fetch a file unless it is here already; return whether it was fetched."""
     path = run / record.path
     if path.exists():
         return False
@@ -120,12 +122,12 @@ def _fetch(target: Path, run: Path, record: FileRecord) -> bool:
 
 
 def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> None:
-    """Put into the store what no task has put there: files beside the shards, second names, receipts; the index last.
+    """Put the files that no task has put into the store, the index last.
 
-    `published` hears each name. The manifest is not among them.
+    These are files beside shards, second names and receipts, but not the manifest. published: called with each name.
     """
     there = {fact.name for fact in place_of(target).files_below()}
-    done: set[str] = set()  # files that a receipt in the store names
+    done: set[str] = set()  # files named by a receipt in the store
     for name in there:
         if name.startswith(_RECEIPTS) and (run / name).is_file():
             with suppress(*NO_RECEIPT):
@@ -156,13 +158,16 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
 
 
 def work_directory(base: Path, out: Path, identity: str, share: Share | None = None) -> Path:
-    """Name the local directory in which a run is made by run, place and share, so that a rerun finds it."""
+    """Return the local directory in which a run is made.
+
+    Its name depends only on run, output and share, so that a rerun finds it.
+    """
     own = "" if share is None else f"-{share.index}-of-{share.count}"
     return base / "work" / f"{identity}-{_word(out)}{own}"
 
 
 def work_directories(base: Path, out: Path) -> list[Path]:
-    """List the work directories of this dataset that exist, sorted."""
+    """Return the existing work directories of this dataset, sorted."""
     return sorted((base / "work").glob(f"*-{_word(out)}*"))
 
 

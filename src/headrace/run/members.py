@@ -1,10 +1,10 @@
-"""Members: the processes that work on a shared run, and signs that they are alive. No clocks are compared.
+"""Track the members of a shared run, the processes that work on it, and whether they are alive. Compares no clocks.
 
 A member has a file whose first 20 bytes count up every `beat_s` seconds. A member whose counter has not changed for
 `dead_after_s` seconds of the observer's own clock is dead. A member that leaves removes its file. Members also hold a
-lock on their file: on one machine a free lock proves that its holder died; between machines locks are not used. In an
-object store the file is an object that is put again with each beat, and there are no locks. Taking a live member for
-dead costs double work, never a wrong result.
+lock on their file: on one machine, a free lock proves that its holder died; between machines, locks are not used. In an
+object store, the file is an object that is put again with each beat, and there are no locks. Mistaking a live member
+for a dead one costs double work, but never gives a wrong result.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _COUNTER = 20  # digits before the record, so that a beat replaces bytes in plac
 class Patience:
     """Times that processes of a shared run wait for each other, in seconds.
 
-    beat_s: between two signs of life; dead_after_s: without any, a process is dead; straggler_s: a task that a live
-    process takes longer over is done by any process that is idle; poll_s: between two looks, at least.
+    beat_s: between two heartbeats. dead_after_s: a process without a heartbeat for this long is dead. straggler_s: an
+    idle process also does a task that a live process takes longer over. poll_s: the least time between two looks.
     """
 
     beat_s: float = 5.0
@@ -64,9 +64,9 @@ class Share:
 
 
 class Members:
-    """The members of a run in one directory or prefix, with this process as one of them while the `with` block lasts.
+    """The members of a run in one directory or prefix; this process is one of them during the `with` block.
 
-    kernel: a name of the machine's running kernel; "": locks are not asked, None: find out.
+    kernel: identifies the machine's running kernel; "" disables the use of locks, None detects it.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Members:
         self._has_locks = place_of(directory).writes == "in place"
         self._kernel = (boot_id() if self._has_locks else "") if kernel is None else kernel
         self._clock = clock
-        self._beats: dict[str, tuple[bytes, float]] = {}  # of each member the last counter, and when it was first seen
-        self._file: int | None = None  # this process's own, locked; None in a store
+        self._beats: dict[str, tuple[bytes, float]] = {}  # each member's last counter and when it was first seen
+        self._file: int | None = None  # this process's own file, locked; None in a store
         self._record = b""
         self._leaving = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
-        """Become a member. Raises `RunBusy` where a live process of this machine works on the same share."""
+        """Become a member. Raises `RunBusy` if a live process on this machine works on the same share."""
         self._refuse_twin()
         record = {"shard": self._share.index, "of": self._share.count, "host": platform.node(), "pid": os.getpid()}
         self._record = b"\n" + json.dumps(record | {"kernel": self._kernel}).encode() + b"\n"
@@ -105,7 +105,7 @@ class Members:
         self.leave()
 
     def leave(self) -> None:
-        """Stop the heartbeat and remove the file. What this process has claimed and not finished is then free."""
+        """Stop the heartbeat and remove the file. This frees the unfinished tasks that this process has claimed."""
         if self._leaving.is_set():
             return
         self._leaving.set()
@@ -117,13 +117,13 @@ class Members:
             self._file = None
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether a member has left or died, as far as is known by now; ask again later to know more."""
+        """Check whether a member has left or died, as far as is known now; a later call may know more."""
         try:
             data = self._path(token).read_bytes()
         except FileNotFoundError:
             return True
         except (OSError, StoreError):
-            return False  # nothing is known
+            return False  # unknown, so not dead yet
         if self._lock(token, _record(data)) == "free":
             return True
         beat, now = data[:_COUNTER], self._clock()
@@ -134,18 +134,19 @@ class Members:
         return now - known[1] > self._patience.dead_after_s
 
     def name(self, token: str) -> str:
-        """A member in words, for messages."""
+        """Describe a member for messages."""
         record = self._record_of(token)
         if not record:
             return "a process that has left"
         return f"{record['shard']}/{record['of']} on {record['host']}, process {record['pid']}"
 
     def is_last(self) -> bool:
-        """Tell whether no other member is alive. Waits for signs of life, `dead_after_s` seconds at most."""
+        """Check whether no other member is alive. Waits at most `dead_after_s` seconds for heartbeats."""
         first: dict[str, bytes] = {}
         until: float | None = None
         while True:
-            late = until is not None and self._clock() > until  # before the look: it must be the last to tell the dead
+            # Taken before the look, so that the last look comes after the deadline.
+            late = until is not None and self._clock() > until
             others = [token for token in self._tokens() if token != self.token and not self.is_dead(token)]
             if not others:
                 return True
@@ -162,7 +163,7 @@ class Members:
             time.sleep(self._patience.poll_s)
 
     def _refuse_twin(self) -> None:
-        if not self._kernel:  # nothing says whether a twin is alive; claims keep it from doing work twice
+        if not self._kernel:  # without locks a twin's state is unknown; claims still avoid double work
             return
         run = self._directory.parents[2]
         for token in self._tokens():
@@ -194,7 +195,7 @@ class Members:
         count = 0
         while not self._leaving.wait(self._patience.beat_s):
             count += 1
-            with suppress(OSError, StoreError):  # the next one may get through
+            with suppress(OSError, StoreError):  # the next beat may succeed
                 self._say(_counter(count))
 
     def _say(self, counter: bytes) -> None:
@@ -205,7 +206,7 @@ class Members:
             os.fsync(self._file)
 
     def _lock(self, token: str, record: Mapping[str, Any]) -> Literal["held", "free", "unknown"]:
-        """Ask the lock of a member's file. Only a lock of the same kernel can be believed."""
+        """Test the lock on a member's file. Only a lock held under the same kernel is reliable."""
         if not self._kernel or record.get("kernel") != self._kernel or token == self.token:
             return "unknown"
         try:

@@ -1,16 +1,16 @@
 """Find near duplicates out of core, as stages of a run on any engine, resumed by receipts.
 
-    near_sign        each part of the documents   → a signature a document
+    near_sign        each part of the documents   → one signature per document
     near_copies      once                         → the first copy of each document
     near_propose     each band                    → pairs that share a number of the band
-    near_candidates  once                         → all pairs, each once, and the documents in them
+    near_candidates  once                         → all distinct pairs, and the documents in them
     near_shingles    each part                    → the shingles of the documents in pairs
-    near_compare     each batch of pairs          → those at the threshold
+    near_compare     each batch of pairs          → those at or above the threshold
 
-On disk and in memory: at most 190 bytes a document (104 at 0.8), 8 bytes a proposed pair, and on disk 8 bytes for each
-shingle of the documents in pairs. A document is in few pairs unless it shares a template with thousands; in at most six
-a band then. Which pairs are found depends on the documents and their order, not on parts, tasks, workers or
-the engine.
+Disk and memory: at most 190 bytes per document (104 at 0.8) and 8 bytes per proposed pair; on disk also 8 bytes per
+shingle of the documents in pairs. A document is in few pairs, unless it shares a template with thousands of others; it
+is then in at most six per band. The pairs found depend on the documents and their order, not on parts, tasks, workers
+or the engine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headrace.near.shingles import Shingles
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 from headrace.run.receipts import Receipt
 
-_PROPOSE_DOCUMENTS = 1 << 24  # of a task at a time: about 30 bytes each
+_PROPOSE_DOCUMENTS = 1 << 24  # per task, about 30 bytes each
 _COMPARE_SHINGLES = 1 << 23
 _COPIES, _CANDIDATES, _NEEDED = (f"{STAGE_DIRECTORY}/near-{name}.arrow" for name in ("copies", "candidates", "needed"))
 
@@ -52,8 +52,8 @@ _COPIES, _CANDIDATES, _NEEDED = (f"{STAGE_DIRECTORY}/near-{name}.arrow" for name
 class Part:
     """Some of the documents, read by one task.
 
-    shingles: of the documents with these numbers in the part, ascending int64, or of all; batch by batch, in order.
-    It must give the same each time. reads: files of the source.
+    shingles: yields batches of shingles, in order, of the documents with these numbers in the part (ascending int64),
+    or of all documents for None. It must yield the same each time. reads: files of the source.
     """
 
     subject: str
@@ -66,10 +66,10 @@ class Part:
 class Near:
     """Pairs and groups of near documents [N], the parts laid end to end.
 
-    first, second int64 [pairs], jaccard float64 [pairs]: pairs at the threshold or above it, ascending. Copies are
-    paired with the first of them only, and stand for it in other pairs. group int64 [N]: the least document of each
-    one's connected component. compared: pairs that were proposed. not_compared: an upper bound for the pairs of
-    different groups that were skipped because they share a band with too many documents.
+    first, second: int64 [pairs], ascending. jaccard: float64 [pairs], at or above the threshold. Copies are paired only
+    with the first of them, which represents them in other pairs. group: int64 [N], the smallest document number of each
+    document's connected component. compared: the number of proposed pairs. not_compared: an upper bound for the pairs
+    of different groups that were skipped because they share a band with too many documents.
     """
 
     first: I64
@@ -81,7 +81,7 @@ class Near:
 
 
 def check_near(near: float) -> None:
-    """Raise `SettingsError` for a threshold that no bands are made for."""
+    """Raise `SettingsError` for a threshold that the bands do not support."""
     if not LEAST_NEAR <= near <= 1:
         raise SettingsError(f"near is {near!r}; give a Jaccard index from {LEAST_NEAR} to 1")
 
@@ -141,7 +141,7 @@ def _sign(files: TaskFiles, part: Part, number: int, bands: Bands) -> dict[str, 
 
 
 def _column(run: Path, what: str, name: str, files: int, kind: type[np.generic]) -> Any:
-    """Read one column of all files of a kind, end to end."""
+    """Read one column of all files of one kind, end to end."""
     found = [read_arrow(run / _file(what, number))[name].to_numpy() for number in range(files)]
     return np.concatenate([np.empty(0, kind), *found])
 

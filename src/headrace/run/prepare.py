@@ -1,6 +1,6 @@
 """Execute a recipe: identity, stages, index, manifest. Reads like the description of a run.
 
-A run that has a manifest is finished and is reused as it is. Everything before the manifest is invisible to readers
+A run that has a manifest is finished and is reused unchanged. Everything before the manifest is invisible to readers
 and can be killed at any instant: finished tasks have receipts, and their files are kept.
 """
 
@@ -42,10 +42,7 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of a recipe's stages: the blocks of every split, and what was counted on the way.
-
-    shards: split → (path relative to the run, bytes) of each shard.
-    """
+    """Result of a recipe's stages: the blocks of every split, and counts made on the way."""
 
     schema: pa.Schema
     index: Sequence[IndexRow]
@@ -59,9 +56,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A finished run. out: as it was given; run: the run's own directory.
+    """A finished run.
 
-    how: "computed", or "reused" where it was there already and nothing was done.
+    out: as given. run: the run's own directory. how: "computed", or "reused" if the run existed and nothing was done.
     """
 
     out: Path
@@ -74,7 +71,7 @@ class Prepared:
         return f"Prepared({self.manifest.recipe}, {self.how}, {str(self.run)!r}: {rows} rows)"
 
     def _repr_html_(self) -> str:
-        """Show the run's place, and rows of each split and of each reason to drop some, for notebooks."""
+        """Show the run's path and its rows by split and by drop reason, for notebooks."""
         return self.manifest._repr_html_() + f"<p>{escape(self.how)}: {escape(str(self.run))}</p>"
 
 
@@ -91,20 +88,22 @@ def prepare(
     fingerprint_by: Fingerprint = "stat",
     on_event: OnEvent | None = None,
 ) -> Prepared:
-    """Make the run of this recipe over its source, or find it made; `out` then has its files and its links.
+    """Make the run of this recipe over its source, or reuse it; afterwards `out` has its files and links.
 
-    workers: tasks at a time, default one per core. fingerprint_by="content" tells sources apart by their bytes
-    instead of by size and modification time. engine="ray" does the tasks on a Ray cluster whose nodes share the
-    storage of source and `out`; address: of the cluster, "auto" for the one this machine belongs to, None for the one
-    this process is connected to, else a Ray on this machine alone. shard_of=(i, n): this is process i of n, 0 to n - 1,
-    that make the run together over storage they share; each returns when the run is finished, whoever did the rest,
-    and `patience` says how long they wait for each other. Neither changes a byte of the output.
-    out may be in an object store (s3://, gs://, az://): the run is then made in `work_dir`, a local directory with room
-    for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end;
-    processes that share it out need the store alone to be common.
-    on_event: hears of every step, from any thread; see `headrace.run.events`. None: in a notebook progress is drawn
-    below the cell, elsewhere warnings go to the log "headrace".
-    Source and out lie apart: neither may be inside the other.
+    workers: concurrent tasks, by default one per core. engine, address: "ray" runs the tasks on a Ray cluster whose
+    nodes share the storage of source and `out`. The address is that of the cluster: "auto" for the one this machine
+    belongs to, None for the one this process is connected to, or else a Ray on this machine alone.
+    shard_of: (i, n) makes this process number i of n, 0 to n - 1, which make the run together over shared storage. Each
+    returns when the whole run is finished. patience: how long they wait for each other. Neither the engine nor the
+    number of processes changes a byte of the output.
+    fingerprint_by: "content" identifies sources by their bytes instead of by size and modification time.
+    work_dir: a local directory with room for intermediate files and output (None: ~/.cache/headrace), used if `out` is
+    in an object store (s3://, gs://, az://). The run is made there, published file by file, and removed from there at
+    the end. Processes that make a run together need only the store in common.
+    on_event: receives every event, from any thread; see `headrace.run.events`. None draws progress below the cell in a
+    notebook; elsewhere, warnings go to the log "headrace".
+
+    Neither source nor `out` may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
     check_engine(engine, address)
@@ -155,16 +154,17 @@ def prepare(
         point_record_at(place, identity, manifest)
         hear(Step("splits.linked", str(place)))
         if work.is_dir():
-            with suppress(RunBusy, StoreError), only_writer(work):  # another process removes it when it is done with it
+            with suppress(RunBusy, StoreError), only_writer(work):  # a process that still uses it removes it later
                 shutil.rmtree(work, ignore_errors=True)
     return Prepared(place, target, manifest, how)
 
 
 @contextmanager
 def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
-    """Make the run's directory; an attempt that fails before a task has finished removes what it made.
+    """Make the run's directory, and remove everything made if the block fails before a task has finished.
 
-    A run with a receipt stays, for the next attempt. place: what is locked and removed, the run or its work directory.
+    A run with a receipt stays, for the next attempt. place: the directory to lock and remove, either the run or its
+    work directory.
     """
     missing = [each for each in (run, *run.parents) if not each.exists()]
     local.make_directory(run)
@@ -172,12 +172,12 @@ def _discarded_if_useless(run: Path, place: Path) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(OSError, StoreError, RunBusy):
-            with only_writer(place):  # another process may work on it
+            with only_writer(place):  # raises `RunBusy` if another process works on it
                 if not (run / MANIFEST).exists() and not any((run / "receipts").glob("[!.]*.json")):
                     shutil.rmtree(place)
             for each in missing:
                 if each.exists():
-                    each.rmdir()  # stops at the first that holds something else
+                    each.rmdir()  # fails at the first one that is not empty
         raise
 
 
@@ -185,7 +185,8 @@ def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
     """Give the files below `run/<directory>` second names below `target/<directory>` (hard links, else copies).
 
     For programs that expect a run's tree in a directory of its own. Files of another run would mix with these, so a
-    target directory that holds others, also under the same names, is refused with `StoreError` before anything changes.
+    target directory that holds other files, even under the same names, is refused with `StoreError` before anything
+    changes.
     """
     trees = {name: sorted(path for path in (run / name).rglob("*") if path.is_file()) for name in directories}
     for directory, files in trees.items():
@@ -205,9 +206,10 @@ def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
 
 @contextmanager
 def only_writer(run: Path, how: Literal["alone", "shared"] = "alone") -> Iterator[None]:
-    """Hold the run's lock: alone, or with others that share the run out. It is politeness: losing it costs double work.
+    """Hold the run's lock, alone or shared with the other processes of a shared run.
 
-    Raises `RunBusy` if another process holds it otherwise.
+    The lock only avoids double work: the output stays correct without it. Raises `RunBusy` if another process holds a
+    conflicting lock.
     """
     lock = run / ".lock"
     with local.storing(lock):

@@ -1,4 +1,4 @@
-"""Receipts: the record of one finished task, and the proof that its files are still what it made."""
+"""Read and write receipts: records of finished tasks that prove that their files are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leave the digests of the rows that a task wrote, and count their repeats over all tasks."""
+"""Save the digests of the rows that a task wrote, and count repeated rows over all tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.run.context import TaskFiles, read_arrow
 
 
 def keep_words(files: TaskFiles, target: str, words: U64) -> None:
-    """Leave tagged digests for `count_kept`, ascending; sorts in place. target: relative to the run."""
+    """Save tagged digests for `count_kept`, ascending; sorts `words` in place. target: relative to the run."""
     words.sort()
     files.write_arrow(target, pa.table({"content": words}))
 
 
 def count_kept(run: Path, targets: Iterable[str], splits: Sequence[str]) -> Repeated:
-    """Count the repeats among the digests that tasks left in these files."""
+    """Count the repeats among the digests that tasks saved in these files."""
     return count_sorted([read_arrow(run / target)["content"].to_numpy() for target in targets], splits)

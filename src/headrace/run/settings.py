@@ -1,4 +1,4 @@
-"""Settings of a recipe: what every settings model shares."""
+"""Define the base class of all recipes' settings models."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class RecipeSettings(Settings):
             super().__init__(**values)
             return
         given = {} if asked == INFER else {name: word for name, word in asked.items() if name != ALL_COLUMNS}
-        super().__init__(**{**values, "types": given})  # what else is wrong is said before all rows are read
+        super().__init__(**{**values, "types": given})  # report other errors before reading all rows
         found = self._types_of_source(given)
         super().__init__(**{**values, "types": {**found, **given}})
         self._inferred = found
 
     @property
     def inferred_types(self) -> Mapping[str, str] | None:
-        """Types that were inferred from the source; None where they were given."""
+        """Types that were inferred from the source; None if they were given."""
         return self._inferred
 
     def _types_of_source(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -70,15 +70,15 @@ class RecipeSettings(Settings):
         )
 
     def config(self) -> dict[str, Any]:
-        """All settings as JSON; views of the hub as the addresses that they are of."""
+        """Return all settings as JSON, with views of the hub replaced by the addresses they show."""
         return {"recipe": self.recipe_name, **_with_addresses(self.model_dump(mode="json"))}
 
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output."""
+        """Return the settings that can change a byte of output."""
         return self.identity_without("source")
 
     def identity_without(self, *others: str) -> dict[str, Any]:
-        """Return the settings for the identity, without others, which change no byte or get another form."""
+        """Return the settings for the identity without `others`, which change no byte or are added in another form."""
         fields = type(self).model_fields
         defaults = {
             name
@@ -89,19 +89,19 @@ class RecipeSettings(Settings):
         return self.model_dump(mode="json", exclude={*others, *defaults})
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The source's files and their names relative to its root, sorted by name."""
+        """Return the source's files and their names relative to its root, sorted by name."""
         from headrace.formats.listing import list_files  # settings alone load no data libraries
 
         listing = list_files(vars(self)["source"])
         return [(listing.path(place), name) for place, name in enumerate(listing.names)]
 
     def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns, as given."""
+        """Return files, directories and patterns, as given."""
         places: Sequence[Path] = vars(self)["source"]  # a field of subclasses
         return places
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work in the run directory; see `headrace.prepare`."""
+        """Execute the recipe in the run directory, as described in `headrace.prepare`."""
         outcome: Outcome = import_module(self.executed_by).execute(self, context, files)
         return outcome
 

@@ -1,17 +1,17 @@
-"""One run, shared out over independent processes that see the same storage and nothing else of each other.
+"""Share one run among independent processes that have nothing but the storage in common.
 
-Every process executes the whole recipe. Of each stage it does the tasks of its own share first, then those that nobody
-has begun, then those whose process died; it goes on to the next stage when all receipts are there. A task is claimed by
-the name `<stage>-<number>.<generation>`, which exactly one process can make: a symbolic link to the member's token, in
-an object store an object that holds it. Generation g + 1 may be claimed once the holder of g is dead. Claims save
-double work and nothing hangs on them: files are published without overwrite, and a task done twice leaves the same
-bytes.
+Every process executes the whole recipe. In each stage it first does the tasks of its own share, then those that no
+process has begun, then those whose process died. It enters the next stage when all receipts exist. A task is claimed by
+creating the name `<stage>-<number>.<generation>`, which exactly one process can do. The claim is a symbolic link to the
+member's token, or in an object store an object that contains it. Generation g + 1 may be claimed once the holder of g
+is dead. Claims only avoid double work; correctness does not depend on them. Files are published without overwrite, and
+a task done twice leaves the same bytes.
 
-Nobody waits for ever: a task is finished, or its process dies and after `dead_after_s` somebody else does it, or it
-takes longer than `straggler_s` while others have nothing to do, and then one of them does it as well.
+No process waits forever. A task finishes; or its process dies and another process does it after `dead_after_s`; or it
+takes longer than `straggler_s` while others are idle, and one of them does it as well.
 
-In an object store each process works in a directory of its own. Intermediate files and their receipts go to the store
-too, and at the end of a stage every process fetches what it has not made itself (`in_store.fetch_tasks`).
+In an object store each process works in its own directory. Intermediate files and their receipts go to the store too,
+and at the end of a stage every process fetches the files that it has not made itself (`in_store.fetch_tasks`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Do = Callable[[int], Receipt]
 
 
 class RunFinished(Exception):
-    """Another process has published the run: there is nothing left to do."""
+    """Another process has published the run, so nothing is left to do."""
 
 
 class Shared:
-    """This process's part in a shared run. run: its directory, or where it is in an object store."""
+    """This process's part in a shared run. run: its directory, or its location in an object store."""
 
     def __init__(self, run: Path, members: Members, share: Share, patience: Patience, on_event: OnEvent) -> None:
         self.run, self.members, self.share, self.patience, self.on_event = run, members, share, patience, on_event
@@ -58,21 +58,22 @@ class Shared:
         begin: Callable[[int], None],
         accept: Callable[[Receipt], None],
     ) -> list[Receipt]:
-        """The receipts of all tasks, in task order: `do` has made some of them here, other processes the rest.
+        """Return the receipts of all tasks, in task order: some made here by `do`, the others by other processes.
 
-        begin hears how many tasks were finished before; accept of every receipt, once, in this thread.
+        begin: called with the number of tasks that were finished before. accept: called once for each receipt, in this
+        thread.
         """
         stage = _Stage(self, name, subjects, accept)
         stage.take_finished(begin)
         return stage.finish(do, workers)
 
     def alone(self, name: str, finished: Callable[[], bool]) -> bool:
-        """Wait to be the one process that does `name`; False once `finished()` says that another did it."""
+        """Wait to become the one process that does `name`; return False once `finished()` shows that another did it."""
         holder = _Holder(self, name, 0)
         told = False
         while not finished():
             if holder.take():
-                return not finished()  # its owner may have finished and left since the question before
+                return not finished()  # its owner may have finished since `finished()` was last called
             if not told:
                 self.on_event(Note("info", f"{self.share}: waiting for {self.members.name(holder.token())} to {name}"))
                 told = True
@@ -88,10 +89,11 @@ class Shared:
             else:
                 place_of(claim).put_new(self.members.token.encode())
         except FileExistsError:
-            return self.holder(name, number, generation) == self.members.token  # a reply that was lost on the way
-        except CorruptShard:  # another process's object
+            # It may be this process's own claim: the store's reply to the first request was lost.
+            return self.holder(name, number, generation) == self.members.token
+        except CorruptShard:  # the object of another process
             return False
-        except FileNotFoundError:  # swept away: its owner has published
+        except FileNotFoundError:  # the directory is gone, usually because the run was published
             self.refuse_finished()
             if self._has_links:
                 local.make_directory(self._claims)
@@ -104,7 +106,7 @@ class Shared:
         return True
 
     def claims(self, name: str) -> dict[int, int]:
-        """The newest generation of every task of a stage that was ever claimed."""
+        """Return the newest generation of every task of a stage that was ever claimed."""
         if not self._has_links:
             names = [fact.name for fact in place_of(self._claims).files_below()]
         else:
@@ -118,7 +120,7 @@ class Shared:
         return found
 
     def holder(self, name: str, number: int, generation: int) -> str:
-        """The token of who has claimed a task; "" if it cannot be read."""
+        """Return the token of the process that has claimed a task; "" if it cannot be read."""
         claim = self._claim(name, number, generation)
         try:
             return os.readlink(claim) if self._has_links else claim.read_text()
@@ -136,29 +138,29 @@ class Shared:
 
 @contextmanager
 def shared_run(run: Path, share: Share, patience: Patience, on_event: OnEvent) -> Iterator[Shared]:
-    """Take part in a run until the block ends. Raises `RunBusy` where the same share is being worked on."""
+    """Take part in a run until the block ends. Raises `RunBusy` if another process works on the same share."""
     with Members(sharing_directory(run) / "members", share, patience) as members:
         yield Shared(run, members, share, patience, on_event)
 
 
 def sharing_directory(run: Path) -> Path:
-    """Directory of members and claims; it goes with the stage when the run is finished."""
+    """Return the directory of members and claims; it is deleted with the stage when the run is finished."""
     return run / "stage" / "sharing"
 
 
 class _Holder:
-    """The claim on one task, and when another process may take it over."""
+    """The claim on one task, which decides when another process may take the task over."""
 
     def __init__(self, shared: Shared, name: str, number: int) -> None:
         self._shared, self._name, self._number = shared, name, number
         self._generation = 0
-        self._since: float | None = None  # this process has waited for this generation, with nothing else to do
+        self._since: float | None = None  # since when this process, otherwise idle, has waited for this generation
 
     def token(self) -> str:
         return self._shared.holder(self._name, self._number, self._generation)
 
     def see(self, generation: int) -> None:
-        """The newest claim is of this generation."""
+        """Record that the newest claim has this generation."""
         if generation > self._generation:
             self._generation, self._since = generation, None
 
@@ -179,7 +181,7 @@ class _Holder:
 
 
 class _Stage:
-    """The tasks of one stage, as this process sees them. accept: hears of each receipt once."""
+    """The tasks of one stage, as this process sees them. accept: called once for each receipt."""
 
     def __init__(self, shared: Shared, name: str, subjects: Sequence[str], accept: Callable[[Receipt], None]) -> None:
         self.shared, self.name, self.subjects, self._accept = shared, name, subjects, accept
@@ -189,9 +191,9 @@ class _Stage:
         self._told = False
 
     def take_finished(self, begin: Callable[[int], None]) -> None:
-        """Take the receipts that are there: those of the own share are checked to the last byte, the others briefly."""
+        """Take the existing receipts; files are verified byte by byte for this process's share, else by size."""
         share, run = self.shared.share, self.shared.run
-        checks = place_of(run).has_links  # in an object store a receipt is put when its files are whole there
+        checks = place_of(run).has_links  # in an object store, a receipt is put after its files and so proves them
         found = []
         for number in sorted(receipts_of(run, self.name)):
             own = checks and number % share.count == share.index
@@ -203,7 +205,7 @@ class _Stage:
             self._take(receipt)
 
     def finish(self, do: Do, workers: int) -> list[Receipt]:
-        """Do what is left here, and wait for what other processes do. Raises the first failure in task order."""
+        """Do the remaining tasks, and wait for those of other processes. Raises the first failure in task order."""
         running, patience = self._running, self.shared.patience
         failed: dict[int, BaseException] = {}
         with ThreadPoolExecutor(max_workers=max(1, workers), thread_name_prefix="headrace-task") as pool:
@@ -212,7 +214,7 @@ class _Stage:
             while running or (len(self.receipts) < len(self.subjects) and not failed):
                 while todo and len(running) < workers and not failed:
                     number = todo.pop()
-                    # Whoever held it before may have finished and left since the last look.
+                    # The previous holder may have finished and left since the last look.
                     if self._holder(number).take() and not self._peek(number):
                         running[pool.submit(do, number)] = number
                 idle = len(running) < workers and not failed
@@ -243,7 +245,7 @@ class _Stage:
             self._accept(receipt)
 
     def _peek(self, number: int) -> bool:
-        """Take the receipt of a task that another process has finished, if it has."""
+        """Take the receipt of a task if another process has finished it; return whether it has."""
         receipt = peek_receipt(self.shared.run, self.name, number)
         if receipt is not None:
             self._take(receipt)
@@ -254,7 +256,7 @@ class _Stage:
         return [number for number in range(len(self.subjects)) if number not in self.receipts and number not in busy]
 
     def _look(self) -> None:
-        """Take the receipts that other processes have made, and say once whom this one waits for."""
+        """Take the receipts that other processes have made, and report once which process this one waits for."""
         there = receipts_of(self.shared.run, self.name)
         for number in self._left():
             if number in there:
@@ -276,7 +278,7 @@ class _Stage:
             )
 
     def _free(self) -> list[int]:
-        """The tasks left, in the order to try them from the end: own ones first, then the neighbours'."""
+        """Return the tasks left to try, from the end of the list: own tasks first, then those of the next shares."""
         for number, generation in self.shared.claims(self.name).items():
             self._holder(number).see(generation)
         share = self.shared.share

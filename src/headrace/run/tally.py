@@ -1,4 +1,4 @@
-"""Make the index and the totals of a run from the shards that its tasks wrote. Pure."""
+"""Build the index and the totals of a run from the shards that its tasks wrote. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from headrace.run.receipts import FileRecord
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A published shard. blocks: of each its first row, rows, offset, length, and least and largest key.
+    """A published shard.
 
-    format: the word for it in the index. source_shard: whose rows these are; "" where they are of several.
+    blocks: the first row, rows, offset, length, and smallest and largest key of each. format: its word in the index.
+    source_shard: the shard its rows come from; "" for several.
     """
 
     split: str
@@ -26,9 +27,9 @@ class ShardRecord:
 
 
 def tally(shards: Iterable[ShardRecord], splits: Iterable[str]) -> tuple[list[IndexRow], dict[str, SplitTotals]]:
-    """Return a row for each block, ordered by split, shard and block, and what each split holds.
+    """Return one index row per block, ordered by split, shard and block, and the totals of each split.
 
-    A shard without blocks, which has no rows, is in neither.
+    A shard without blocks has no rows and appears in neither.
     """
     held = sorted((each for each in shards if each.blocks), key=lambda each: (each.split, each.file.path))
     index = [

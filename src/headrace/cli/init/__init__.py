@@ -1,1 +1,1 @@
-"""Look at data and write a commented configuration for it. `look` and `commented` are for any recipe."""
+"""Look at data and write a commented configuration for it. `look` and `commented` serve all recipes."""

@@ -1,8 +1,7 @@
-"""`headrace init`: look at data and write a commented configuration that runs as it is.
+"""Define `headrace init`: look at data and write a commented configuration that can be run unchanged.
 
-A dataclass holds the flags of each recipe; what is None is found out from the data. The docstrings are the help.
-
-entity is the name of a column, or file_name where every file is an entity.
+One dataclass per recipe holds its flags; fields that are None are determined from the data. The dataclasses' docstrings
+are help texts. entity: the name of a column, or file_name if every file is an entity.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ class AskedSeries:
 
     @property
     def feature_names(self) -> list[str]:
-        """Columns; none: to be found out."""
+        """Feature columns; empty if they must be found in the data."""
         return _names(self.features)
 
     @property
     def static_names(self) -> list[str]:
-        """Static features; none: to be found out."""
+        """Static features; empty if they must be found in the data."""
         return _names(self.static_features)
 
 
@@ -146,7 +145,7 @@ def _names(text: str | None) -> list[str]:
 
 
 def init_app() -> typer.Typer:
-    """Make the group `headrace init`, with a command for each recipe that can look at data."""
+    """Make the command group `headrace init`, with one command per recipe that can look at data."""
     app = typer.Typer(
         no_args_is_help=True,
         help="Look at data and write a commented configuration that `headrace run` takes as it is.",
@@ -159,14 +158,14 @@ def init_app() -> typer.Typer:
 
 
 def _command_for(init: Init) -> Callable[..., None]:
-    """Make `headrace init WORD` of a recipe: its options as flags, and their help as the command's."""
+    """Make `headrace init WORD` for a recipe: its options become flags, and their docstring the help."""
     options = load(init.options)
 
     def command(config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
         from headrace.run.identity import check_apart
         from headrace.storage.places import path_of
 
-        check_apart(path_of(asked.out), asked.source, ())  # the run would refuse it
+        check_apart(path_of(asked.out), asked.source, ())  # the run would refuse it later
         sections = load(init.sections)
         write_sections(config, asked.out, lambda: sections(asked), overwrite=overwrite, as_json=as_json)
 
@@ -178,11 +177,11 @@ def _command_for(init: Init) -> Callable[..., None]:
 def write_sections(
     config: Path, out: str, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
 ) -> None:
-    """Have the sections made and written, and say how to run them. Raises `SettingsError` if the file is there."""
+    """Make and write the sections, and say how to run them. Raises `SettingsError` if the file exists."""
     from headrace.cli.init.commented import Aside, commented_yaml
     from headrace.storage.places import local_path_of, path_of
 
-    path_of(out)  # refuses what `headrace run` would refuse
+    path_of(out)  # raises for paths that `headrace run` would refuse
     config = local_path_of(config, "--config")
     there = SettingsError(f"{config}: is there already; give another --config, or --overwrite")
     if config.exists() and not overwrite:

@@ -1,4 +1,4 @@
-"""Write a configuration as YAML with comments: sections of settings, each with words above it."""
+"""Write a configuration as YAML with comments: sections of settings, each below an explanation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH = 112
 
 @dataclass
 class Section:
-    """Words, and the settings below them. A setting whose value is `Aside` stands as a comment: one may turn it on."""
+    """An explanation and the settings below it. A setting whose value is `Aside` is written as a comment."""
 
     words: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -22,14 +22,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Aside:
-    """A value that is proposed and not set. needed: the run must be given one."""
+    """A value that is proposed but not set. needed: whether the run requires the setting."""
 
     value: Any
     needed: bool = False
 
 
 def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return the settings of the sections, without those that are proposed."""
+    """Return the settings of the sections, without proposed ones."""
     return {
         name: value for section in sections for name, value in section.settings.items() if not isinstance(value, Aside)
     }

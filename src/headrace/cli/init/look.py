@@ -1,7 +1,7 @@
-"""Look at the columns of a source, in a few files and rows: what they hold, how much is missing.
+"""Look at the columns of a source in a few files and rows: their contents, and how much is missing.
 
-Files are taken evenly over the sorted names, so that the same source is seen the same way each time. Text that is all
-numbers counts as numbers, text that is all times as times: a CSV has no other way to hold them.
+Files are chosen evenly over the sorted names, so that repeated looks see the same files. Text columns with only numbers
+count as numbers and those with only times as times, because CSV has no other way to store them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from headrace.formats.text_columns import nulled
 
 Kind = Literal["number", "time", "text", "other"]
 
-FILES, ROWS = 16, 1 << 18  # that are looked at: of files, of rows in each
+FILES, ROWS = 16, 1 << 18  # how many files to look at, and rows in each
 NULLS = ("NA",)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column in the rows that were looked at. in_files: of those looked at; missing: a share of rows.
+    """A column in the rows that were looked at.
 
-    time_format: of a time, None where its type says it.
+    in_files: the number of those files that have it. missing: a share of rows. time_format: of a time; None if its type
+    is a time.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Look:
-    """A source. root, names and bytes: of all its files; tables: (name, first rows) of those looked at."""
+    """A source. root, names, bytes: of all its files. tables: (name, first rows) of the files looked at."""
 
     source: tuple[str, ...]
     root: Path
@@ -59,11 +60,11 @@ class Look:
     columns: dict[str, Column]
 
     def everywhere(self, kind: Kind) -> list[str]:
-        """The columns of this kind that all files have, in file order."""
+        """Return the columns of this kind that all files have, in file order."""
         return [each.name for each in self.columns.values() if each.kind == kind and each.in_files == len(self.tables)]
 
     def texts(self) -> list[str]:
-        """The columns that are text in one of the files looked at."""
+        """Return the columns that are text in at least one of the files looked at."""
         return [name for name in self.columns if any(_is_text(table, name) for _, table in self.tables)]
 
     def holds(self, name: str, texts: Sequence[str]) -> bool:
@@ -82,9 +83,9 @@ def _is_text(table: pa.Table, name: str) -> bool:
 def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
     """Look at up to `files` files of a source and up to `rows` rows of each.
 
-    Raises `InputError` where there are no files or one cannot be read.
+    Raises `InputError` if there are no files or one cannot be read.
     """
-    listing = list_files(with_paths(list(source)))  # addresses of tables too
+    listing = list_files(with_paths(list(source)))  # accepts addresses of tables too
     chosen = evenly(len(listing.names), files)
     types = partition_types(listing.names)
     tables = [
@@ -97,8 +98,9 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
 def look_of(
     source: tuple[str, ...], root: Path, files: list[str], size: int, tables: list[tuple[str, pa.Table]]
 ) -> Look:
-    """Describe the columns of tables: (name, first rows) of some of the files, which have `size` bytes in all."""
-    tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]  # empty files tell nothing
+    """Describe the columns of tables: (name, first rows) of some of the files. size: bytes of all files."""
+    # Empty files have no columns to describe.
+    tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
     names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
     columns = {
         name: _column(name, [table[name] for _, table in tables if name in table.column_names]) for name in names
@@ -107,7 +109,7 @@ def look_of(
 
 
 def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
-    """Read all rows of the source for the types of its text columns. keep: columns that stay text."""
+    """Infer the types of the source's text columns from all rows. keep: columns that stay text."""
     nulls = NULLS if any(seen.holds(name, NULLS) for name in seen.texts()) else ()
     types = infer_types([(seen.root / name, name) for name in seen.names], null_values=nulls, keep=keep)
     if not types:
@@ -118,12 +120,12 @@ def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Choose at most `most` of the places 0..count-1, evenly from end to end."""
+    """Choose at most `most` of the numbers 0..count-1, evenly from end to end."""
     return sorted({int(place) for place in np.linspace(0, count - 1, most).round()})
 
 
 def known(name: str, among: Iterable[str], what: str) -> str:
-    """Return the name if it is among these. Raises `SettingsError` with the nearest one."""
+    """Return the name if it is among these. Raises `SettingsError` with the most similar one."""
     names = list(among)
     if name in names:
         return name
@@ -132,13 +134,13 @@ def known(name: str, among: Iterable[str], what: str) -> str:
 
 
 def named(name: str, words: Sequence[str]) -> int:
-    """Score how well a name fits: the earlier the word, the better; 0 if none is in it."""
-    low = name.lower().replace("identity", "")  # which ends with "entity" and is none
+    """Score how well a name fits: higher for earlier words, 0 if it contains none of them."""
+    low = name.lower().replace("identity", "")  # it contains "entity" but does not mean one
     return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
 
 
 def id_like(name: str) -> bool:
-    """Return True if a name says that its values are names, whatever they are written in."""
+    """Return True if a name suggests identifiers, even if the values are numbers."""
     low = name.lower()
     return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
 
@@ -158,7 +160,7 @@ def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
-    """Describe the parts of a column; files without a row say nothing of it."""
+    """Describe a column from its parts; files without rows are ignored if others have some."""
     count = len(parts)
     parts = [part for part in parts if len(part)] or parts
     rows = max(1, sum(len(part) for part in parts))
@@ -182,7 +184,7 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
 def first_rows(
     path: Path, name: str, rows: int = ROWS, partitions: Mapping[str, pa.DataType] | None = None
 ) -> pa.Table:
-    """Read the first rows of a file, all columns. partitions: types of those that names hold."""
+    """Read the first rows of a file, all columns. partitions: types of columns encoded in paths."""
     shard = survey(path, name, partitions=partitions)
     held: list[pa.Table] = []
     for chunk in read_chunks(shard):

@@ -1,6 +1,6 @@
-"""Find the form in which times are written.
+"""Find the format of times.
 
-Values that can be only one of them tell day first from month first.
+Values that are valid in only one order decide between day first and month first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.schema import is_text
 from headrace.formats.text_columns import nulled
 
-_YEARS = 1600, 2400  # numbers that would be times of other years are numbers
-_EPOCHS = {"epoch_s": 1e8, "epoch_ms": 1e11}  # in 1973: smaller numbers are rather counts
+_YEARS = 1600, 2400  # numbers that would be times outside these years stay numbers
+_EPOCHS = {"epoch_s": 1e8, "epoch_ms": 1e11}  # both are in 1973; smaller numbers are more likely counts
 
 TIME_FORMATS = (
     "iso",
@@ -42,9 +42,9 @@ _NUMBERS = ("yyyymmdd", "epoch_s", "epoch_ms")
 
 @dataclass(frozen=True)
 class TimeForms:
-    """Forms that read a column's values when tried in this order; () where its type says it.
+    """Formats that read a column's values, to be tried in this order; () if the column's type is a time.
 
-    unread: a share of the values. doubt: where day and month could be the other way round, what to say of it; else "".
+    unread: a share of the values. doubt: a warning if day and month might be swapped; else "".
     """
 
     forms: tuple[str, ...]
@@ -53,7 +53,7 @@ class TimeForms:
 
 
 def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
-    """Return the form in which all values of these columns are times; None if there is none, or no value at all."""
+    """Return the format that reads all values of these columns; None if there is none, or no value."""
     columns = [_distinct(each) for each in columns if len(each)]
     for form in TIME_FORMATS:
         if all(_is_time(column, form) for column in columns) and any(len(each) > each.null_count for each in columns):
@@ -62,7 +62,7 @@ def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
 
 
 def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str:
-    """Warn of a form whose values would also be times with day and month the other way round; "" for no doubt."""
+    """Return a warning if the format with day and month swapped also reads all values; else ""."""
     other = _swapped(form)
     columns = [_distinct(each) for each in columns if len(each)]
     if other is None or not columns or not all(_is_time(column, other) for column in columns):
@@ -71,9 +71,9 @@ def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str
 
 
 def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
-    """Find the forms of a column that may be written in several; None if nothing reads most of it.
+    """Find the formats of a column that may mix several; None if half of it or more is left unread.
 
-    Whole numbers are seconds or milliseconds since 1970 only where they are large enough to be of our time.
+    Whole numbers count as seconds or milliseconds since 1970 only if they are large enough for recent times.
     """
     columns = [each for each in columns if len(each) > each.null_count]
     if not columns:
@@ -94,7 +94,7 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
             break
         read = _read(left, form)
         other = _swapped(form)
-        if other is not None:  # the one that reads more; both, if both are needed
+        if other is not None:  # prefer the format that reads more; keep both if both are needed
             read_other = _read(left, other)
             if read_other.sum() > read.sum():
                 form, read, other, read_other = other, read_other, form, read
@@ -116,7 +116,7 @@ def _epochs(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
 
 
 def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which values a form reads as times of a year that can be meant: bool [N]."""
+    """Return which values a format reads as times of a plausible year: bool [N]."""
     found = parse_dates(column, form)
     ok = (found.micros != MISSING) & _in_years(found)
     if form in _EPOCHS:
@@ -145,7 +145,7 @@ def _is_time(column: pa.ChunkedArray, form: str) -> bool:
 
 
 def is_typed_time(column: pa.ChunkedArray) -> bool:
-    """Return True if the type says that these are times."""
+    """Return True if the column's type is a time."""
     return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
 
 
@@ -154,7 +154,7 @@ def _distinct(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _swapped(form: str | None) -> str | None:
-    """The form with day and month the other way round; None where it has no such twin."""
+    """Return the format with day and month swapped; None if it has none."""
     if form is None or ("%d/%m" not in form and "%m/%d/%Y" not in form):
         return None
     return form.replace("%d/%m", "%m/%d") if "%d/%m" in form else form.replace("%m/%d", "%d/%m")
