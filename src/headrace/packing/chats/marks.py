@@ -1,5 +1,6 @@
-"""Mark the parts of messages, so that a rendering shows where they went; make skeletons of renderings; and replace
-special tokens that were typed into a message with stand-ins. Pure.
+"""Mark the parts of messages, so that a rendering shows where they went. Pure.
+
+Also make skeletons of renderings, and replace special tokens that were typed into a message with stand-ins.
 
 A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF. No text for interchange holds them, and to a template that
 trims or splits they are not white space, letters or digits. Rows that hold them are refused, so every mark found is

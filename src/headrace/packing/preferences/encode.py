@@ -1,10 +1,9 @@
 """Encode prompts and answers as tokens: the first stage of a run.
 
-A prompt is rendered with each of its answers. The tokens before the answer are the prompt's: the input of a model that
-is asked. Both renderings must agree on them. Text that a template writes after an answer's end token is left out, so a
-model produces every token of an answer. A spool has one sequence for each answer, which is the prompt and the answer,
-with a mask of 1 on the answer. For rows of prompts it has the prompt alone. Columns that are passed through lie beside
-it.
+A prompt is rendered with each of its answers. The tokens before the answer are the prompt's, and both renderings must
+agree on them. Text that a template writes after an answer's end token is left out, so a model produces every token of
+an answer. A spool has one sequence for each answer, which is the prompt and the answer, with a mask of 1 on the answer.
+For rows of prompts it has the prompt alone. Columns that are passed through are stored beside it.
 """
 
 from __future__ import annotations
