@@ -66,7 +66,7 @@ def pack(
 
 
 def blend_given(paths: list[str], asked: OneDataset) -> Any:
-    """Read what was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
+    """Read the argument BLEND; --layout, --mapping and --filter apply only to the one dataset of plain paths."""
     from headrace.packing.blend import blend_of, is_blend_file
     from headrace.storage.places import path_of
 
@@ -158,7 +158,7 @@ def convert(
 
 
 def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print a line per split and dataset, then what is not in the bins; in full also the facts of packing."""
+    """Print a line per split and dataset, then what is left out of the bins; full detail adds the facts of packing."""
     from rich.table import Table
     from rich.text import Text
 
