@@ -55,7 +55,7 @@ class Source(RowForm):
     @model_serializer(mode="wrap")
     def _without_later_settings(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         settings: dict[str, Any] = plain(self)
-        for name in ("repeat", "epochs"):  # runs keep the names that they had before these could be asked
+        for name in ("repeat", "epochs"):  # defaults are left out, so that older runs keep their ids
             if settings.get(name) == 1:
                 del settings[name]
         return settings
@@ -80,7 +80,7 @@ class Source(RowForm):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source with its files. split: of a blend per split. names: of the files, unique in the run."""
+    """A source with its files. split: given by a blend per split, else None. names: of the files, unique in the run."""
 
     source: Source
     split: Split | None
@@ -129,7 +129,7 @@ class SourceBlend(Settings):
         return self
 
     def groups(self) -> list[tuple[Split | None, tuple[Source, ...]]]:
-        """List (split, its datasets), or one (None, datasets) where rows are split by ratio."""
+        """List (split, its datasets), or one (None, datasets) if rows are split by ratio."""
         if self.datasets:
             return [(None, self.datasets)]
         return [(split, getattr(self, split)) for split in SPLITS if getattr(self, split)]
@@ -148,7 +148,7 @@ class SourceBlend(Settings):
 
 
 def blend_of(value: object) -> object:
-    """Bring what a user gave as a blend into the form that `SourceBlend` checks.
+    """Convert what a user passed as a blend into the form that `SourceBlend` checks.
 
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
@@ -169,7 +169,7 @@ def blend_of(value: object) -> object:
 
 
 def is_blend_file(path: Path) -> bool:
-    """Tell a blend file from data. Raises `InputError` for a JSON file that cannot be read."""
+    """Return whether a path is a blend file, not data. Raises `InputError` for a JSON file that cannot be read."""
     return _blend_file(expanded(path)) is not None
 
 
@@ -182,7 +182,7 @@ def plain(paths: Sequence[str | PurePath]) -> dict[str, Any]:
 
 
 def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
-    """A dataset of a blend file, with its paths relative to the file."""
+    """Return a dataset of a blend file, with its paths relative to the file."""
     if not isinstance(source, Mapping):
         raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
     found = dict(source)
@@ -198,12 +198,12 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
         raise SettingsError(
             f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list of texts"
         )
-    tables = [with_paths(each) for each in paths]  # of addresses of tables their copies
+    tables = [with_paths(each) for each in paths]  # the address of a table becomes the path of its copy
     found["path"] = [
         each if each != path or is_address(path) else str(blend.parent / expanded(Path(path)))
         for path, each in zip(paths, tables, strict=True)
     ]
-    text_field = found.pop("text_field", None)  # other preparations' word for the column of plain text
+    text_field = found.pop("text_field", None)  # what other tools call the column of plain text
     mapping = found.get("mapping", {})
     if text_field is not None and isinstance(mapping, Mapping):
         found["mapping"] = {"text": text_field, **mapping}
@@ -211,7 +211,7 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
 
 
 def _blend_file(path: Path) -> Mapping[str, Any] | None:
-    """The blend in a .json file, or None where the path is data (or does not exist: the reader will say so)."""
+    """Read the blend in a .json file; None if the path is data, or does not exist, which the reader reports."""
     if path.suffix != ".json" or not path.is_file():
         return None
     with path.open("rb") as file:

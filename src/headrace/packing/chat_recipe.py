@@ -1,4 +1,4 @@
-"""The settings that every recipe over chats has: what is read, what is left out, and which split a row is in."""
+"""Define the settings that all recipes over chats share: sources, what to leave out, and the split of a row."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ class ChatRecipe(RecipeSettings, ChatSettings):
 
     @property
     def several_sources(self) -> bool:
-        """Tell whether a split may hold rows of more than one dataset."""
+        """Whether a split may hold rows of more than one dataset."""
         return any(sum(each.weight > 0 for each in sources) > 1 for _, sources in self.blend.groups())
 
     @property
     def duplicates_are(self) -> Duplicates:
-        """The rule for rows with the same content: the setting, or a default that depends on who gives the splits."""
+        """The rule for rows with the same content: the setting, or a default that depends on the form of the blend."""
         return self.duplicates or ("group" if self.blend.datasets else "count")
 
     @property
     def ratios(self) -> Mapping[Split, float]:
-        """The ratio of every split."""
+        """The ratio of each split."""
         return dict(zip(SPLITS, (self.train_ratio, self.val_ratio, self.test_ratio), strict=True))
 
     @property
@@ -104,18 +104,19 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         return [split for split in SPLITS if getattr(self.blend, split)]
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """List the files of all datasets, each name after its split (of blends per split) and dataset."""
+        """List the files of all datasets, each named after its split (in blends per split) and dataset."""
         pairs = [pair for each in self.blend.find_files() for pair in zip(each.paths, each.names, strict=True)]
         return sorted(pairs, key=lambda pair: pair[1])
 
     def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns of all datasets, as given."""
+        """The files, directories and patterns of all datasets, as given."""
         return [place for _, sources in self.blend.groups() for each in sources for place in each.path]
 
     def identity_settings(self) -> dict[str, Any]:
-        """List the settings that can change a byte of output; tokenizer, template and benchmarks by digest, no paths.
+        """Return the settings that can change a byte of output, without paths.
 
-        A tokenizer of the hub is there by its name and commit too.
+        Tokenizer, template and benchmarks are given by digest. A tokenizer of the hub is also listed by name and
+        commit.
         """
         settings = self.identity_without(
             *("tokenizer", "chat_template", "tokenizer_backend", "image_directory"),

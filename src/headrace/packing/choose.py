@@ -1,19 +1,20 @@
-"""Choose which sequences of each dataset go into which split, and why the others go nowhere. Pure.
+"""Choose which sequences of each dataset go into which split, and count why the others go nowhere. Pure.
 
-Splits. A unit is the value of the entity field where one is given, else a row. Units are ordered by a keyed hash; the
+Splits. A unit is the value of the entity field if one is given, else a row. Units are ordered by a keyed hash. The
 first `round(n × test_ratio)` are test, the next `round(n × val_ratio)` valid, the rest train (halves round up; a ratio
-above zero gives at least one unit). Counts are exact; shards, workers and file order have no part in them. Each dataset
-is split for itself. With an entity all datasets are split together, so that no value is in two splits. In a blend per
-split the split is given; there a value that is in a later split too (test, then valid) is left out of the earlier ones.
+above zero gives at least one unit). Counts are exact, and do not depend on shards, workers or file order. Each dataset
+is split separately. With an entity, all datasets are split together, so that no value is in two splits. In a blend per
+split the split is given. There, a value that is in test is left out of valid and train, and one that is in valid is
+left out of train.
 
-Duplicates. Rows are joined to one unit where they ask the same (the same digest of user turns, or of named columns),
-where a sequence of one is a sequence of the other, token for token and label for label, where sequences of theirs are
-near if that is asked for, and where they have one entity. What is joined through others is joined too: a unit is a
-connected component. One that is in several datasets is in the split that the first of them gave it, and counts there.
+Duplicates. Rows are joined into one unit if they ask the same (the same digest of user turns, or of named columns), if
+a sequence of one is a sequence of the other, token for token and label for label, if sequences of theirs are near and
+the settings ask for that, or if they have the same entity. Joining is transitive: a unit is a connected component. A
+unit in several datasets is in the split that the first of them gave it, and counts there.
 
-Weights are relative shares of TOKENS inside each split. The mix is as large as it can be without any dataset giving
-more than it has, or in train more than `repeat` times that. The dataset that limits the mix gives all of it. Each
-other one is taken whole as often as its share holds it, and its rows once more in the order of a keyed hash until their
+Weights are relative shares of TOKENS inside each split. The mix is as large as possible without any dataset giving more
+than it has, or in train more than `repeat` times that. The dataset that limits the mix gives everything. Each other one
+is taken whole as often as it fits its share, and then its rows once more in the order of a keyed hash, until their
 tokens are as near to the share as whole rows can be. Equal weights take everything, in train `epochs` times. Weight 0
 takes nothing.
 """
@@ -163,7 +164,7 @@ def _split_each(
 ) -> list[tuple[str, Mapping[Split, int]]]:
     """Split each dataset by itself. unit: the unit of every row.
 
-    A unit that an earlier dataset has too stays in the split that it got there.
+    A unit that an earlier dataset also has stays in the split that it got there.
     """
     counts: list[tuple[str, Mapping[Split, int]]] = []
     placed = np.full(0 if unit is None else int(unit.max(initial=-1)) + 1, NOWHERE, np.uint8)
@@ -239,8 +240,8 @@ def split_units(
 def copies_of(sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence[U64], *, repeats: bool) -> list[I64]:
     """Choose how many times a split takes each row of each dataset, so that token shares follow the weights.
 
-    The module says how. tokens: tokens of every row, per dataset. orders: the keyed hash that orders the rows, parallel
-    to tokens. repeats: whether a row may be taken more than once, as in train.
+    The module describes the rule. tokens: tokens of every row, per dataset. orders: the keyed hash that orders the
+    rows, parallel to tokens. repeats: whether a row may be taken more than once, as in train.
     """
     totals = [int(each.sum()) for each in tokens]
     copies = [np.full(len(each), sources[place].weight > 0, np.int64) for place, each in enumerate(tokens)]
@@ -257,7 +258,7 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence
         whole, target = divmod(target, totals[place]) if repeats else (0, min(target, totals[place]))
         order = np.argsort(orders[place], kind="stable")
         held = np.cumsum(tokens[place][order])
-        behind = int(np.searchsorted(held, target))  # the first count of rows that reaches the target, less one
+        behind = int(np.searchsorted(held, target))  # rows before the one that reaches the target
         before = int(held[behind - 1]) if behind else 0
         taken = behind + 1 if int(held[behind]) - target < target - before else behind
         copies[place][:] = whole
@@ -268,7 +269,7 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[I64], orders: Sequence
 def _keep_apart(
     data: Sequence[_Rows], units: Sequence[I64], reasons: tuple[str, str], left_out: Mapping[str, Counter[str]]
 ) -> None:
-    """Leave out units of an earlier split that a later split has too. unit: number of each row's unit.
+    """Leave out units that a later split also has (train, valid, test). unit: number of each row's unit.
 
     Test keeps its units, valid keeps those that are not in test, and train keeps the rest.
     """
@@ -287,7 +288,7 @@ def _weigh(sources: Sequence[Source], data: Sequence[_Rows], number: int, seed: 
         origins, first = data[place].origins, data[place].first
         tokens.append(np.add.reduceat(origins.lengths, first)[rows[place]])
         own = first[rows[place]]
-        words = np.empty((len(own), 2), np.uint64)  # what rows are, not where they were found
+        words = np.empty((len(own), 2), np.uint64)  # hash the content of rows, not their position
         words[:, 0] = origins.unit_low[own]
         words[:, 1] = origins.row[own].astype(np.uint64) ^ (origins.file[own].astype(np.uint64) << np.uint64(40))
         orders.append(hash_words(derive_key(seed, "packed_sequences.weight"), words)[0])

@@ -66,7 +66,7 @@ def pack(
 
 
 def blend_given(paths: list[str], asked: OneDataset) -> Any:
-    """Read what was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
+    """Read the argument BLEND; --layout, --mapping and --filter apply only to the one dataset of plain paths."""
     from headrace.packing.blend import blend_of, is_blend_file
     from headrace.storage.places import path_of
 
@@ -132,7 +132,7 @@ def convert(
         checked_codec(compression, compression_level)
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    if Path(source).exists() and not Path(source).is_file():  # a pipe would be waited for
+    if Path(source).exists() and not Path(source).is_file():  # opening a pipe would block
         raise InputError(f"{source}: is not a file; give the .npy file itself")
     result = convert_legacy_to_parquet(
         source,
@@ -158,7 +158,7 @@ def convert(
 
 
 def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print a line per split and dataset, then what is not in the bins; in full also the facts of packing."""
+    """Print a line per split and dataset, then what is left out of the bins; full detail adds the facts of packing."""
     from rich.table import Table
     from rich.text import Text
 
@@ -195,7 +195,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     _print_left_out(console, manifest)
     if detail == "full":
         encoder = dict(facts["encoder"])
-        if "tokenizer" in encoder:  # of the hub
+        if "tokenizer" in encoder:  # a tokenizer of the hub
             encoder["tokenizer"] = "{repository}@{commit}".format(**encoder["tokenizer"])
         libraries = manifest.libraries | encoder.pop("libraries")
         units = {
@@ -239,7 +239,7 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
         console.print("\n".join(notes), style="dim", highlight=False)
     done = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
     cut = ", ".join(f"{count:,} {done[name]}" for name, count in facts["too_long"].items() if count)
-    typed = facts.get("special_text_rows", 0)  # runs made before it was counted have none
+    typed = facts.get("special_text_rows", 0)  # older runs did not count it
     in_bins, encoded = facts["packed"]["tokens"], facts["encoded"]["encoded_tokens"]
     more = sum(each["tokens"] for each in facts.get("repeated", {}).values())
     again = f" + {more:,} repeated" if more else ""

@@ -1,4 +1,4 @@
-"""The settings of packed sequences."""
+"""Define the settings of packed sequences."""
 
 from __future__ import annotations
 
@@ -132,27 +132,27 @@ class PackedSequences(ChatRecipe):
 
     @property
     def packs_across(self) -> bool:
-        """Tell whether bins hold sequences of several datasets."""
+        """Whether bins hold sequences of several datasets."""
         return self.several_sources and self.pack_across == "split"
 
     @property
     def traced(self) -> bool:
-        """Tell whether bins say where their sequences come from."""
+        """Whether bins hold the origins of their sequences."""
         return self.packs_across or self.trace == "always"
 
     @property
     def least_compared(self) -> int:
-        """The least tokens of a sequence that is compared with others: pieces of cut ones may be short and common."""
+        """The fewest tokens of a sequence that is compared with others: pieces of cut ones may be short and common."""
         return self.longest if self.too_long == "split" else 1
 
     @property
     def longest(self) -> int:
-        """The most tokens a sequence may have, before it is padded, to fit an empty bin."""
+        """The most tokens of a sequence, before padding, that fit an empty bin."""
         return self.pack_size // self.pad_multiple * self.pad_multiple + (1 if self.capacity == "runtime" else 0)
 
     @property
     def parquet(self) -> dict[str, Any]:
-        """Return the arguments of `ParquetShardWriter` for shards; our own reader gets columns without nulls."""
+        """The arguments of `ParquetShardWriter` for shards; our own reader gets columns without nulls."""
         own = self.reader == "headrace"
         level = 6 if self.compression == "zstd" and self.compression_level is None else self.compression_level
         return {
@@ -165,8 +165,8 @@ class PackedSequences(ChatRecipe):
         }
 
     def identity_settings(self) -> dict[str, Any]:
-        """List the settings that can change a byte of output."""
+        """Return the settings that can change a byte of output."""
         settings = super().identity_settings()
-        if not self.packs_across:  # as all runs were before it could be asked
+        if not self.packs_across:  # the only form of older runs
             del settings["pack_across"]
         return settings

@@ -45,7 +45,7 @@ from headrace.stream.audit.overlap import Benchmarks, texts_in
 NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT = "no_split_key", "too_short", "too_long", "sampled_out"
 NOT_BAD = frozenset(
     (*CHOSEN, TOO_LONG, SAMPLED_OUT, IN_BENCHMARK)
-)  # rows that are left out on request; the others are bad
+)  # rows that are left out on request; rows with other reasons are bad
 
 IMAGES = ".images.arrow"
 
@@ -237,8 +237,8 @@ class Encoding:
     """The running state of one task.
 
     excluded: rows by benchmark. rows_of: rows by file. images: images of each batch of sequences, with the number of
-    these sequences.
-    blank: a token that fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or tokens alone.
+    these sequences. blank: a token that fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or
+    tokens alone.
     """
 
     settings: ChatRecipe
@@ -386,7 +386,7 @@ class Encoding:
     def reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
         """Count and list a row that gives no sequence. Raises `InputError` for preference data."""
         name = self.task.dataset.source.name
-        if reason == "preference_data":  # one row tells that the file was made for another kind of training
+        if reason == "preference_data":  # one such row shows that the file is for another kind of training
             raise InputError(f"dataset {name}: {batch.where(place)}: {detail}")
         self.dropped[reason] += 1
         self.first.setdefault(reason, f"{batch.where(place)}: {detail}")

@@ -1,4 +1,4 @@
-"""Figures of packed sequences: what is in the bins, how full and how long, what did not fit. Reads a sample of bins."""
+"""Draw figures of packed sequences: their content, fill and lengths, and what did not fit. Reads a sample of bins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.report.words import listed, many, share
 
 Mark = tuple[float, str] | None
 
-_MOST_BLOCKS = 48  # of a split; row groups evenly taken stand for the rest
+_MOST_BLOCKS = 48  # row groups read per split, evenly spaced
 _MOST_GROUPS = 24
 _PARTS = {"trained": "trained", "context": "only read", "empty": "empty room"}
 
@@ -34,7 +34,7 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def contents_figure(facts: RunFacts) -> Figure:
-    """Show how much of the room trains the model."""
+    """Draw how much of the bins' capacity trains the model."""
     groups = facts.manifest.facts["groups"]
     splits = [split for split in facts.splits if any(group["split"] == split for group in groups)]
     parts: dict[str, list[float]] = {name: [] for name in _PARTS}
@@ -54,7 +54,7 @@ def contents_figure(facts: RunFacts) -> Figure:
 
 
 def fill_figure(facts: RunFacts) -> Figure:
-    """Show how full the bins of each dataset in each split are."""
+    """Draw how full the bins of each dataset in each split are."""
     groups = [group for group in facts.manifest.facts["groups"] if group["bins"]]
     question = "How full are the bins?"
     if not groups:
@@ -95,7 +95,7 @@ def fill_figure(facts: RunFacts) -> Figure:
 
 
 def _shape_figures(facts: RunFacts) -> list[Figure]:
-    """Lengths of sequences, tokens of bins, sequences of bins: from the shards themselves."""
+    """Draw lengths of sequences, tokens per bin and sequences per bin, from the shards themselves."""
     samples = {split: _sample(facts, split) for split in facts.splits}
     lengths, loads, members = (
         {split: sample[kind] for split, sample in samples.items() if sample} for kind in ("lengths", "loads", "members")
@@ -147,7 +147,7 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
 
 
 def _sample(facts: RunFacts, split: str) -> dict[str, F64]:
-    """Tokens of sequences, and tokens and sequences of bins, of some bins of a split; empty if it has no Parquet."""
+    """Read tokens of sequences, and tokens and sequences of bins, from some bins of a split; empty without Parquet."""
     own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
     if facts.manifest.splits[split].rows == 0 or own.is_empty():
         return {}
@@ -166,7 +166,7 @@ def _sample(facts: RunFacts, split: str) -> dict[str, F64]:
 
 
 def _left_out_figures(facts: RunFacts) -> list[Figure]:
-    """Tokens that were encoded and are in no bin, and sequences that were cut."""
+    """Draw tokens that were encoded and are in no bin, and sequences that were cut."""
     known = facts.manifest.facts
     lost = {reason: loss for reason, loss in known["lost"].items() if loss["tokens"]}
     cut = {name: count for name, count in known["too_long"].items() if count}

@@ -1,4 +1,4 @@
-"""A configuration for packed chats, from the names of files and columns and a sample of rows."""
+"""Write a configuration for packed chats, from the names of files and columns and a sample of rows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from headrace.packing.config import PackedSequences
 from headrace.report.words import many, size
 from headrace.storage.places import path_of
 
-_FILES, _ROWS = 16, 2000  # at most so many are looked at, rows in all files together
+_FILES, _ROWS = 16, 2000  # limits of the sample; rows over all files
 _LEAST_BIN, _MOST_BIN = 4096, 131_072
-CHARACTERS_A_TOKEN = 4  # of English text by usual tokenizers; other languages and code have fewer
+CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
 USERS = ("question", "problem", "query", "user", "human", "instruction", "prompt", "input", "source")
 ASSISTANTS = ("assistant", "answer", "answers", "response", "solution", "generated_solution", "completion")
 MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
@@ -44,7 +44,7 @@ _SPLIT_WORDS: dict[str, Split] = {
 
 @dataclass(frozen=True)
 class Sampled:
-    """Rows of a dataset and the place of each in its file; whole: whether these are all rows that there are."""
+    """Sampled rows of a dataset, and the file and line of each. whole: whether these are all rows of the dataset."""
 
     rows: list[Row]
     wheres: list[str]
@@ -59,9 +59,9 @@ class Sampled:
 
 @dataclass(frozen=True)
 class _Look(Sampled):
-    """What a sample of rows is read as, and which rows cannot be read.
+    """The reading of a sample of rows, and the rows that cannot be read.
 
-    tokens: lengths of the rows that are read, [n]; how: by what they were counted.
+    tokens: lengths of the rows that are read, [n]. how: the way they were counted.
     """
 
     mapping: dict[str, str]
@@ -107,7 +107,7 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
 
 
 def _about_layouts(look: _Look) -> str:
-    """Say what rows are read as, and which of their columns are not read."""
+    """Describe the layouts of rows, and name the columns that are not read."""
     words = f"Rows are of layout {look.usual}"
     if len(look.layouts) > 1:
         counts = ", ".join(f"{layout} {count:,}" for layout, count in look.layouts.most_common())
@@ -122,7 +122,7 @@ def _about_layouts(look: _Look) -> str:
 
 
 def dataset_of(given: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
-    """List the files of one dataset, with its name and paths as a blend has them. Raises `SettingsError`."""
+    """List the files of one dataset, with its name and paths in the form of a blend. Raises `SettingsError`."""
     source = with_paths(list(given))  # a table's address becomes the path of its copy
     path = path_of(source[0])
     if len(source) == 1 and is_blend_file(path):
@@ -140,7 +140,7 @@ def pinned(tokenizer: str | None) -> str | None:
 
 
 def sampled_words(listing: Listing, sampled: Sampled) -> str:
-    """Say how much data there is, and how many rows were looked at."""
+    """Describe the amount of data, and the number of rows that were looked at."""
     return (
         f"{many(len(listing.names), 'file')}, {size(int(listing.sizes.sum()))};"
         f" looked at {many(len(sampled.rows), 'row')}"
@@ -166,7 +166,7 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
 
 
 def bad_rows_section(sampled: Sampled, rejected: Counter[str], first: str) -> list[Section]:
-    """Allow the share of bad rows that the sample has, and some more; nothing if all its rows are good."""
+    """Allow twice the sample's share of bad rows, plus 1 %; nothing if all its rows are good."""
     bad, rows = rejected.total(), len(sampled.rows)
     if not bad:
         return []
@@ -226,10 +226,12 @@ def read_some(listing: Listing) -> Sampled:
 
 
 def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -> _Look:
-    """Look at some rows as chats. Raises `InputError`, and `SettingsError` if no column holds chats."""
+    """Read some rows as chats. Raises `InputError`, and `SettingsError` if no column holds chats."""
     sampled = read_some(listing)
     rows, wheres = sampled.rows, sampled.wheres
-    for row, where in zip(rows, wheres, strict=True):  # before a mapping: two columns of answers look like a chat
+    for row, where in zip(
+        rows, wheres, strict=True
+    ):  # before a mapping, because two columns of answers look like a chat
         reason = _sample(row, {})
         if isinstance(reason, RowRejected) and reason.reason == "preference_data":
             raise SettingsError(f"{where}: {reason.detail}; write that in a blend file")
@@ -269,7 +271,7 @@ def _sample(row: Row, mapping: Mapping[str, str]) -> Sample | RowRejected:
 
 
 def _length(sample: Sample) -> int:
-    """Tokens of a row: counted of a row of tokens, else estimated."""
+    """Return the tokens of a row: counted if the row is tokens, else estimated."""
     if isinstance(sample, Tokens):
         return len(sample.ids)
     if not isinstance(sample, Conversation):
@@ -307,7 +309,7 @@ def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
 
 
 def _of_list(name: str, value: object) -> dict[str, str]:
-    """A mapping for a column of messages or of tokens; nothing for others."""
+    """Return a mapping for a column of messages or of tokens; empty for others."""
     if isinstance(value, str) and value[:1] == "[":
         try:
             value = json.loads(value)
@@ -330,9 +332,9 @@ def _of_list(name: str, value: object) -> dict[str, str]:
 
 
 def split_by_names(listing: Listing, sampled: Sampled, dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Write the blend, and say why: files or a column that are named after splits, train among them, stay in them.
+    """Write the blend and a reason; splits are kept if files or a column are named after them, train included.
 
-    Raises `InputError` where files are named after splits that cannot be kept apart here.
+    Raises `InputError` if files are named after splits that cannot be kept apart here.
     """
 
     def per_split(parts: Mapping[Split, Mapping[str, Any]]) -> dict[str, Any]:
@@ -342,14 +344,14 @@ def split_by_names(listing: Listing, sampled: Sampled, dataset: Mapping[str, Any
 
     told = (
         listing.splits if set(listing.splits) <= set(_SPLIT_WORDS) else []
-    )  # a saved dataset may call its own any way
+    )  # a saved dataset may have splits of any name
     files = _by_split(zip(listing.names, told, strict=False))
     if len(files) > 1 and "train" in files:
         listed = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
         paths = {name: address_of(listing.root / name) or str(listing.root / name) for name in listing.names}
         parts = {split: {"path": [paths[name] for name in names]} for split, names in files.items()}
         return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
-    list_files(with_paths(dataset["path"]))  # refuses names that tell several splits, as the run would
+    list_files(with_paths(dataset["path"]))  # raises for files of several splits, as the run would
     for column in (name for name in sampled.columns if name.lower() in ("split", "subset", "partition")):
         words = sorted({str(row[column]) for row in sampled.rows if isinstance(row, Mapping)})
         if not all(word.lower() in _SPLIT_WORDS for word in words):
@@ -364,7 +366,7 @@ def split_by_names(listing: Listing, sampled: Sampled, dataset: Mapping[str, Any
 
 
 def _by_split(pairs: Iterable[tuple[str, str]]) -> dict[Split, list[str]]:
-    """The first of each pair, by the split that the second is a word for."""
+    """Group the first of each pair by the split that the second names."""
     found: dict[Split, list[str]] = {}
     for name, word in pairs:
         found.setdefault(_SPLIT_WORDS[word], []).append(name)

@@ -1,4 +1,4 @@
-"""Show conversations as their tokens say them, with the trained parts in colour: `headrace peek --mask`."""
+"""Print conversations as decoded tokens, with the trained parts in colour: `headrace peek --mask`."""
 
 from __future__ import annotations
 

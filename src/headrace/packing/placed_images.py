@@ -1,10 +1,10 @@
 """Keep the images of packed sequences: a table beside each spool, columns of bins, and their part of fingerprints.
 
-    images         list<string>   what the rows of a bin's sequences call their images, in the order of placeholders
-    image_start    list<int32>    where in the bin the first placeholder of each stands
-    image_tokens   list<int32>    how many placeholders it has
+    images         list<string>   names of the images in a bin's sequences, in the order of placeholders
+    image_start    list<int32>    position in the bin of the first placeholder of each image
+    image_tokens   list<int32>    number of placeholders of each image
 
-An image whose bytes stand in the row itself is called FILE#ROW/N: the N-th image, from 0, of that row.
+An image whose bytes are in the row itself is named FILE#ROW/N: the N-th image, from 0, of that row.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headrace.digest import hash_texts
 from headrace.packing.chats.images import PlacedImage
 from headrace.packing.sequences import mix
 
-_KEY = (0, 0)  # of hashes that need no secret
+_KEY = (0, 0)  # the hashes need no secret
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images of sequences: sequence int64, never falling; start and tokens int32; their references."""
+    """Images of sequences. sequence: int64, ascending. start and tokens: int32. reference: names of the images."""
 
     sequence: I64
     start: I32
@@ -85,7 +85,7 @@ class Images:
         return cls(sequence, first, tokens.flatten().to_numpy(), names.flatten())
 
     def prints(self, sequences: int) -> U64:
-        """Mix each image with its place into a word, and add up those of each of `sequences` sequences, modulo 2^64."""
+        """Hash each image with its position, and add the hashes per sequence, modulo 2^64; uint64 [`sequences`]."""
         found = np.zeros(sequences, np.uint64)
         if len(self):
             places = self.start.astype(np.uint64) << np.uint64(32) | self.tokens.astype(np.uint64)

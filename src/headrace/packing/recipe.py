@@ -1,4 +1,4 @@
-"""Packed sequences as a run: tokenise task by task, choose and pack over the whole set, write shard by shard."""
+"""Run packed sequences: tokenise task by task, choose and pack over the whole set, write shard by shard."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _PACKED = ("bins", "sequences", "tokens", "stored_tokens", "labels", "bins_witho
 
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-    """Do the work in the run directory."""
+    """Do the work of the run in its directory."""
     encoder = ChatEncoder(settings)
     pad_id = encoder.eos_id if settings.pad_id is None else settings.pad_id
     if settings.pad_multiple > 1 and pad_id is None:
@@ -118,7 +118,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
 
 
 def _choose(settings: PackedSequences, tokenised: Tokenised, blank: int | None) -> Choice:
-    """Choose a split for each sequence. blank: the token of padding inside sequences, if there is one."""
+    """Choose a split for each sequence. blank: the padding token inside sequences, None without padding."""
     near = None
     if settings.near is not None:
         parts = [of_task(settings, tokenised.context.run, task, blank) for task in tokenised.tasks]
@@ -136,7 +136,7 @@ def _choose(settings: PackedSequences, tokenised: Tokenised, blank: int | None) 
 
 
 def _pools(settings: PackedSequences, tokenised: Tokenised) -> list[Pool]:
-    """List the datasets that share bins."""
+    """List the pools, which are datasets that share bins."""
     datasets = tokenised.datasets
     if settings.packs_across:
         return [Pool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
@@ -146,7 +146,7 @@ def _pools(settings: PackedSequences, tokenised: Tokenised) -> list[Pool]:
 def _written(
     settings: PackedSequences, tokenised: Tokenised, pools: Sequence[Pool], shards: Sequence[Shard], pad_id: int
 ) -> list[Receipt]:
-    """Write the shards."""
+    """Write the shards and return their receipts."""
     owners, names = [each.owners for each in pools], [each.files for each in pools]
     tasks, spools, fingerprint = tokenised.tasks, tokenised.spools, tokenised.encoder.fingerprint
 
@@ -170,7 +170,7 @@ def _records(
     shards: Sequence[Shard],
     written: Sequence[Receipt],
 ) -> tuple[list[dict[str, Any]], list[Linked], list[ShardRecord]]:
-    """Return what the manifest says of each group, and of each shard its link and its record."""
+    """Return the manifest's record of each group, and the link and record of each shard."""
     records = [
         {
             "split": group.split,
@@ -220,7 +220,7 @@ def _check_conserved(
 
 
 def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fingerprint: str) -> dict[Group, I64]:
-    """List what is packed on its own, with its sequences: every pool in every split, in the order of splits."""
+    """List the groups with their sequences: every pool in every split is packed separately, in the order of splits."""
     shared = settings.model_dump(mode="json", exclude=_NOT_OF_GROUPS) | exclusion_identity(settings)
     groups: dict[Group, I64] = {}
     for number, split in enumerate(SPLITS):
@@ -243,7 +243,7 @@ def _groups(settings: PackedSequences, pools: Sequence[Pool], choice: Choice, fi
 
 
 def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence[Receipt]) -> list[Shard]:
-    """The output shards of all groups; those of one directory are numbered through, train first."""
+    """List the output shards of all groups; numbers run through each directory, train first."""
     counts: dict[int, int] = {}
     for directory in dict.fromkeys(group.directory for group in groups):
         own = [group for group in groups if group.directory == directory]
@@ -266,7 +266,7 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
 def _left_out(
     tokenised: Tokenised, choice: Choice, packed: Sequence[Receipt]
 ) -> tuple[Counter[str], dict[str, dict[str, int]]]:
-    """Rows that were dropped, and what was lost of `_KINDS`, by reason: each from the stage that saw it."""
+    """Count dropped rows, and losses of each of `_KINDS`, by reason: each from the stage that dropped them."""
     dropped = tokenised.dropped(choice)
     lost: dict[str, Counter[str]] = {}
     for receipt in tokenised.receipts:

@@ -1,15 +1,15 @@
 """Make tokenised sequences fit a bin, fingerprint them, and record where they came from.
 
-**Fitting.** A label is a trained token that has a token before it in its sequence: the first token of a sequence is
-never one. What a policy loses is counted in tokens and in labels; nothing else is lost.
+**Fitting.** A label is a trained token that has a token before it in its sequence, so the first token of a sequence is
+never a label. The loss of a policy is counted in tokens and in labels; nothing else is lost.
 
-**Fingerprints** of 64 bits compare the set of sequences put in with the set got out. Every (position, token, label?) of
-a sequence is mixed on its own and the mixed words are added modulo 2^64; a set of sequences has the sum of their
-fingerprints. Sums do not depend on order, so an input of any size is compared with its output in one pass over each: a
-sequence that is missing, doubled, cut, moved by a token or joined with another changes the sum but for one chance in
-2^64. This finds mistakes, not forgers. About ten vector operations a token.
+**Fingerprints** of 64 bits compare the sequences before packing with those after it. Every (position, token, label?) of
+a sequence is mixed separately, and the mixed words are added modulo 2^64. A set of sequences has the sum of their
+fingerprints. Sums do not depend on order, so an input of any size is compared with its output in one pass over each. A
+sequence that is missing, doubled, cut, moved by a token or joined with another changes the sum, except with a chance of
+one in 2^64. This finds mistakes, not forgeries. It takes about ten vector operations per token.
 
-**Origins** lie in a file beside the spool, one row a sequence.
+**Origins** lie in a file beside the spool, one row per sequence.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Origins:
 
     @property
     def first_of_row(self) -> I64:
-        """Indices of the first sequence of every row, [rows]."""
+        """The index of the first sequence of every row, [rows]."""
         new = np.ones(len(self), np.bool_)
         new[1:] = (np.diff(self.file) != 0) | (np.diff(self.row) != 0)
         return np.flatnonzero(new)

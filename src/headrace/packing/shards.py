@@ -1,7 +1,7 @@
 """Pack the sequences of a dataset in a split into bins, write the bins to shards, and write the tree beside them.
 
-A bin never mixes splits. It holds sequences of all datasets of the split, and says of each where it comes from; with
-pack_across="dataset" it holds those of one, so that a trainer can weigh datasets by their shards.
+A bin never mixes splits. It holds sequences of all datasets of the split, and records the origin of each. With
+pack_across="dataset" it holds those of one dataset, so that a trainer can weight datasets by their shards.
 
     runs/<run_id>/datasets/<name>/<hash>/shard_000000.parquet
     runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/...
@@ -9,8 +9,8 @@ pack_across="dataset" it holds those of one, so that a trainer can weigh dataset
     splits/<split> -> ../runs/<run_id>/splits/<split>
     blend.json -> runs/<run_id>/blend.json, and so on
 
-Links are made inside the run, before its manifest. Outside is one link per split, which is replaced in one step, so a
-split's directory never mixes two runs.
+Links are made inside the run, before its manifest. Outside there is one link per split, which is replaced in one step,
+so a split's directory never mixes two runs.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, sequen
     if settings.bin_order == "spread":
         squares = bins.loads(np.square(padded_lengths(lengths, settings.pad_multiple, settings.capacity)))
         bins = bins.spread(squares, settings.seed)
-    elif settings.algorithm != "concatenative":  # whose order is the point
+    elif settings.algorithm != "concatenative":  # which must keep its order
         bins = bins.shuffled(settings.seed)
     labels = origins.labels[sequences]
     empty = bins.loads(labels) == 0
@@ -248,7 +248,7 @@ def write_shard(
             yield rows
 
     temporary = files.temporary(shard.target)
-    if settings.packed_storage == "legacy_npy_pickle":  # one pickle is one block, and has no room for metadata
+    if settings.packed_storage == "legacy_npy_pickle":  # one pickle is one block, without metadata
         with LegacyPickleWriter(temporary) as legacy:
             for rows in gathered():
                 legacy.write_bins(rows)
@@ -312,7 +312,7 @@ def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str])
                 if not path.is_symlink() or os.readlink(path) != links.get(path.relative_to(run).as_posix()):
                     path.unlink()
         for link, target in links.items():
-            with suppress(FileExistsError):  # an earlier attempt came so far
+            with suppress(FileExistsError):  # an earlier attempt made it
                 os.symlink(target, run / link)
     for directory in directories:
         local.sync_directory(run / directory)
@@ -345,8 +345,8 @@ def publish_tree(
 ) -> dict[str, str]:
     """Write the links and the files of `PUBLISHED`, and return the SHA-256 of each file.
 
-    The packing metadata is the list that Megatron-style readers ask for, a record for each dataset in each split, with
-    lengths that such a reader trains on: one less than is stored of each sequence.
+    The packing metadata is the list that Megatron-style readers expect. It has a record for each dataset in each split,
+    with the lengths that such a reader trains on: one less than the stored length of each sequence.
     """
     splits = settings.asked_splits
     write_links(run, [split_directory(split) for split in splits], links_of(shards))

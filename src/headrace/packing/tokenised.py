@@ -26,7 +26,7 @@ from headrace.run.receipts import Receipt
 from headrace.stream.audit.exclude import read_excluded
 from headrace.stream.audit.overlap import Benchmarks
 
-_SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # of all rows, above which a note is a warning
+_SEEN_SHARE, _LARGE_UNIT = 0.001, 0.01  # shares of all rows above which a note becomes a warning
 
 
 @dataclass(frozen=True)

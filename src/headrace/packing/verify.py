@@ -1,11 +1,11 @@
-"""The laws of packed sequences, checked again from the output alone.
+"""Check the laws of packed sequences again, from the output alone.
 
-What is checked of every bin: equal lengths of tokens and mask; starts that begin with 0, rise strictly and stay inside;
-mask of 0 and 1, and 0 at the last place of every sequence; ids inside the vocabulary; no more than the pack size; the
-padding multiple; the limit of sequences; a label to train on. Of every dataset in every split: bins, tokens, labels and
-the fingerprint of its set of sequences, which was taken of the input before packing: every sequence is there, once, as
-it was. Of the tree: links lead to the split's shards, each shard in one split. Of a tokenizer that was given by name:
-its files, if this machine's cache of the hub holds them.
+For every bin: equal lengths of tokens and mask; starts that begin with 0, rise strictly and stay inside; a mask of 0
+and 1, with 0 on the last position of every sequence; ids inside the vocabulary; at most the pack size; the padding
+multiple; the limit of sequences; a label to train on. For every dataset in every split: bins, tokens, labels and the
+fingerprint of its set of sequences, which was taken of the input before packing. So every sequence is there, once,
+unchanged. For the tree: links lead to the split's shards, each shard in one split. For a tokenizer that was given by
+name: its files, if this machine's cache of the hub holds them.
 """
 
 from __future__ import annotations
@@ -44,24 +44,26 @@ from headrace.storage.places import place_of
 
 @dataclass
 class _Seen:
-    """Hold what one shard showed. prints: the sum of the fingerprints of its sequences."""
+    """Results of reading one shard. prints: the sum of the fingerprints of its sequences."""
 
     bins: int = 0
     sequences: int = 0
     tokens: int = 0
     labels: int = 0
     prints: int = 0
-    compared: U64 = field(default_factory=lambda: np.empty(0, np.uint64))  # fingerprints of those that are long enough
+    compared: U64 = field(
+        default_factory=lambda: np.empty(0, np.uint64)
+    )  # fingerprints of sequences long enough to compare
     problem: str | None = None
 
 
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Read every shard once and check the laws above. O(row group) of memory a worker."""
+    """Read every shard once and check the laws above. O(row group) of memory per worker."""
     config = json.loads((run.root / "config.json").read_bytes())
-    # No law depends on the packer, and an older run may name one that is gone; the tokenizer need not be here.
+    # No law depends on the packer, which may be gone from newer versions; the tokenizer need not be on this machine.
     for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
         config.pop(name, None)
-    config.setdefault("duplicates", "allow")  # of runs that were made before it could be asked
+    config.setdefault("duplicates", "allow")  # older runs have no such setting
     settings, groups = PackedSequences(**config), run.manifest.facts["groups"]
     names = [name for group in groups for name in group["shards"]]
     looks = [partial(_look_at, run, settings, name) for name in names]
@@ -82,7 +84,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
 @dataclass(frozen=True)
 class _Packed:
-    """A run, the datasets of its splits, and what its shards showed."""
+    """A run, the datasets of its splits, and the results of its shards."""
 
     run: FinishedRun
     settings: PackedSequences
@@ -154,7 +156,7 @@ class _Packed:
         return Check("content apart", f"not asked for: {listed or apart}", kind="count")
 
     def check_near(self, workers: int) -> list[Check]:
-        """Look for near sequences in different splits, where the settings do."""
+        """Look for near sequences in different splits, if the settings ask for it."""
         run, settings, seen = self.run, self.settings, self.seen
         if settings.near is None:
             return []
@@ -171,7 +173,7 @@ class _Packed:
         listed = f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or more"
         if settings.duplicates_are not in ("group", "drop"):
             return [Check("near content apart", f"not asked for: {listed if across else apart}", kind="count")]
-        unseen = run.manifest.facts["duplicates"]["near_not_compared"]  # of these the run says that it did not look
+        unseen = run.manifest.facts["duplicates"]["near_not_compared"]  # the run records that these were not compared
         return [Check("near content apart", listed if across else apart, listed if across > unseen else None)]
 
     def check_links(self) -> Check:
@@ -206,7 +208,7 @@ class _Packed:
 
 
 def files_check(run: FinishedRun) -> Check:
-    """Compare the files beside the shards with what was published."""
+    """Compare the files beside the shards with the digests that were published."""
     files = run.manifest.facts["files"]
     for name, digest in files.items():
         path = run.root / name
@@ -229,7 +231,7 @@ def _tokens_check(run: FinishedRun) -> Check:
 
 
 def tokenizer_checks(run: FinishedRun) -> list[Check]:
-    """Compare the files of a tokenizer that was given by name, where this machine has them."""
+    """Compare the files of a tokenizer that was given by name, if this machine has them."""
     made_with = run.manifest.facts["encoder"].get("tokenizer")
     if made_with is None:
         return []
@@ -277,7 +279,7 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
 
 
 def _problems(rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    """(bin, what is wrong with it), the worst first. Each check is computed only where those before found nothing."""
+    """Yield (bin, what is wrong with it), the worst first. Each check runs only if those before found nothing."""
     if not len(rows):
         return
     sizes, counts, every = np.diff(rows.token_offsets), np.diff(rows.start_offsets), np.arange(len(rows))

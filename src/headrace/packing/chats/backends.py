@@ -1,8 +1,8 @@
-"""What makes the ids of texts: headrace itself word by word, or a library that was asked for and is checked.
+"""Choose the encoder of texts: headrace's own word-by-word encoder, or a requested library whose ids are checked.
 
-All of them give ids end to end, and only for byte-level BPE; every other tokenizer encodes with `tokenizers` and its
-offsets. A library is compared with `tokenizers` on one text in `_ONE_IN`, chosen by the text itself. At the first
-difference it is not asked again, and `BackendDiffers` lets a run do the task anew.
+All of them give ids end to end, and only for byte-level BPE. Every other tokenizer encodes with `tokenizers` and its
+offsets. A library is compared with `tokenizers` on one text in `_ONE_IN`, chosen by a hash of the text. After the first
+difference it is not used again, and `BackendDiffers` lets a run repeat the task.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ONE_IN = 64
 
 
 class BackendDiffers(Exception):
-    """A library gave other ids than `tokenizers`."""
+    """A library gave ids that differ from those of `tokenizers`."""
 
 
 class Backend(Protocol):
-    """Encodes texts, special tokens included."""
+    """An encoder of texts, special tokens included."""
 
     def encode(self, texts: Sequence[str]) -> Ids: ...
 
@@ -48,14 +48,14 @@ class Plain:
 
 @dataclass
 class Checked:
-    """A library, compared with `tokenizers` on a keyed sample. trusted: until the first difference."""
+    """A library whose ids are compared with `tokenizers` on a hashed sample. trusted: False after a difference."""
 
     ask: Callable[[list[str]], Ids]
     plain: Plain
     trusted: bool = True
 
     def encode(self, texts: Sequence[str]) -> Ids:
-        """Encode texts. Raises `BackendDiffers` at a difference; asked again, it answers with `tokenizers`."""
+        """Encode texts. Raises `BackendDiffers` at the first difference; later calls use `tokenizers`."""
         if not self.trusted:
             return self.plain.encode(texts)._replace(instead=len(texts))
         found = self.ask([*texts])
@@ -70,7 +70,7 @@ class Checked:
 
 
 def backend_of(name: BackendName, level: ByteLevel | None, json_text: str) -> Backend | None:
-    """Choose what encodes. None where offsets of `tokenizers` are needed, as it is no byte-level BPE.
+    """Choose the encoder; None if this is not byte-level BPE and the offsets of `tokenizers` are needed.
 
     Raises `SettingsError` for a library that cannot encode with this tokenizer, `MissingExtra`.
     """

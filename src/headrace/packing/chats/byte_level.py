@@ -1,13 +1,13 @@
-"""Byte-level BPE, word by word: ids without offsets, and where tokens begin in bytes.
+"""Encode byte-level BPE word by word: ids without offsets, and where tokens begin in bytes.
 
-Most tokenizers of chat models cut a text at their added tokens, cut what is between into words by a pattern, and merge
-the bytes of each word. Words repeat, so their ids are kept: of a text only the pattern is left to do. The tokenizer's
-own model merges a new word. A token stands for as many bytes as its name has characters, so masks need no offsets.
+Most tokenizers of chat models cut a text at their added tokens, cut the rest into words by a pattern, and merge the
+bytes of each word. Words repeat, so their ids are cached, and only the pattern has to run on a text. The tokenizer's
+own model merges a new word. A token has as many bytes as its name has characters, so masks need no offsets.
 
-Ids are those of `tokenizers`, exactly. The pattern is translated for Python's `re`, with the characters of each class
-spelled out. Only characters whose class has been the same since Unicode 3.2 count as known. Parts of texts with other
-characters, and parts that normalising would change, are encoded by `tokenizers`, and so is everything where the
-tokenizer has a form that is not listed here.
+Ids are exactly those of `tokenizers`. The pattern is translated for Python's `re`, with the characters of each class
+spelled out. Only characters whose class has been the same since Unicode 3.2 count as known. `tokenizers` encodes parts
+of texts with other characters, parts that normalising would change, and everything if the tokenizer has a form that is
+not supported here.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 """What `ByteLevel` cuts texts with where it is asked to."""
 
 _MOST_WORDS = 1 << 18
-_LONG_WORD = 64  # characters; longer words hardly come again
-_MOST_KEPT = 4 << 20  # characters of parts that may come again, as system prompts do
+_LONG_WORD = 64  # characters; longer words rarely repeat
+_MOST_KEPT = 4 << 20  # characters of parts that may repeat, such as system prompts
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_FOLDED = frozenset("\u017f\u212a")  # which a pattern that ignores case takes for s and k
+_FOLDED = frozenset("\u017f\u212a")  # a case-insensitive pattern matches them as s and k
 _NO_CHARACTER = "\uffff"
 _CLASS = re.compile(r"\\p\{(\w\w?)\}|\\([sdrnt])|(\\[^\w])|([^\\])", re.DOTALL)
 _PROBES = ("a", "B", "7", " ", "\n", "\r", "'", ".", "é", "\u3000", "'s", "\t")
 
 
 def _alphabet() -> dict[int, str]:
-    """The character that stands for each byte in the names of tokens."""
+    """Map each byte to the character that the names of tokens use for it."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + place) for place, byte in enumerate(others)}}
 
 
 class Ids(NamedTuple):
-    """Ids of texts end to end, and how many each has; compared, instead: texts of a library's, see `backends`."""
+    """Ids of texts, end to end, and the count of each text. compared, instead: numbers of texts, see `backends`."""
 
     ids: I32
     counts: I64
@@ -58,7 +58,7 @@ class Ids(NamedTuple):
 
 
 class ByteLevel:
-    """One byte-level BPE tokenizer. lengths: bytes of each token; pattern: what cuts words; nfc: whether it normalises.
+    """A byte-level BPE tokenizer. lengths: bytes of each token. pattern: cuts out words. nfc: whether it normalises.
 
     added: ids of added tokens by their text.
     """
@@ -67,12 +67,12 @@ class ByteLevel:
         self.tokenizer, self.lengths, self.pattern, self.added, self.nfc = tokenizer, lengths, pattern, added, nfc
 
     def changes(self, text: str) -> bool:
-        """Tell whether normalising changes a text, so that its tokens are not those of its own bytes."""
+        """Return whether normalising changes a text, so that its tokens do not cover its own bytes."""
         return self.nfc and not text.isascii() and not is_normalized("NFC", text)
 
 
 def byte_level_of(tokenizer: Tokenizer) -> ByteLevel | None:
-    """Read the form of a tokenizer; None if it is another kind, or has a part that is not known to be exact."""
+    """Read the form of a tokenizer; None if it is not byte-level BPE, or has a part that is not known to be exact."""
     model, normalizer = tokenizer.model, _state(tokenizer.normalizer)
     if type(model).__name__ != "BPE" or any(
         getattr(model, name) for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
@@ -99,7 +99,7 @@ def byte_level_of(tokenizer: Tokenizer) -> ByteLevel | None:
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """What a part of a tokenizer was made of."""
+    """Return the settings that a part of a tokenizer was made of."""
     found: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
     return found
 
@@ -109,7 +109,7 @@ def _steps(pre_tokenizer: dict[str, Any]) -> list[Any]:
 
 
 def _pattern(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """The one pattern that cuts words; None where there is more to it."""
+    """Return the pattern that cuts words; None if cutting needs more than one pattern."""
     if len(steps) == 1:
         return GPT2 if steps[0].get("use_regex", True) else None
     first, last = steps[0], steps[-1]
@@ -122,7 +122,7 @@ def _pattern(steps: Sequence[Mapping[str, Any]]) -> str | None:
 
 @cache
 def _known_characters() -> dict[str, str]:
-    """Ranges of the characters beyond ASCII that are known, by their category."""
+    """Return the ranges of known characters beyond ASCII, by category."""
     found: dict[str, list[list[int]]] = {}
     for number in range(0x80, 0x30000):
         sign = chr(number)
@@ -141,7 +141,7 @@ def _known_characters() -> dict[str, str]:
 
 
 def _characters(name: str, wide: bool) -> str:
-    """The characters of a Unicode category or group of them, as they stand between brackets."""
+    """Return the characters of a Unicode category, or group of them, for use inside brackets of a pattern."""
     own = [sign for sign in map(chr, range(128)) if category(sign).startswith(name)]
     found = "".join(map(re.escape, own))
     if wide:
@@ -150,9 +150,9 @@ def _characters(name: str, wide: bool) -> str:
 
 
 def translated(pattern: str, wide: bool) -> re.Pattern[str] | None:
-    """Write a pattern of a tokenizer for `re`, with its classes spelled out; None if it holds anything unusual.
+    """Translate a pattern of a tokenizer for `re`, with its classes spelled out; None if it holds anything unusual.
 
-    wide: for known characters of all kinds, not for ASCII alone.
+    wide: include all known characters, not ASCII alone.
     """
     spaces = _SPACES if wide else "\t\n\v\f\r "
     found: list[str] = []
@@ -182,7 +182,7 @@ def translated(pattern: str, wide: bool) -> re.Pattern[str] | None:
         elif plain in ("&", "#") and within:
             return None
         elif plain in ("+", "?") and found[-1:] == ["}"]:
-            return None  # another meaning there
+            return None  # has another meaning there
         else:
             found.append(match[0] if short or escaped else plain)
     try:
@@ -192,7 +192,7 @@ def translated(pattern: str, wide: bool) -> re.Pattern[str] | None:
 
 
 class Words(dict[str, bytes]):
-    """Ids of words as bytes of int32; a new word is merged by the model. Bounded, and safe from any thread."""
+    """A bounded cache of the ids of words, as bytes of int32. The model merges new words. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Words(dict[str, bytes]):
 
 
 class WordEncoder:
-    """Encodes texts word by word."""
+    """Encoder of texts, word by word."""
 
     def __init__(self, level: ByteLevel, narrow: re.Pattern[str], wide: re.Pattern[str]) -> None:
         self._level, self._words = level, Words(level.tokenizer)
@@ -261,7 +261,7 @@ class WordEncoder:
 
 
 def word_encoder_of(level: ByteLevel) -> WordEncoder | None:
-    """Make an encoder for a tokenizer; None where its pattern cannot be translated, or a probe differs."""
+    """Build an encoder for a tokenizer; None if its pattern cannot be translated, or a probe differs."""
     if level.pattern is None:
         return None
     narrow, wide = (translated(level.pattern, each) for each in (False, True))
@@ -276,7 +276,7 @@ def word_encoder_of(level: ByteLevel) -> WordEncoder | None:
 
 
 def _probes() -> Iterator[str]:
-    """Texts in which every three kinds of characters stand beside each other."""
+    """Return texts in which all triples of kinds of characters are adjacent."""
     for first in _PROBES:
         yield "".join(f"{first}{second}{third}x" for second, third in product(_PROBES, _PROBES))
     yield "".join(map(chr, range(128)))

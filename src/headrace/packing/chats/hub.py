@@ -1,11 +1,11 @@
 """Find a tokenizer by its name on the Hugging Face hub: `org/name`, or `org/name@revision`.
 
-A name is pinned when settings are built: the commit behind the branch or tag takes its place, and stays what the run is
-known by. The cache of this machine comes first. Only what is not in it is asked of the hub, and then only the files of
-a tokenizer. No code of a repository is run, whatever its configuration names: tokenizer.json says all there is.
+A name is pinned when settings are built: the commit of the branch or tag replaces it and identifies the tokenizer in
+the run. The cache of this machine comes first. Only files that it lacks are requested from the hub, and only the files
+of a tokenizer. No code of a repository is run, whatever its configuration names: tokenizer.json is enough.
 
-`huggingface_hub` knows where the cache is and how it is laid out. It reads its own variables of the environment
-(HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN).
+`huggingface_hub` knows the location and layout of the cache. It reads its own environment variables (HF_HOME,
+HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-_ALWAYS = FILES[:2]  # a snapshot in the cache without these is one of other files
+_ALWAYS = FILES[:2]  # a cached snapshot without these was made for other files
 _NAME = re.compile(r"(?!\S*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^\s@]+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text names a repository of the hub. What is there on this machine is a path."""
+    """Return whether a text names a repository of the hub. A text that exists as a local path does not."""
     return _NAME.fullmatch(text) is not None and not text.endswith((".json", ".gz")) and not Path(text).exists()
 
 
@@ -45,15 +45,15 @@ def parts_of(name: str) -> tuple[str, str]:
 
 
 def pinned(name: str) -> str:
-    """Return the name with the commit that it stands for now. Raises `SettingsError`, `MissingExtra`."""
+    """Return the name with its current commit as revision. Raises `SettingsError`, `MissingExtra`."""
     repository, revision = parts_of(name)
     return name if _COMMIT.fullmatch(revision) else f"{repository}@{directory_of(name).name}"
 
 
 def directory_of(name: str) -> Path:
-    """Return the directory of the cache with the tokenizer's files, fetched where they were not there.
+    """Return the cache directory with the tokenizer's files; fetch files that are missing.
 
-    Raises `SettingsError` where they are neither in the cache nor to be had, `MissingExtra`.
+    Raises `SettingsError` if they are neither in the cache nor available from the hub, `MissingExtra`.
     """
     found = cached_directory(name)
     if found is not None and all((found / each).is_file() for each in _ALWAYS):
@@ -61,8 +61,8 @@ def directory_of(name: str) -> Path:
     repository, revision = parts_of(name)
     hub = _hub()
 
-    class OnTerminals(hub.utils.tqdm):  # type: ignore[misc, name-defined]  # of a module that may be missing
-        """A bar of progress that a log does not get."""
+    class OnTerminals(hub.utils.tqdm):  # type: ignore[misc, name-defined]  # its module may be missing
+        """A progress bar that is hidden unless the output is a terminal."""
 
         def __init__(self, *given: Any, **options: Any) -> None:
             super().__init__(*given, **{"disable": None, **options})
@@ -71,8 +71,10 @@ def directory_of(name: str) -> Path:
         fetched = hub.snapshot_download(
             repository, revision=revision, allow_patterns=list(FILES), tqdm_class=OnTerminals
         )
-    except Exception as error:  # the client lets the errors of its transport through
-        cause = error.__cause__ or error if isinstance(error, FileNotFoundError) else error  # of what is not cached
+    except Exception as error:  # the client does not wrap errors of its transport
+        cause = (
+            error.__cause__ or error if isinstance(error, FileNotFoundError) else error
+        )  # not in the cache: the cause says why
         why = printable(" ".join(str(cause).split()), 300)
         raise SettingsError(
             f"tokenizer {name}: is not a path on this machine, is not in the cache {hub.constants.HF_HUB_CACHE}, and "
@@ -91,7 +93,7 @@ def directory_of(name: str) -> Path:
 
 
 def cached_directory(name: str) -> Path | None:
-    """Return the directory of the cache that is this revision, or None. Asks nothing of the hub."""
+    """Return the cache directory of this revision, or None. Does not contact the hub."""
     repository, revision = parts_of(name)
     snapshot_download = _hub().snapshot_download
     try:
@@ -102,7 +104,7 @@ def cached_directory(name: str) -> Path | None:
 
 
 def record_of(name: str) -> dict[str, Any]:
-    """Return what a manifest says of a pinned tokenizer: repository, commit, SHA-256 of each file."""
+    """Return a pinned tokenizer's record for the manifest: repository, commit, SHA-256 of each file."""
     repository, commit = parts_of(name)
     return {"repository": repository, "commit": commit, "files": digests_in(directory_of(name))}
 

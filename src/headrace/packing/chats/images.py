@@ -1,14 +1,14 @@
-"""Images in chats: how rows name them, how large they are, and how many placeholder tokens a processor makes of one.
+"""Read images of chats and their sizes, and count the placeholder tokens that a processor makes of each.
 
-Only sizes are needed for that, which stand in the row or in the first bytes of the image; no image is decoded. Each
-rule gives the number that the processor of that model gives. Until a chat is rendered, `IMAGE` stands in the text of a
-message for an image.
+Only sizes are needed. They come from the row or from the first bytes of the image; no image is decoded. Each rule gives
+the same number as the processor of that model. Until a chat is rendered, `IMAGE` is the placeholder of an image in the
+text of a message.
 
 | rule | tokens of an image |
 |---|---|
-| qwen2_vl | as its area, both sides rounded to whole cells, within min_pixels and max_pixels |
-| llava | always the same |
-| llava_next | a small copy of it and tiles of it, in the one of some grids that fits it best, without the padding |
+| qwen2_vl | proportional to its area: both sides rounded to whole cells, within min_pixels and max_pixels |
+| llava | constant |
+| llava_next | a small copy and tiles of it, on the best-fitting grid of a list, without the padding |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IMAGE = "\ufdd6"
 """Stands for an image in the text of a message."""
 
 _PLACES = ("url", "path", "image", "image_url", "file")
-_ROTATED, _ORIENTATION = frozenset((5, 6, 7, 8)), 0x0112  # a tag of EXIF, and its values that swap the sides
+_ROTATED, _ORIENTATION = frozenset((5, 6, 7, 8)), 0x0112  # EXIF values that swap the sides, and their tag
 _MOST_ASPECT = 200  # the processor of qwen2_vl refuses longer ones
 _TOKENS = {"qwen2_vl": "<|image_pad|>", "llava": "<image>", "llava_next": "<image>"}
 _PROCESSORS = {"Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_vl", "Qwen3VL": "qwen2_vl"}
@@ -46,7 +46,7 @@ Count = Callable[[int, int], int]
 
 
 class Image(NamedTuple):
-    """An image that a row names. reference: its path or address; None if the row holds its bytes, `data`."""
+    """An image that a row names. reference: its path or address; None if the row holds its bytes, in `data`."""
 
     reference: str | None = None
     data: bytes | None = None
@@ -55,19 +55,19 @@ class Image(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """Tell it from others: its reference, or a digest of its bytes."""
+        """A key that tells images apart: the reference, or a digest of the bytes."""
         return self.reference or blake2b(self.data or b"", digest_size=16).hexdigest()
 
 
 def uncounted(what: str) -> RowRejected:
-    """Make the reason of a row whose images cannot be counted."""
+    """Build the rejection of a row whose images cannot be counted."""
     return RowRejected("uncounted_media", what)
 
 
 class PlacedImage(NamedTuple):
-    """An image of a sequence. start: of its first placeholder; tokens: how many it has; number: among its row's images.
+    """An image in a sequence. start: index of its first placeholder. tokens: number of placeholders.
 
-    reference: None if the row holds the bytes.
+    number: index among the images of its row. reference: None if the row holds the bytes.
     """
 
     sequence: int
@@ -78,9 +78,9 @@ class PlacedImage(NamedTuple):
 
 
 def image_of(value: object, beside: Mapping[str, Any]) -> Image:
-    """Read one image: a path, an address, bytes, or an object with one of them. Raises `RowRejected`.
+    """Read an image: a path, an address, bytes, or an object with one of them. Raises `RowRejected`.
 
-    beside: where its width and height stand if it does not hold them itself.
+    beside: a mapping to read width and height from if the image does not hold them itself.
     """
     own: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
     place: object = next((own[name] for name in _PLACES if own.get(name) is not None), None) if own else value
@@ -108,7 +108,10 @@ def image_of(value: object, beside: Mapping[str, Any]) -> Image:
 def placed_images(
     row: Mapping[str, Any], messages: list[dict[str, Any]], images: Sequence[Image | None]
 ) -> Sequence[Image]:
-    """Give the parts and tags of messages the images of the row's column, in order. Tags become images in place."""
+    """Return the images of a row, in order: those of its parts, with the row's column for parts and tags without one.
+
+    Replaces the tags in messages with `IMAGE`. Raises `RowRejected`.
+    """
     if _MEDIA.isdisjoint(row) and not images:
         return ()
     for name in ("audios", "videos"):
@@ -136,9 +139,9 @@ def placed_images(
 
 
 def size_of(image: Image, directory: Path | None) -> tuple[int, int]:
-    """Return width and height: those that the row gives, else those in the image's header.
+    """Return width and height from the row, or else from the image's header.
 
-    directory: where relative paths begin. Raises `RowRejected`, `MissingExtra`.
+    directory: the base of relative paths. Raises `RowRejected`, `MissingExtra`.
     """
     if image.width and image.height:
         return image.width, image.height
@@ -157,7 +160,7 @@ def size_of(image: Image, directory: Path | None) -> tuple[int, int]:
 
 
 def _header(source: io.BytesIO | Path, what: str) -> tuple[int, int]:
-    """Read the size of an image as it is shown, which may be turned from how it is stored."""
+    """Read the displayed size of an image, which EXIF may rotate from the stored one."""
     try:
         import PIL.Image
     except ModuleNotFoundError:
@@ -173,7 +176,7 @@ def _header(source: io.BytesIO | Path, what: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ImageCounter:
-    """How images become tokens. token: the placeholder; numbers: of the rule; count: from width and height."""
+    """A rule that counts an image's tokens. token: the placeholder. numbers: of the rule. count: by width, height."""
 
     rule: ImageRule
     token: str
@@ -181,9 +184,9 @@ class ImageCounter:
     count: Count
 
     def widened(self, text: str, spans: Sequence[tuple[int, int]], counts: Sequence[int]) -> tuple[str, list[Any]]:
-        """Write each image's placeholder as often as it has tokens; also return where the spans then are.
+        """Repeat each image's placeholder once per token; also return the spans at their new positions.
 
-        Raises `RowRejected` if the text has not one placeholder for each image.
+        Raises `RowRejected` unless the text has exactly one placeholder for each image.
         """
         parts = text.split(self.token)
         if len(parts) != len(counts) + 1:
@@ -196,7 +199,7 @@ class ImageCounter:
 
 
 def counter_of(word: ImageRule, values: Mapping[str, Any], config: Mapping[str, Any], where: Path) -> ImageCounter:
-    """Make the counter of a rule. values: go before the numbers of `config`, the processor's files beside a tokenizer.
+    """Build the counter of a rule. values: override `config`, the processor's files beside a tokenizer.
 
     Raises `SettingsError` for a processor or numbers that no rule knows.
     """
@@ -213,7 +216,7 @@ def counter_of(word: ImageRule, values: Mapping[str, Any], config: Mapping[str, 
                 f"images='processor': {where.parent} {found}; name a rule, one of {', '.join(_TOKENS)}, or give the "
                 "directory of another tokenizer"
             )
-    # A processor that says how its tower cuts images adds no token unless it says so.
+    # A processor with a patch_size adds no token unless its configuration says so.
     own = {"num_additional_image_tokens": 0} if "patch_size" in config else {}
     config = {**own, **config, **values}
     try:
@@ -261,7 +264,7 @@ def _qwen2_vl(config: Mapping[str, Any]) -> tuple[dict[str, Any], Count]:
 
 
 def _square(config: Mapping[str, Any], name: str) -> dict[str, int]:
-    """The sides of what a processor of squares makes of an image."""
+    """Return the height and width to which a square processor resizes an image."""
     size = config.get(name) or {"height": 336, "width": 336}
     if isinstance(size, int):
         size = {"height": size, "width": size}
@@ -271,7 +274,7 @@ def _square(config: Mapping[str, Any], name: str) -> dict[str, int]:
 
 
 def _of_vision_tower(config: Mapping[str, Any], size: dict[str, int]) -> tuple[dict[str, Any], int, int]:
-    """Numbers that llava and llava_next share: theirs, the patches of a square's sides, and the tokens besides."""
+    """Return numbers that llava and llava_next share, the patches of a square's side, and the additional tokens."""
     strategy = config.get("vision_feature_select_strategy") or "default"
     if strategy not in ("default", "full"):
         raise ValueError(f"vision_feature_select_strategy {strategy}")
@@ -302,7 +305,7 @@ def _llava_next(config: Mapping[str, Any]) -> tuple[dict[str, Any], Count]:
     side = size["height"]
 
     def fit(width: int, height: int, grid: tuple[int, int]) -> tuple[int, int]:
-        """More of the image's pixels is better, then less of the grid left empty."""
+        """Return a key that prefers more of the image's pixels, then less empty grid."""
         scale = min(grid[1] / width, grid[0] / height)
         used = min(int(width * scale) * int(height * scale), width * height)
         return -used, grid[0] * grid[1] - used

@@ -1,4 +1,4 @@
-"""Rows of any common layout as conversations, texts or token ids. Pure.
+"""Read rows of any common layout as conversations, texts or token ids. Pure.
 
 | layout | columns |
 |---|---|
@@ -11,17 +11,17 @@
 | text | `text`: no template, everything is trained |
 | tokens | `input_ids`, optional `loss_mask` or `labels` (-100: not trained), optional `attention_mask` |
 
-With layout "auto" each row is of the first layout whose columns it has; raw_completion must be asked for. A mapping of
+With layout "auto", each row has the first layout whose columns it has; raw_completion must be requested. A mapping of
 columns gives other names: {"user": "problem", "assistant": "solution"} makes conversations of any two columns, and
-{"messages": "chat", "role": "speaker"} renames what a layout looks for. `tools` may stand beside every chat layout.
+{"messages": "chat", "role": "speaker"} renames the columns of a layout. Every chat layout may have a column `tools`.
 
-A normalised message has `role` (system, developer, user, assistant, tool) and `content` (text). Where they were given,
-it also has `reasoning_content` (text), `tool_calls` ({"type": "function", "function": {"name", "arguments": an
-object}}) and the fields that templates may look at (name, tool_call_id and any other).
+A normalised message has `role` (system, developer, user, assistant, tool) and `content` (text). If the row has them, it
+also has `reasoning_content` (text), `tool_calls` ({"type": "function", "function": {"name", "arguments": an object}})
+and the fields that templates may read (name, tool_call_id and any other).
 
-Parts of a content that are images, and tags `<image>` in texts of rows with a column of `images` or an `image`, become
-images of the conversation (see `images`). Images of the column belong to parts that name none, then to tags; where
-there are neither, `images` stand before the first user turn.
+Parts of a content that are images, and tags `<image>` in texts of rows with a column `images` or `image`, become images
+of the conversation (see `images`). Images of the column are assigned to parts that name none, or else to tags. If there
+are neither, `images` go before the first user turn.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Normalised messages. weights: per message 1 (trained) or 0; values: further variables for the template.
+    """Normalised messages. weights: per message 1 (trained) or 0. values: additional variables for the template.
 
     images: one for each `IMAGE` in the contents, in their order.
     """
@@ -80,7 +80,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that no template touches, trained from a character on."""
+    """A text that is not rendered by a template, trained from character `trained_from` on."""
 
     text: str
     trained_from: int = 0
@@ -88,7 +88,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """Token ids with a mask of 0 and 1 of the same length, made elsewhere."""
+    """Token ids from elsewhere, with a mask of 0 and 1 of the same length."""
 
     ids: I64
     mask: npt.NDArray[np.uint8]
@@ -98,15 +98,15 @@ Sample = Conversation | Text | Tokens
 
 
 def digest_of_texts(texts: Sequence[str]) -> bytes:
-    """Digest texts of which case, width of characters and white space do not count; 16 bytes."""
+    """Digest texts, ignoring case, character width and white space; 16 bytes."""
     plain = (text if text.isascii() else normalize("NFKC", text) for text in texts)
     joined = "\0".join(" ".join(text.casefold().split()) for text in plain)
     return blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def content_of(sample: Sample) -> bytes:
-    """Digest what a row asks: its user turns or prompt, else all of it; of tokens all of them. 16 bytes."""
-    if isinstance(sample, Tokens):  # what is not trained of them may be no more than a token that all rows begin with
+    """Digest the user turns or the prompt of a row, or all of it if it has neither; 16 bytes. Tokens count in full."""
+    if isinstance(sample, Tokens):  # an untrained prefix may be just a begin token of all rows
         return blake2b(sample.ids.astype("<i8").tobytes(), digest_size=16).digest()
     if isinstance(sample, Text):
         return digest_of_texts([sample.text[: sample.trained_from].strip() or sample.text])
@@ -121,9 +121,9 @@ def sample_of(
     columns: Mapping[str, str] = _NO_COLUMNS,
     filters: Mapping[str, Collection[str]] = _NO_COLUMNS,
 ) -> Sample:
-    """Read what a row holds. Raises `RowRejected` with the reason if it cannot be told without a guess.
+    """Read the content of a row. Raises `RowRejected` with the reason if it cannot be read without a guess.
 
-    filters: columns by which rows were chosen, so that none of them says that a row is preference data.
+    filters: columns that selected the rows, so they do not mark a row as preference data.
     """
     if type(row) is not dict and not isinstance(row, Mapping):
         raise RowRejected("not_an_object", f"the row is {shown(row)}")
@@ -140,13 +140,13 @@ def sample_of(
 
 
 def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> Layout:
-    """Find the layout that "auto" takes a row for. Raises `RowRejected` if it is of none."""
+    """Find the layout that "auto" uses for a row. Raises `RowRejected` if there is none."""
     return _found_layout(Cells(row, columns))
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A row under the names that layouts use."""
+    """A row whose columns have the names that layouts use."""
 
     row: Mapping[str, Any]
     columns: Mapping[str, str]
@@ -195,7 +195,7 @@ def _found_layout(cells: Cells) -> Layout:
 
 
 def listed(cells: Cells, value: object, role: str = "role", content: str = "content") -> Conversation:
-    """A conversation from a list of messages; role, content: their keys unless the mapping names others."""
+    """Build a conversation from a list of messages. role, content: their keys, unless the mapping names others."""
     if isinstance(value, str):
         value = parsed(value, "broken_json", "messages")
     if value is None:
@@ -217,7 +217,7 @@ def listed(cells: Cells, value: object, role: str = "role", content: str = "cont
 def _conversation(
     cells: Cells, messages: list[Message], weights: list[int], images: Sequence[Image | None] = ()
 ) -> Conversation:
-    """A conversation with what stands beside its messages. images: of the parts; None for one that names none."""
+    """Build a conversation of messages and the columns beside them. images: of its parts, None if a part names none."""
     system = cells.get("system")
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
@@ -300,7 +300,7 @@ def _tokens(cells: Cells) -> Tokens:
     return Tokens(ids, mask.astype(np.uint8))
 
 
-# How a row is read, a column that tells the layout, and columns of which it has one besides. In the order of "auto".
+# Layout: its reader, the column that identifies it, and columns of which it also needs one. In the order of "auto".
 LAYOUTS: dict[Layout, tuple[Callable[[Cells], Sample], str, tuple[str, ...]]] = {
     "tokens": (_tokens, "input_ids", ()),
     "messages": (lambda cells: listed(cells, cells.get("messages")), "messages", ()),
@@ -321,7 +321,7 @@ NAMES = frozenset(
 
 
 def message_of(raw: object, role_key: str, content_key: str, images: list[Image | None]) -> tuple[Message, int]:
-    """Normalise one message; with it 1 if it may be trained on, else 0. Adds to its images. Raises `RowRejected`."""
+    """Normalise a message and return it with its weight, 1 or 0. Appends to `images`. Raises `RowRejected`."""
     if type(raw) is not dict and not isinstance(raw, Mapping):
         raise RowRejected("bad_content", f"a message is {shown(raw)}; it must be an object")
     word = raw.get(role_key)
@@ -348,7 +348,7 @@ def message_of(raw: object, role_key: str, content_key: str, images: list[Image 
 
 
 def reasons(message: Message) -> bool:
-    """Tell whether a message carries reasoning of its own that is more than white space."""
+    """Return whether a message has reasoning of its own that is more than white space."""
     return any(message.get(key, "").strip() for key in REASONING_KEYS)
 
 
@@ -363,7 +363,7 @@ def calls_of(value: object) -> list[dict[str, Any]]:
 
 
 def tools_of(value: object) -> list[dict[str, Any]] | None:
-    """Normalise the tools of a conversation, each as {"type": "function", "function": ...}; None for none."""
+    """Normalise the tools of a conversation, each as {"type": "function", "function": ...}; None if there are none."""
     if isinstance(value, str):
         value = parsed(value, "bad_tools", "tools") if value.strip() else None
     if value is None:
@@ -375,7 +375,7 @@ def tools_of(value: object) -> list[dict[str, Any]] | None:
 
 
 def parsed(text: str, reason: str, what: str) -> Any:
-    """Read JSON inside a text, also if it was encoded twice. Raises `RowRejected` with that reason."""
+    """Parse JSON inside a text, even if it was encoded twice. Raises `RowRejected` with this reason."""
     value: Any = text
     try:
         for _ in range(2):
@@ -416,7 +416,7 @@ def _call_of(call: object) -> dict[str, Any]:
 
 
 def _with_content(role: str, content: object, images: list[Image | None]) -> Message:
-    """A message whose content is absent or a list of typed parts; images of it are added to those before."""
+    """Return a message with a text as content, if that is absent or a list of typed parts; append to `images`."""
     if content is None:
         return {"role": role, "content": ""}
     if not isinstance(content, Sequence) or isinstance(content, str):

@@ -1,15 +1,16 @@
-"""Marks around the parts of messages, so that a rendering tells where they went; skeletons made of that; and stand-ins
-for special tokens that were typed into a message. Pure.
+"""Mark the parts of messages, so that a rendering shows where they went. Pure.
 
-A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF, which no text for interchange holds and which are neither
-white space nor letters nor digits to a template that trims or splits. Rows that hold them are refused, so what is found
-is ours. A mark stands inside the white space around a text, never around it, and not before or behind a tag that the
-template looks for, so `trim`, `startswith("<think>")` and the like see what they would see without it.
+Also make skeletons of renderings, and replace special tokens that were typed into a message with stand-ins.
+
+A mark is written in Unicode noncharacters, U+FDD0 to U+FDEF. No text for interchange holds them, and to a template that
+trims or splits they are not white space, letters or digits. Rows that hold them are refused, so every mark found is
+ours. A mark goes inside the white space around a text, never around it, and never before or after a tag that the
+template looks for. So `trim`, `startswith("<think>")` and the like behave as they would without marks.
 
 A skeleton is what all conversations of one shape have in common: the template's own texts between the messages' texts.
-It is learnt from one conversation that was rendered with marks. For the next conversation of the shape the template is
-rendered once, without marks, and the skeleton predicts the whole text. If prediction and rendering are equal, character
-for character, the skeleton says where the turns are; if not, it says nothing.
+It is learnt from one conversation that was rendered with marks. The next conversation of the shape is rendered once,
+without marks, and the skeleton predicts the whole text. If prediction and rendering are equal, character for character,
+the skeleton says where the turns are; otherwise it is not used.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headrace.packing.chats.words import RowRejected, shown
 Span = tuple[int, int]
 """Begin and end in a text, in characters."""
 
-Place = tuple[int, int]  # a part of a skeleton, and how far behind its beginning
+Place = tuple[int, int]  # index of a part of a skeleton, and the offset in it
 
 BEGIN, END, JSON_BEGIN, JSON_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 GENERATED_BEGIN, GENERATED_END = "\ufdd4", "\ufdd5"
@@ -42,13 +43,13 @@ _MARK = re.compile(f"([{BEGIN}{END}{JSON_BEGIN}{JSON_END}])([{_DIGITS}]+)")
 _TAG = re.compile(r"</?[A-Za-z_][\w|.:-]*>")
 _HOLE = "\x00"
 _ENDS = {BEGIN: END, JSON_BEGIN: JSON_END}
-_STANDS, _FIRST = "\uffff", 0xF0000  # a noncharacter, and which token it stands for in a private one
+_STANDS, _FIRST = "\uffff", 0xF0000  # a stand-in: a noncharacter, then a private character that numbers the token
 _STAND_IN = re.compile(f"{_STANDS}([{chr(_FIRST)}-\U0010ffff])")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A marked text. owner: its message; part: which of its fields; whole: not a leaf inside arguments."""
+    """A marked text. owner: its message. part: its field. whole: whether it is a field, not a leaf inside arguments."""
 
     owner: int
     part: str
@@ -58,7 +59,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A mark in a rendering. at: where, in the text without marks; number: of a piece, or of a JSON text."""
+    """A mark in a rendering. at: its position in the text without marks. number: of a piece, or of a JSON text."""
 
     kind: str
     number: int
@@ -66,13 +67,13 @@ class Found:
 
 
 def json_mark(number: int, text: str) -> str:
-    """Put a text between the marks of the n-th JSON of a rendering; marks inside it are dropped."""
+    """Enclose the n-th JSON text of a rendering in marks, and drop marks inside it."""
     digits = str(number).translate(_TO_DIGITS)
     return f"{JSON_BEGIN}{digits}{_MARK.sub('', text)}{JSON_END}{digits}"
 
 
 class AnyOf:
-    """Whether one of some texts stands in another. It looks for single characters first, which is much faster."""
+    """A search for any of several texts. It looks for single characters first, which is much faster."""
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self._wanted = sorted({*wanted} - {""}, key=lambda each: (-len(each), each))
@@ -83,23 +84,23 @@ class AnyOf:
         self.pattern = re.compile("|".join(map(re.escape, self._wanted)) or r"(?!)")
 
     def stands_in(self, text: str) -> bool:
-        """Tell whether the text holds one of them."""
+        """Return whether the text holds any of the texts."""
         return any(map(text.__contains__, self._hints)) and self.pattern.search(text) is not None
 
 
 def tags_of(template: str) -> re.Pattern[str]:
-    """Make a pattern of the tags that a template mentions, and may therefore look for in a message."""
+    """Build a pattern of the tags that a template mentions, and may therefore look for in a message."""
     found = sorted(tags_in(template), key=lambda tag: (-len(tag), tag))
     return re.compile("(" + "|".join(map(re.escape, found)) + ")")
 
 
 def tags_in(template: str) -> set[str]:
-    """List the tags that a template mentions, and what stands for an image, which it writes as one."""
+    """List the tags that a template mentions, and the placeholder of an image, which it treats as a tag."""
     return {*_TAG.findall(template), IMAGE}
 
 
 def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Any], list[str]]:
-    """Find what is alike in conversations that are written alike, and the texts that may differ.
+    """Return the key that conversations of the same shape share, and the texts that may differ between them.
 
     The texts are numbered as `marked` numbers its whole pieces: contents, reasoning, names of called functions.
     """
@@ -128,13 +129,13 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                 for call in value:
                     written = [call["function"]["name"], call["function"]["arguments"]]
                     key.append((name, *(_filled(each, tags, hole) for each in written if isinstance(each, str))))
-            else:  # ids and the like are of one conversation alone, and most templates leave them out
+            else:  # ids differ in each conversation, and most templates leave them out
                 key.append(name)
     return key, texts
 
 
 def _filled(text: str, tags: re.Pattern[str], fill: Callable[[str], str]) -> str:
-    """A text with its parts between tags replaced, but for the white space around them."""
+    """Replace the parts of a text between tags, but keep the white space around them."""
     found = []
     for place, part in enumerate(tags.split(text)):
         core = "" if place & 1 else part.strip()
@@ -143,7 +144,7 @@ def _filled(text: str, tags: re.Pattern[str], fill: Callable[[str], str]) -> str
 
 
 def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Message], list[Piece], dict[int, int]]:
-    """Mark the messages; what each mark stands for, and whose every part of a tool call is, by `id`."""
+    """Mark the messages; return them, the piece of each mark, and the owner of every part of a tool call, by `id`."""
     pieces: list[Piece] = []
     owners: dict[int, int] = {}
 
@@ -156,7 +157,7 @@ def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Mes
         return _filled(text, tags, between_marks)
 
     def leaves(owner: int, value: Any) -> Any:
-        """Arguments with every text in them marked; a template may write them one by one."""
+        """Mark every text in arguments, because a template may write them one by one."""
         if isinstance(value, str):
             return mark(owner, "arguments", value, whole=False)
         if isinstance(value, Mapping):
@@ -179,7 +180,7 @@ def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Mes
                     function |= {
                         key: mark(owner, name, text) for key, text in function.items() if isinstance(text, str)
                     }
-    for owner, message in enumerate(copies):  # numbered behind the whole pieces
+    for owner, message in enumerate(copies):  # numbered after the whole pieces
         for call in message.get("tool_calls", ()):
             function = call["function"]
             if not isinstance(function["arguments"], str):
@@ -191,14 +192,14 @@ def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Mes
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Walk a value and all that it holds."""
+    """Yield a value and all values inside it."""
     yield value
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from parts_of(inner)
 
 
 def without_marks(text: str) -> tuple[str, list[Found]]:
-    """Take the marks out of a rendering, and say where they stood."""
+    """Remove the marks from a rendering, and return their positions."""
     pieces, found, at, last = [], [], 0, 0
     for match in _MARK.finditer(text):
         pieces.append(text[last : match.start()])
@@ -210,7 +211,7 @@ def without_marks(text: str) -> tuple[str, list[Found]]:
 
 
 def without_generated(text: str) -> tuple[str, list[Span]]:
-    """Take out the marks of `{% generation %}` blocks, and find their spans; a block in a block is part of it."""
+    """Remove the marks of `{% generation %}` blocks and return their spans; nested blocks belong to the outer one."""
     parts = re.split(f"([{GENERATED_BEGIN}{GENERATED_END}])", text)
     spans: list[Span] = []
     at, depth, begin = 0, 0, 0
@@ -229,9 +230,10 @@ def without_generated(text: str) -> tuple[str, list[Span]]:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """parts: literal texts, and numbers: n ≥ 0 is the n-th text of the messages, -1-n the n-th JSON of the rendering.
+    """The literal texts of a shape, the slots between them, and the turns.
 
-    turns: per assistant message its place, and where the trained part begins and ends.
+    parts: literal texts and numbers. n ≥ 0 is the n-th text of the messages, -1-n the n-th JSON of the rendering.
+    turns: by index of the assistant message, where its trained part begins and ends.
     """
 
     parts: list[str | int]
@@ -254,7 +256,7 @@ class Skeleton:
         }
 
     def without_jsons(self, jsons: Sequence[str]) -> tuple[list[str | int], list[tuple[int, int, int, int]]]:
-        """Write the JSON of a rendering into the parts; with them where trained parts begin and end, in order."""
+        """Fill the JSON of a rendering into the parts; also return where trained parts begin and end, in order."""
         parts = [part if isinstance(part, str) or part >= 0 else jsons[-1 - part] for part in self.parts]
         return parts, [(*first, *last) for _, (first, last) in sorted(self.turns.items())]
 
@@ -262,11 +264,11 @@ class Skeleton:
 def skeleton_of(
     text: str, found: Sequence[Found], pieces: Sequence[Piece], jsons: Sequence[str], turns: dict[int, Span]
 ) -> Skeleton | None:
-    """Make the skeleton of one rendering. None where a text went into it otherwise than whole and as it is."""
+    """Make the skeleton of one rendering; None if a text was not written whole and unchanged."""
     if len(found) % 2:
         return None
     parts: list[str | int] = []
-    starts: list[int] = []  # of literals, whose length no conversation changes; they stand at even numbers of parts
+    starts: list[int] = []  # of literals, which have fixed lengths and even indices in parts
     at = 0
     for first, last in zip(found[::2], found[1::2], strict=True):
         if last.number != first.number or _ENDS.get(first.kind) != last.kind:
@@ -288,11 +290,11 @@ def skeleton_of(
 
 
 class Specials:
-    """The special tokens of one tokenizer as a pattern; eos: the one that ends a sequence.
+    """The special tokens of one tokenizer as a pattern. eos: the one that ends a sequence.
 
-    A user who types `<|im_end|>` has typed ten characters; a tokenizer that reads the rendering makes them the token
-    that ends a turn. So such texts are rendered as stand-ins, two characters that no row holds and no template looks
-    for, and put back afterwards: then it is known where they are. Rows without such texts pay one search.
+    A user who types `<|im_end|>` has typed ten characters, but a tokenizer that reads the rendering turns them into the
+    token that ends a turn. So such texts are rendered as stand-ins, two characters that no row holds and no template
+    looks for, and put back afterwards. Their positions are then known. Rows without such texts cost one search.
     """
 
     def __init__(self, tokens: Sequence[str], eos: str | None = None) -> None:
@@ -303,20 +305,20 @@ class Specials:
         self.eos = eos or None
 
     def spans(self, text: str, until: int | None = None) -> list[Span]:
-        """Find where special tokens stand in a text, those that end by `until`."""
+        """Find the spans of special tokens in a text that end at or before `until`."""
         most = len(text) if until is None else until
         return [match.span() for match in self.pattern.finditer(text) if match.end() <= most]
 
     def hidden(self, chat: Conversation) -> Conversation:
-        """Put stand-ins into the conversation. Raises `RowRejected` if it holds their characters."""
+        """Replace special tokens with stand-ins. Raises `RowRejected` if the conversation holds their characters."""
         messages, tools, values = (self._hidden(each) for each in (chat.messages, chat.tools, chat.values))
         return replace(chat, messages=messages, tools=tools, values=values)
 
     def restored(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Span]]:
-        """Put the texts back into a rendering: (text, spans in it, where the texts stand). Raises `RowRejected`."""
+        """Put the special tokens back: (text, `spans` in it, spans of the tokens). Raises `RowRejected`."""
         parts: list[str] = []
         plain: list[Span] = []
-        borders, shifts, last, at = [0], [0], 0, 0  # behind a border in `text`, places move by its shift
+        borders, shifts, last, at = [0], [0], 0, 0  # positions after a border in `text` move by its shift
         for match in _STAND_IN.finditer(text):
             token = self.tokens[ord(match[1]) - _FIRST]
             parts += [text[last : match.start()], token]
@@ -335,7 +337,7 @@ class Specials:
         return whole, [(moved(begin), moved(end)) for begin, end in spans], plain
 
     def first_in_chat(self, chat: Conversation) -> str | None:
-        """Find the first special token in the texts of a conversation, those of its tools and values included."""
+        """Find the first special token in the texts of a conversation, including its tools and values."""
         if not chat.tools and not chat.values:
             contents = [message["content"] for message in chat.messages if len(message) == 2]
             if len(contents) == len(chat.messages) and not self._any.stands_in("\0".join(contents)):
@@ -343,7 +345,7 @@ class Specials:
         return self.first_in((chat.messages, chat.tools, chat.values))
 
     def first_in(self, value: Any) -> str | None:
-        """Find the first special token that stands in a text, or in the texts of a collection; None if none does."""
+        """Find the first special token in a text, or in the texts of a collection; None if there is none."""
         if type(value) is str:
             return self.pattern.search(value)[0] if self._any.stands_in(value) else None  # type: ignore[index]  # it matches
         inner = (*value.keys(), *value.values()) if isinstance(value, Mapping) else value

@@ -1,8 +1,8 @@
 """Write conversations from the skeletons of others, without running the template. Pure.
 
-The skeleton of a shape is learnt from the first conversation of it that is rendered. `template_reads` tells from the
-source what a template looks for in contents. A conversation without any of that is written as its shape is, so its text
-is the skeleton's literals with its own contents between. All others go to the template.
+The skeleton of a shape is learnt from the first rendered conversation of that shape. `template_reads` finds in the
+source what a template looks for in contents. A conversation without any of that is written like all others of its
+shape, so its text is the skeleton's literals with its own contents between them. All others are rendered.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _MOST_CHARACTERS = 1 << 20  # of a conversation; the template has limits for lon
 
 
 class Predictions:
-    """What is known of one template. wanted: texts that it looks for in contents."""
+    """The known skeletons of one template. wanted: texts that it looks for in contents."""
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self._wanted = AnyOf(wanted)
         self._shapes: dict[Any, tuple[list[str | int], list[tuple[int, int, int, int]]]] = {}
 
     def shape_of(self, chat: Conversation) -> tuple[Any, list[str]] | None:
-        """Find what decides how a conversation is written, and its texts; None where only the template can tell."""
+        """Return the key of a conversation's shape and its texts; None if the template must render it."""
         contents: list[str] = []
         texts: list[str] = []
         key: list[Any] = [*chat.weights]
@@ -51,7 +51,7 @@ class Predictions:
         return tuple(key), texts
 
     def written(self, key: Any, texts: Sequence[str]) -> tuple[str, list[Span]] | None:
-        """Write a conversation of a known shape; its text and trained spans."""
+        """Write a conversation of a known shape; return its text and trained spans, or None if the shape is unknown."""
         known = self._shapes.get(key)
         if known is None:
             return None
@@ -61,7 +61,7 @@ class Predictions:
         return "".join(filled), [(starts[a] + begin, starts[b] + end) for a, begin, b, end in turns]
 
     def learn(self, key: Any, texts: Sequence[str], parts: Sequence[Any], turns: Sequence[Sequence[int]]) -> None:
-        """Keep what a rendering said of its shape, if it can be the shape of these texts."""
+        """Store the skeleton of a shape, if it fits these texts."""
         numbers = [part for part in parts if not isinstance(part, str)]
         if all(type(part) is int and 0 <= part < len(texts) for part in numbers):
             if len(self._shapes) >= _MOST_SHAPES:

@@ -1,9 +1,9 @@
 """Find the columns that make rows preference data: those that compare or judge answers. Pure.
 
-Packed as plain rows they would teach rejected answers. These columns tell: a name with the word "rejected" or
+Packed as plain rows, they would teach rejected answers. These columns identify them: a name with the word "rejected" or
 "dispreferred" in it, with any value; `label` or `kto_tag` with a truth value; `score`, `reward`, `rank` or their
 plurals with a list, a value for each of several answers. A `label` that is a number or another word is a class of the
-row, and one `score` is its quality: both are harmless.
+row, and a single `score` is its quality; both are harmless.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ _TRUTH = frozenset(("true", "false"))
 
 
 def refuse_preference(row: Mapping[str, Any], name: str) -> None:
-    """Rejected answers are never trained on, unless the settings say which column or which rows are good."""
+    """Raise `RowRejected`, because rejected answers must not be trained on, unless the column is the class of a text.
+
+    The message names the settings that say which column or which rows are good.
+    """
     if name in ("label", "kto_tag"):
         if "text" in row and not ("messages" in row or "prompt" in row):
-            return  # a class of a text: there is no answer
+            return  # the class of a text: there is no answer
         cure = f'prepare it with `headrace preferences`, or keep the good rows with filters={{"{name}": ["True"]}}'
     else:
         cure = (
@@ -43,7 +46,7 @@ def _telling(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def preference_column(row: Mapping[str, Any]) -> str | None:
-    """Find the column that makes a row preference data; None for other rows."""
+    """Return the column that makes a row preference data; None for other rows."""
     for name in _telling(tuple(row)):
         value = row[name]
         if name in _JUDGED:
@@ -58,7 +61,7 @@ def preference_column(row: Mapping[str, Any]) -> str | None:
 
 
 def preference_field(schema: pa.Schema, *, but: Collection[str] = ()) -> str | None:
-    """Find it in a table, by the types of its columns; those of `but` do not count."""
+    """Return the column that makes a table preference data, by the columns' types. but: columns to ignore."""
     for name in _telling(tuple(schema.names)):
         kind = schema.field(name).type
         judged = name in _JUDGED and pa.types.is_boolean(kind)

@@ -1,10 +1,10 @@
-"""Rows of chat files in batches, whatever is wrong with single rows.
+"""Read the rows of chat files in batches, and keep going after broken rows.
 
-JSON lines, JSON arrays (or one object after the other), Parquet and Arrow, gzip and zstd included. A line that is no
-JSON becomes a `BrokenRow` in its place, so that it can be counted with its file and line; a file that cannot be read at
-all raises `InputError`. Memory is O(batch): at most `batch_rows` rows, or as many as `batch_bytes` of text hold, and a
-line longer than `line_bytes` is passed over without being held. A JSON array is decoded object by object, an Arrow file
-by its record batches.
+Formats: JSON lines, JSON arrays (or objects one after another), Parquet and Arrow, also with gzip and zstd. A line that
+is not valid JSON becomes a `BrokenRow` in its position, so that it can be counted with its file and line. A file that
+cannot be read at all raises `InputError`. Memory is O(batch): a batch has at most `batch_rows` rows, and ends once it
+holds `batch_bytes` of text. A line longer than `line_bytes` is skipped without being held. A JSON array is decoded
+object by object, an Arrow file by its record batches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WHITE, _BETWEEN = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
 
 @dataclass(frozen=True, slots=True)
 class BrokenRow:
-    """Stand for a row that could not be read. reason: a word of `words.REASONS`."""
+    """A row that could not be read. reason: a word of `words.REASONS`."""
 
     reason: str
     detail: str
@@ -48,7 +48,7 @@ Row = Mapping[str, Any] | BrokenRow
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows of one file in file order. unit: what the numbers count from 1, "line" or "row"."""
+    """Rows of one file in file order. numbers: of each row, from 1. unit: what they count, "line" or "row"."""
 
     file: str
     unit: str
@@ -56,7 +56,7 @@ class RowBatch:
     rows: list[Row]
 
     def where(self, row: int) -> str:
-        """Name the file and the line of a row of this batch."""
+        """Return the file and line of a row of this batch as text."""
         return f"{self.file}: {self.unit} {self.numbers[row]}"
 
 
@@ -71,14 +71,14 @@ def read_rows(
 ) -> Iterator[RowBatch]:
     """Read the rows of a file in order, in batches; blank lines are not rows.
 
-    name: what messages call the file; the path if None. part: (k, n) gives every n-th row, from the k-th (0-based) on;
-    the n parts together are all rows, each once, and other parts are not parsed. Raises `InputError` for files of other
-    formats and for damaged ones.
+    name: the file's name in messages; the path if None. part: (k, n) gives every n-th row from the k-th on, 0-based.
+    The n parts together are all rows, each once. Lines of other parts are not parsed. Raises `InputError` for other
+    formats and for damaged files.
     """
     name = name or str(path)
     try:
         kind = detect(path)
-    except InputError:  # a text that does not begin with JSON may still be JSON lines, of which the first are broken
+    except InputError:  # a text that does not begin with JSON may be JSON lines whose first lines are broken
         known = kind_of_name(path.name)
         if known is None or known.format != "jsonl" or _CONTROL.search(next(_chunks(path, known), b"")):
             raise
@@ -113,7 +113,7 @@ def read_rows(
 
 
 def row_of_line(line: bytes) -> Row:
-    """Read the object of one line, or say what is wrong with it."""
+    """Parse the object of one line, or return what is wrong with it."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -135,14 +135,14 @@ def _row_of_value(value: object) -> Row:
 
 
 def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
-    """Raise `RowRejected` for a row that a filter leaves out."""
+    """Raise `RowRejected` if a filter leaves out the row."""
     for name, words in filters if isinstance(row, Mapping) else ():
         if not words & _words(row.get(name)):
             raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
 
 
 def _words(value: object) -> frozenset[str]:
-    """Return the names in a cell that is text, a comma list or a list."""
+    """Return the words of a cell that is text, a comma-separated list or a list."""
     if isinstance(value, str):
         return frozenset(word.strip() for word in value.split(","))
     if isinstance(value, Sequence):
@@ -160,7 +160,7 @@ def _chunks(path: Path, kind: Kind) -> Iterator[bytes]:
 
 
 def _lines(path: Path, kind: Kind, part: tuple[int, int], line_bytes: int) -> Iterator[tuple[int, Row, int]]:
-    place = 0  # of the row among those that are not blank
+    place = 0  # index of the row, without blank lines
     for number, line in enumerate(_whole_lines(_chunks(path, kind), line_bytes), 1):
         if number == 1 and line is not None:
             line = line.removeprefix(_BOM)
@@ -173,7 +173,7 @@ def _lines(path: Path, kind: Kind, part: tuple[int, int], line_bytes: int) -> It
 
 
 def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | None]:
-    """Lines without their ends; None for one that is too long to be held."""
+    """Yield lines without their ends; None for a line that is too long to hold."""
     held: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -190,7 +190,7 @@ def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | N
 
 
 def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
-    """The objects of an array, or of a file of objects end to end."""
+    """Yield the objects of an array, or of a file of concatenated objects."""
     text, at, inside, ended = "", 0, False, False
     place, wanted = 0, _READ_BYTES
     pieces, more = _texts(path, kind), True
@@ -211,7 +211,9 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
                         "apart, correct the file"
                     ) from error
             else:
-                if end < len(text) or not more or isinstance(value, dict | BrokenRow):  # else a number that may go on
+                if (
+                    end < len(text) or not more or isinstance(value, dict | BrokenRow)
+                ):  # else a number that may continue
                     if place % part[1] == part[0]:
                         yield place + 1, _row_of_value(value), end - at
                     place, at, wanted = place + 1, end, _READ_BYTES
@@ -224,11 +226,11 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
         while len(text) < wanted and more:
             piece = next(pieces, None)
             more, text = piece is not None, text + (piece or "")
-        wanted = max(2 * len(text), _READ_BYTES)  # a value longer than this is tried again with twice the text
+        wanted = max(2 * len(text), _READ_BYTES)  # retry a longer value with twice the text
 
 
 def _decoded(text: str, at: int) -> tuple[object, int]:
-    """The JSON value at a place and where it ends; a `BrokenRow` where a key of it stands twice."""
+    """Decode the JSON value at a position and return its end too; a `BrokenRow` if it repeats a key."""
     try:
         return DECODER.raw_decode(text, at)
     except RepeatedKey as error:
@@ -237,7 +239,7 @@ def _decoded(text: str, at: int) -> tuple[object, int]:
 
 
 def _texts(path: Path, kind: Kind) -> Iterator[str]:
-    """The characters of a file; bytes that are no UTF-8 become half surrogates, which give their row away."""
+    """Yield the text of a file; bytes that are not UTF-8 become lone surrogates, which later reject their row."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     for number, chunk in enumerate(_chunks(path, kind)):
         yield decoder.decode(chunk if number else chunk.removeprefix(_BOM))
@@ -247,7 +249,7 @@ def _texts(path: Path, kind: Kind) -> Iterator[str]:
 def _parquet(
     path: Path, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
 ) -> Iterator[tuple[int, Row, int]]:
-    """The rows of a Parquet file, each as large as all are on average."""
+    """Yield the rows of a Parquet file, with the file's average size of a row."""
     with open_file(path, kind) as file:
         rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
         size = sum(file.metadata.row_group(group).total_byte_size for group in range(groups)) // max(1, rows)
@@ -269,7 +271,7 @@ def _parquet(
 def _arrow(
     path: Path, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
 ) -> Iterator[tuple[int, Row, int]]:
-    """The rows of an Arrow file or stream, each as large as all of its record batch are on average."""
+    """Yield the rows of an Arrow file or stream, with the average size of a row in the record batch."""
     for chunk in arrow.chunks(arrow.survey(path, path.name, kind)):
         first, size = chunk.first_row, chunk.data.nbytes // max(1, chunk.rows)
         for batch in chunk.data.to_batches(max(1, min(batch_rows, batch_bytes // max(1, size)))):
@@ -278,7 +280,7 @@ def _arrow(
 
 
 def _own_rows(batch: pa.RecordBatch, first: int, part: tuple[int, int], size: int) -> Iterator[tuple[int, Row, int]]:
-    """The rows of a part, with their numbers from 1. first: rows of the file before the batch."""
+    """Yield the rows of a part, with their numbers from 1. first: number of rows in the file before the batch."""
     count = batch.num_rows
     places = range((part[0] - first) % part[1], count, part[1])
     if len(places) < count:
@@ -288,7 +290,7 @@ def _own_rows(batch: pa.RecordBatch, first: int, part: tuple[int, int], size: in
 
 
 def _without_nulls(batch: pa.RecordBatch) -> list[Row]:
-    """Rows as objects. A struct has every key in every row: what is null in one stands for a key that is absent."""
+    """Return rows as dicts without nulls inside structs, where every row has every key: null means an absent key."""
     nested = [field.name for field in batch.schema if _has_struct(field.type)]
     rows: list[Row] = batch.to_pylist(maps_as_pydicts="lossy")
     for row in rows:

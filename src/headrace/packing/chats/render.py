@@ -1,18 +1,18 @@
 """Render conversations as text with the spans that the model must produce.
 
 The model is given everything up to the end of the generation prompt. It must produce everything from there through the
-token that ends its turn. White space behind that token and the header of the next turn belong to the template.
+token that ends its turn. White space after that token and the header of the next turn belong to the template.
 
-The template renders a whole conversation once. Turns are found by the first of these that is certain:
+The template renders a whole conversation once. Turns are found by the first of these methods that is certain:
 
 - `{% generation %}` blocks, if the template has them.
 - A skeleton of the conversation's shape, if it predicts the text exactly.
 - Marks at both ends of every text. If the rendering without them is the plain rendering, they show where every text
   went. Two shorter renderings show the header and the end-of-turn token: one ends with the generation prompt before the
   turn, the other with the turn. A skeleton is kept for the next conversation of this shape.
-- Differences, where marks change the rendering: a turn is what changes when that message alone is changed.
+- Differences, if marks change the rendering: a turn is what changes when that message alone is changed.
 
-Where none is certain, `RowRejected` is raised. No mask is guessed.
+If none is certain, `RowRejected` is raised. A mask is never guessed.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from headrace.packing.chats.turns import Border, sequences_of, turn_borders
 from headrace.packing.chats.words import Reasoning, RowRejected, shown
 
 _ADDRESS = " at 0x"
-_MOST_SHAPES, _MOST_REMEMBERED = 4096, 4096  # bound memory, whatever the chats
-_MOST_SKELETONS = 8  # of one shape
-_TOOLS = -1  # the owner of what is written of the tools
+_MOST_SHAPES, _MOST_REMEMBERED = 4096, 4096  # bounds on memory
+_MOST_SKELETONS = 8  # kept for one shape
+_TOOLS = -1  # the owner of the text that is written for tools
 _CHANGED = "\ufdef"
-_SHORT = 8  # texts of so few characters may stand anywhere by chance
-_LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # what may stand beside a changed text: white space and tags
+_SHORT = 8  # characters; shorter texts may occur anywhere by chance
+_LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # allowed beside a changed text: white space and tags
 
-# How messages with tool calls are given to a template, for templates expect one or another: the content where there is
-# none, and arguments as an object or as JSON. Normalised messages are of the first form.
+# Forms of messages with tool calls, because templates differ in what they expect: the content of a message without one,
+# and arguments as an object or as JSON. Normalised messages have the first form.
 _FORMS: list[tuple[str | None, Literal["object", "text"]]] = [
     ("", "object"),
     ("", "text"),
@@ -72,8 +72,8 @@ _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
-    borders: of turns, where they were asked for; see `turn_borders`.
-    skeleton: its parts and turns, with the JSON of the rendering in them, where there is one.
+    borders: of turns, if they were requested; see `turn_borders`.
+    skeleton: its parts and turns, with the JSON of this rendering filled in; None if there is no skeleton.
     """
 
     text: str
@@ -83,7 +83,7 @@ class Rendered:
 
 
 class ChatRenderer:
-    """Renders conversations with one tokenizer's templates. Each thread has its own."""
+    """Renderer of conversations with the templates of one tokenizer. Not thread-safe: use one per thread."""
 
     def __init__(
         self, templates: Mapping[str, Template], specials: Specials, reasoning: Reasoning = "template"
@@ -92,7 +92,7 @@ class ChatRenderer:
         self._turns = {name: Turns(template, specials) for name, template in templates.items()}
 
     def looked_for(self) -> dict[str, list[str] | None]:
-        """List what each template looks for in contents, or may; None for one of which that cannot be told."""
+        """List the texts that each template may look for in contents; None if its source does not show them."""
         found = {name: turns.template.looked_for for name, turns in self._turns.items()}
         return {
             name: None if texts is None else sorted({*texts, *tags_in(self._turns[name].template.source)})
@@ -100,10 +100,10 @@ class ChatRenderer:
         }
 
     def render(self, chat: Conversation, *, borders: bool = False) -> list[Rendered]:
-        """Render one conversation as one sequence, or with reasoning="every_user_turn" one per answered user turn.
+        """Render a conversation as one sequence, or one per answered user turn with reasoning="every_user_turn".
 
-        borders: whether to find the borders of turns, which takes several renderings. A conversation without anything
-        to train on has a text without spans. Raises `RowRejected`.
+        borders: whether to find the borders of turns, which takes several renderings. A conversation with nothing to
+        train on has a text without spans. Raises `RowRejected`.
         """
         contents = [message["content"] for message in chat.messages]
         if sum(content.count(IMAGE) for content in contents) != len(chat.images):
@@ -129,7 +129,7 @@ def _in_form(chat: Conversation, empty: str | None, arguments: Literal["object",
 
 
 class Turns:
-    """One template, and what is known of its renderings. Not for two threads at once."""
+    """One template, and what was learnt from its renderings. Not thread-safe."""
 
     def __init__(self, template: Template, specials: Specials) -> None:
         self.template, self.specials, self.tags = template, specials, tags_of(template.source)
@@ -140,7 +140,7 @@ class Turns:
         self._remembered: dict[Any, int | None] = {}
 
     def render(self, chat: Conversation, *, borders: bool = False) -> Rendered:
-        """Render a conversation. Tool calls are written as the template can read them."""
+        """Render a conversation, with tool calls in the first form that the template accepts."""
         if chat.tools and not self.template.writes_tools:
             raise RowRejected(
                 "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
@@ -175,7 +175,7 @@ class Turns:
     def _with_spans(self, chat: Conversation) -> Rendered:
         trace = Trace()
         text = self.template.render(chat.messages, chat.tools, chat.values, trace=trace)
-        # A function or an iterator that a template writes has its address in its text, another one in every run.
+        # A function or iterator that a template writes shows its memory address, which differs in every run.
         if _ADDRESS in text and _ADDRESS not in repr((chat.messages, chat.tools, chat.values)):
             before = text[: text.index(_ADDRESS)][-40:]
             raise RowRejected("template_error", f"the template writes an object, not a text: {shown(before)}")
@@ -195,7 +195,7 @@ class Turns:
     def _find(
         self, chat: Conversation, text: str, trace: Trace, wanted: list[int]
     ) -> tuple[dict[int, Span], Skeleton | None]:
-        """Find where in `text`, the plain rendering, the `wanted` messages are trained; learn what others may use.
+        """Find the trained spans of the `wanted` messages in `text`, the plain rendering, and learn a skeleton.
 
         Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
@@ -227,7 +227,7 @@ class Turns:
         return turns, learnt
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
-        """Give what was found for this key before. Only where nothing but the key decides."""
+        """Return the cached result for this key. Use it only if nothing but the key decides the result."""
         if key not in self._remembered:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
@@ -236,9 +236,9 @@ class Turns:
 
 
 def _generated(chat: Conversation, text: str) -> Rendered:
-    """Take the blocks that the template marks itself; match them with messages only if some are not trained."""
+    """Read the generation blocks of the template; match them with messages only if some messages are not trained."""
     own = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
-    _check_reserved(own.replace(IMAGE, ""))  # those are as many as there are images
+    _check_reserved(own.replace(IMAGE, ""))  # `render` has checked their number
     text, spans = without_generated(text)
     answers = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
     if any(not chat.weights[place] for place in answers):
@@ -259,9 +259,9 @@ def _check_reserved(text: str) -> None:
 
 
 class Rendering:
-    """A conversation and its plain rendering, whose turns are looked for.
+    """A conversation and its plain rendering, in which turns are searched.
 
-    found: the marks of a marked rendering, in order; owner: per mark its message, None for tools.
+    found: the marks of a marked rendering, in order. owner: the message of each mark, None for tools.
     """
 
     def __init__(self, turns: Turns, chat: Conversation, text: str) -> None:
@@ -271,7 +271,7 @@ class Rendering:
         self.owner: list[int | None] = []
 
     def takes_marks(self) -> bool:
-        """Render with marks and keep where they went; False if they change the rendering."""
+        """Render with marks and keep their positions; return False if marks change the rendering."""
         tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
         trace = Trace(marked=True, owners={**tools, **self._parts})
         try:
@@ -285,7 +285,7 @@ class Rendering:
             json_text = each.kind in (JSON_BEGIN, JSON_END)
             owner = trace.owned[each.number] if json_text else self.pieces[each.number].owner
             if owner is None and own and own[-1] is not None and "tool_calls" in self.chat.messages[own[-1]]:
-                owner = own[-1]  # a number, say, among the arguments that stand before it
+                owner = own[-1]  # e.g. a number among the arguments before it
             own.append(None if owner == _TOOLS else owner)
         self.found, self.owner = found, own
         return True
@@ -295,7 +295,7 @@ class Rendering:
         return self.turns.template.render(messages, tools, values, trace=trace or Trace(), generation_prompt=prompt)
 
     def check_marks(self) -> None:
-        """Refuse a rendering that leaves out a message with a text, or a tool call."""
+        """Raise `RowRejected` if the rendering leaves out the text of a message, or a tool call."""
         present = {
             (self.pieces[each.number].owner, self.pieces[each.number].part)
             for each in self.found
@@ -312,7 +312,7 @@ class Rendering:
         """Find the turn of a message by its marks."""
         own = [number for number, owner in enumerate(self.owner) if owner == place]
         first, last = own[0], own[-1]
-        begun = [  # a function's name may well be written twice within its turn
+        begun = [  # without tool calls: a function's name may be written twice within its turn
             each.number
             for each in self.found[first : last + 1]
             if each.kind == BEGIN and self.pieces[each.number].part != "tool_calls"
@@ -335,7 +335,7 @@ class Rendering:
                 return _end_in(after, None, self.turns.specials)
             return _end_in(after, text[found[-1].at :] if found else text, self.turns.specials)
 
-        if self.turns.template.fixed_prompt:  # else what was said before may decide
+        if self.turns.template.fixed_prompt:  # otherwise earlier contents may decide
             start = self.turns.remembered(("start", role, first == 0, literal), find_start)
         else:
             start = find_start()
@@ -343,7 +343,7 @@ class Rendering:
         return _turn(place, begin, start, end, stop)
 
     def turn_by_difference(self, place: int) -> Span:
-        """Find the turn of a message by what changes with it."""
+        """Find the turn of a message by the text that changes with it."""
         messages = self.chat.messages
         try:
             begin, end = self._changed_part(self.text, messages, place)
@@ -357,10 +357,10 @@ class Rendering:
         return _turn(place, 0, start, end, _end_in(self.text[end:], shorter[last:], self.turns.specials))
 
     def _start(self, literal: str, messages: list[Message], before: Found | None, *, marked: bool) -> int | None:
-        """Find where the model begins in `literal`, the text from the mark before a turn to the turn's own text.
+        """Find where the model begins in `literal`, the text between the mark before a turn and the turn's own text.
 
-        messages: those before the turn. They are rendered up to the generation prompt; where they cannot be, it is
-        looked for as it stands behind any user.
+        messages: those before the turn. They are rendered up to the generation prompt. If they cannot be rendered, the
+        generation prompt after a single user message is searched instead.
         """
         lead = None
         try:
@@ -381,7 +381,7 @@ class Rendering:
         return _start_in(literal, lead, prompt, self.turns.specials)
 
     def _changed_part(self, text: str, messages: list[Message], place: int) -> Span:
-        """Find the part of `text`, the rendering of `messages`, that goes with one message."""
+        """Find the part of `text`, the rendering of `messages`, that depends on one message."""
         other = self._render([*messages[:place], _changed(messages[place]), *messages[place + 1 :]])
         if other == text:
             raise self._missing(place, "content")
@@ -400,7 +400,7 @@ class Rendering:
         return begin, len(text) - shared
 
     def check_by_difference(self) -> None:
-        """Refuse a rendering that leaves out a message."""
+        """Raise `RowRejected` if the rendering leaves out a message."""
         for place, message in enumerate(self.chat.messages):
             core = (message["content"] or "").strip()
             if core and core not in self.text:
@@ -413,7 +413,7 @@ class Rendering:
 
 
 def _changed(message: Message) -> Message:
-    """A message with another text in every field that is its own; arguments keep being an object."""
+    """Return a message with another text in each of its own fields; arguments that are an object stay one."""
     found = {**message, "content": _CHANGED}
     if "tool_calls" in message:
         if not (message["content"] or "").strip():
@@ -436,21 +436,23 @@ def _uncertain(place: int, what: str) -> RowRejected:
 
 
 def _turn(place: int, begin: int, start: int | None, end: int, stop: int | None) -> Span:
-    """The span from `start` behind `begin` to `stop` behind `end`. Raises `RowRejected` where one is not known."""
+    """Return the span from `begin` + `start` to `end` + `stop`. Raises `RowRejected` if `start` or `stop` is None."""
     if start is None or stop is None:
         raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
     return begin + start, end + stop
 
 
 def _start_in(literal: str, lead: str | None, prompt: str, specials: Specials) -> int | None:
-    """Find where the model begins in `literal`; None where no rule is certain.
+    """Find where the model begins in `literal`; None if no rule is certain.
 
-    lead: what a rendering that ends with the generation prompt has in this place, if that is known; prompt: the
+    lead: the text at this point in a rendering that ends with the generation prompt, None if unknown. prompt: the
     generation prompt alone, "" if the template writes none.
     """
-    if lead is not None and lead.startswith(literal):  # the prompt says more than this turn has, say opened reasoning
+    if lead is not None and lead.startswith(literal):  # the prompt is longer, e.g. it opens the reasoning
         return len(literal)
-    lines = {match.end() for match in re.finditer("\n", prompt)}  # a shorter prompt may end there, or with a token
+    lines = {
+        match.end() for match in re.finditer("\n", prompt)
+    }  # a shorter prompt may end at a line or a special token
     for end in sorted({len(prompt), *lines, *(end for _, end in specials.spans(prompt))}, reverse=True):
         at = literal.rfind(prompt[:end]) if end else -1
         if at >= 0:
@@ -459,10 +461,10 @@ def _start_in(literal: str, lead: str | None, prompt: str, specials: Specials) -
 
 
 def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
-    """Find where in `after`, the text behind the turn's last own text, its end-of-turn token ends.
+    """Find where the end-of-turn token ends in `after`, the text after the turn's last own text; None if not certain.
 
-    tail: what is behind that text where the conversation ends with this turn, None if that is not known; then only the
-    token that ends sequences is an end. None where no rule is certain.
+    tail: the text at that point in a conversation that ends with this turn, None if unknown. In that case only the
+    token that ends sequences counts as an end.
     """
     if tail is None:
         begun = specials.pattern.search(after)
@@ -472,7 +474,7 @@ def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
     if within:
         return next((end for begin, end in within if after[begin:end] == specials.eos), within[-1][1])
     first, other = specials.pattern.search(after), specials.pattern.search(tail)
-    if first is not None and other is not None:  # a last turn may end with another token than one in the middle
+    if first is not None and other is not None:  # a last turn may end with another token than a middle one
         return first.end() if first.start() == other.start() and first.start() <= shared else None
     if other is not None:
         return None
@@ -480,7 +482,7 @@ def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
 
 
 def _shared_start(first: str, second: str) -> int:
-    """Count the characters that two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,16 +1,17 @@
-"""Renders conversations in processes that the kernel ends when they use too much time or memory.
+"""Render conversations in child processes whose processor time and memory the kernel limits.
 
 A chat template is a program. Inside one interpreter nothing can stop a single call that runs for hours or asks for all
 memory: a thread cannot be killed, and no check runs before the call returns. So templates are compiled and run in child
 processes. The kernel limits the processor time of each conversation (`RLIMIT_CPU`) and the memory of the process
-(`RLIMIT_AS`; Linux only, other systems ignore it). Both hold without the parent's help, also when the parent is gone.
+(`RLIMIT_AS`; Linux only, other systems ignore it). Both limits hold without the parent, even after it has exited.
 
-A process takes a batch of conversations through its standard input and answers on its standard output, which costs less
-than rendering itself and lets threads render side by side. Batches are pickled for it, as we trust ourselves. Answers
-are JSON, because a template that escaped from the sandbox could write them. The process has no environment to reveal.
+A process reads a batch of conversations from its standard input and answers on its standard output. This costs less
+than rendering itself, and lets threads render in parallel. Batches to the child are pickled, because the child can
+trust the parent. Answers are JSON, because a template that escaped from the sandbox could write them. The environment
+of the process holds nothing to leak.
 
-Most conversations never go there: once a process has told what the template looks for in contents, and the skeleton of
-a shape, this side writes the conversations of that shape itself (`predict`).
+Most conversations never reach a process. Once a process has reported what the template looks for in contents, and the
+skeleton of a shape, the parent writes the conversations of that shape itself (`predict`).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from headrace.packing.chats.template import Template
 from headrace.packing.chats.turns import Border
 from headrace.packing.chats.words import Reasoning, RowRejected
 
-_MOST_OVERRUNS = 3  # conversations in a row that reach the time limit before the template is given up
-_FRAME_BYTES = 1 << 18  # an answer is sent in parts of about this size, so that neither side holds much of it
-_INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # where the interpreter itself may be
+_MOST_OVERRUNS = 3  # consecutive conversations at the time limit before the template is rejected
+_FRAME_BYTES = 1 << 18  # answers are sent in parts of about this size, to bound memory on both sides
+_INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # may locate the interpreter's own library
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -57,7 +58,7 @@ serve(int(sys.argv[2]))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderLimits:
-    """seconds: processor time of one conversation, in whole seconds. memory_bytes: what rendering may add."""
+    """Limits of rendering. seconds: processor time of a conversation, whole. memory_bytes: what rendering may add."""
 
     seconds: int = 30
     memory_bytes: int = 2 << 30
@@ -65,7 +66,7 @@ class RenderLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderSettings:
-    """Everything that a renderer is made of. templates: sources by name; special: special tokens by name."""
+    """Settings of a renderer. templates: sources by name. special: special tokens by name."""
 
     templates: Mapping[str, str]
     special: Mapping[str, str]
@@ -85,9 +86,9 @@ class RenderSettings:
 
 
 class ProcessRenderer:
-    """Renders conversations in child processes, at most one for each thread that calls at the same time.
+    """Renderer in child processes, at most one for each thread that calls at the same time.
 
-    Safe from any thread, and after a fork. Processes end with this object.
+    Thread-safe, and usable after a fork. The processes end with this object.
     """
 
     def __init__(self, settings: RenderSettings) -> None:
@@ -97,10 +98,11 @@ class ProcessRenderer:
         self._begin()
 
     def render(self, chats: Sequence[Conversation], *, borders: bool = False) -> list[list[Rendered] | RowRejected]:
-        """Render the sequences of each conversation, or say why it has none.
+        """Render the sequences of each conversation, or return the reason why it has none.
 
         borders: whether to find the borders of turns. Raises `SettingsError` if the template does not compile, needs a
-        date, or reaches the time limit again and again; `EngineError` if processes are killed from outside.
+        date, or reaches the time limit on several conversations in a row; `EngineError` if processes are killed from
+        outside.
         """
         found: dict[int, list[Rendered] | RowRejected] = {}
         unknown: dict[int, tuple[Predictions, Any, list[str]]] = {}
@@ -127,7 +129,7 @@ class ProcessRenderer:
 
     def _in_processes(self, chats: Sequence[Conversation], borders: bool) -> list[list[Rendered] | RowRejected]:
         found: list[list[Rendered] | RowRejected] = []
-        killed = -1  # the conversation at which a process died for no fault of the template, as far as we know
+        killed = -1  # the conversation at which a process died, apparently through no fault of the template
         while len(found) < len(chats):
             process = self._take()
             try:
@@ -139,7 +141,7 @@ class ProcessRenderer:
             except _Died as died:
                 process.end()
                 before = min(max(died.at, 0), len(chats) - len(found) - 1)
-                if before:  # finished, but not answered: again, without the conversation that did it
+                if before:  # finished but not answered: render again without the fatal conversation
                     found += self._in_processes(chats[len(found) : len(found) + before], borders)
                 if died.signal == signal.SIGXCPU:
                     found.append(self._overrun())
@@ -163,7 +165,7 @@ class ProcessRenderer:
         weakref.finalize(self, _end_all, self._idle, self._pid)
 
     def _take(self) -> _Process:
-        if self._pid != os.getpid():  # forked: the processes are the parent's, and answer the parent
+        if self._pid != os.getpid():  # forked: the processes belong to the parent and answer it
             self._begin()
         try:
             return self._idle.pop()
@@ -188,7 +190,7 @@ def _end_all(processes: list[_Process], pid: int) -> None:
 
 
 class _Died(Exception):
-    """A process ended without an answer. at: how many conversations it had finished beyond those it answered."""
+    """The death of a process without an answer. at: number of conversations it finished but had not answered."""
 
     def __init__(self, at: int, code: int) -> None:
         self.at, self.signal = at, -code
@@ -196,7 +198,7 @@ class _Died(Exception):
 
 
 class _Process:
-    """The parent's side of one process. Starting it takes about as long as importing numpy."""
+    """The parent's side of one process. Starting one takes about as long as importing numpy."""
 
     def __init__(self, settings: RenderSettings) -> None:
         self._seconds = settings.limits.seconds
@@ -204,16 +206,16 @@ class _Process:
             shared.truncate(mmap.PAGESIZE)
             self._finished = mmap.mmap(shared.fileno(), mmap.PAGESIZE)
             flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
-            # Handed on and not read: without them the same interpreter may not find its own library.
+            # Passed on unread: without them the same interpreter may not find its own library.
             found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
             self._popen = subprocess.Popen(
                 [sys.executable, *flags, "-c", _START, json.dumps(sys.path), str(shared.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # what an interpreter says while it dies of a template
+                stderr=subprocess.DEVNULL,  # output of an interpreter that a template crashes
                 env={**found, "OPENBLAS_NUM_THREADS": "1"},
                 pass_fds=[shared.fileno()],
-                start_new_session=True,  # Ctrl-C is for the parent, which ends this process
+                start_new_session=True,  # Ctrl-C goes to the parent, which ends this process
             )
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
@@ -222,7 +224,7 @@ class _Process:
         self._send(settings)
 
     def compiled(self) -> dict[str, Predictions]:
-        """Wait until the templates are compiled; what can be predicted of each that can. Raises `SettingsError`."""
+        """Wait until the templates are compiled; return predictions for those that allow it. Raises `SettingsError`."""
         if self._looked_for is None:
             answer = self._answer(0)
             self._check(answer)
@@ -230,7 +232,7 @@ class _Process:
         return {name: Predictions(texts) for name, texts in self._looked_for.items() if texts is not None}
 
     def render(self, chats: Sequence[Conversation], borders: bool) -> Iterator[list[Rendered] | RowRejected]:
-        """Yield outcomes, in order. Raises `_Died`; after any error the process is of no use."""
+        """Yield outcomes, in order. Raises `_Died`; after any error the process must not be used again."""
         self.compiled()
         self._finished[:8] = bytes(8)
         self._send((borders, [_sent(chat) for chat in chats]))
@@ -250,16 +252,16 @@ class _Process:
                     yield RowRejected(*outcome["rejected"])
 
     def end(self) -> None:
-        """Kill it: it holds nothing that anybody misses."""
+        """Kill the process, which holds no state that is needed."""
         self._popen.kill()
         self._popen.wait()
         self._from.close()
-        with suppress(BrokenPipeError):  # what it had not read
+        with suppress(BrokenPipeError):  # it had not read everything
             self._to.close()
         self._finished.close()
 
     def _send(self, what: Any) -> None:
-        with suppress(BrokenPipeError):  # it has ended, which its answer tells
+        with suppress(BrokenPipeError):  # it has ended, and reading its answer will show that
             pickle.dump(what, self._to, pickle.HIGHEST_PROTOCOL)
             self._to.flush()
 
@@ -284,7 +286,7 @@ class _Process:
 
 
 def _sent(chat: Conversation) -> tuple[Any, ...]:
-    """The fields of a conversation; the bytes of images are not for the template."""
+    """Return the fields of a conversation, without the bytes of images, which the template does not need."""
     images = [image._replace(data=None) for image in chat.images]
     return chat.messages, chat.weights, chat.tools, dict(chat.values), images
 
@@ -308,7 +310,7 @@ def serve(finished_fd: int) -> None:
     if "settings" in compiled:
         return
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)  # batches are many small objects without cycles: a tenth of the time
+    gc.set_threshold(50_000, 20, 100)  # batches are many small objects without cycles: collecting takes a tenth
     while True:
         try:
             borders, batch = pickle.load(receive)
@@ -343,19 +345,19 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, borders: bool) -> byt
 
 
 def _encoded(found: Any) -> bytes:
-    """JSON on one line. Halves of surrogate pairs come out as they went in: two of them never become one character."""
+    """Return JSON on one line. Lone surrogates are kept, and two of them never become one character."""
     return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 class _Limited:
-    """The limits of this process. Processor time is counted from the last `restart`, to the second."""
+    """The limits of this process. Processor time counts from the last `restart`, in whole seconds."""
 
     def __init__(self, limits: RenderLimits) -> None:
         self._seconds, self._since = limits.seconds, -1
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGXCPU, signal.SIG_DFL)  # whatever the parent ignores
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)  # the parent may ignore it
         statm = Path("/proc/self/statm")
-        if statm.exists():  # other systems do not say what the interpreter itself takes
+        if statm.exists():  # other systems do not show the memory of the interpreter itself
             held = int(statm.read_text().split()[0]) * mmap.PAGESIZE
             _lower(resource.RLIMIT_AS, held + limits.memory_bytes)
         self.restart()
@@ -368,6 +370,6 @@ class _Limited:
 
 
 def _lower(which: int, limit: int) -> None:
-    """Set the soft limit, below the hard one that this process was given."""
+    """Set the soft limit, at most at the hard limit of this process."""
     hard = resource.getrlimit(which)[1]
     resource.setrlimit(which, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

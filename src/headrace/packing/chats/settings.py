@@ -1,4 +1,4 @@
-"""Settle how rows of chats become tokens: settings, the tokenizer's files, a digest of all that can change a token.
+"""Settings that decide how rows of chats become tokens, the tokenizer's files, and a digest of both.
 
 A tokenizer is tokenizer.json (also .gz) with its configuration and chat templates beside it.
 """
@@ -32,13 +32,13 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 ROWS: dict[str, Any] = {"panel": "Rows and tokens"}
 _rows = partial(Field, json_schema_extra=ROWS)
 _IMAGES = ("images", "image_values", "image_directory")
-# Two count by their content, two for nothing, and those of images by the counter that they make.
+# Not in the digest as they are: two count by content, two not at all, and those of images by their counter.
 _NOT_ALL = {"tokenizer", "chat_template", "tokenizer_backend", *_IMAGES}
 _DROP: dict[str, Any] = {**ROWS, "former_words": {"reject": "drop"}}
 
 
 def _as_tokenizer(value: object) -> object:
-    from headrace.storage.places import local_path_of  # settings alone load no data libraries
+    from headrace.storage.places import local_path_of  # importing settings loads no data libraries
 
     if isinstance(value, str) and hub.is_name(value):
         return hub.pinned(value)
@@ -125,7 +125,7 @@ def fingerprint_of(settings: ChatSettings) -> str:
     if settings.tokenizer is None:
         return sha256_hex(canonical_json(["tokens", settings.nothing_trained]))
     values = settings.model_dump(mode="json", include=set(ChatSettings.model_fields) - _NOT_ALL)
-    form = {"layout": "auto", "columns": {}, "filters": {}}  # older digests hold the form of rows, always this one
+    form = {"layout": "auto", "columns": {}, "filters": {}}  # older digests include the form of rows, always this one
     template = None if settings.chat_template is None else template_text(settings.chat_template)
     files = read_tokenizer(settings.tokenizer)
     counter = image_counter(settings, files)
@@ -134,7 +134,7 @@ def fingerprint_of(settings: ChatSettings) -> str:
 
 
 def image_counter(settings: ChatSettings, files: TokenizerFiles) -> ImageCounter | None:
-    """Make what counts the tokens of images; None where they are refused. Raises `SettingsError`."""
+    """Build the counter of image tokens; None if images are refused. Raises `SettingsError`."""
     if settings.images == "refuse":
         return None
     return counter_of(settings.images, settings.image_values, files.processor(), files.path)
@@ -142,9 +142,9 @@ def image_counter(settings: ChatSettings, files: TokenizerFiles) -> ImageCounter
 
 @dataclass(frozen=True, eq=False)
 class TokenizerFiles:
-    """Hold what a tokenizer's directory says.
+    """The contents of a tokenizer's directory.
 
-    json_text: tokenizer.json; templates: by name, "default" first; special: the named special tokens that there are.
+    json_text: tokenizer.json. templates: by name, "default" first. special: the named special tokens that it has.
     """
 
     path: Path
@@ -154,18 +154,18 @@ class TokenizerFiles:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything here but the path."""
+        """The SHA-256 of everything here except the path."""
         return sha256_hex(canonical_json([self.json_text, dict(self.templates), dict(self.special)]))
 
     def processor(self) -> dict[str, Any]:
-        """Read what the files beside say of a processor of images; its own file goes before an older one."""
+        """Read the settings of an image processor from the files beside; its own file wins over an older one."""
         beside = _json_beside(self.path, "processor_config.json")
         inner = beside.pop("image_processor", None)
         return {**_json_beside(self.path, "preprocessor_config.json"), **(inner or {}), **beside}
 
 
 def read_tokenizer(place: Path | str) -> TokenizerFiles:
-    """Read the files beside a tokenizer.json, given it, its directory or its pinned name on the hub.
+    """Read a tokenizer's files from its tokenizer.json, its directory, or its pinned name on the hub.
 
     Raises `SettingsError`, `InputError`, `MissingExtra`.
     """
@@ -216,7 +216,7 @@ def _json_beside(main: Path, name: str) -> dict[str, Any]:
 
 
 def _templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Files beside go before the configuration's own."""
+    """Read the templates by name; files beside win over the configuration."""
     alone = main.parent / "chat_template.jinja"
     if alone.is_file():
         return {"default": _text(alone)}
@@ -234,10 +234,10 @@ def _templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
 def load_tokenizer(
     files: TokenizerFiles, special: Literal["control", "text"] = "control", *, extra: str = "chat"
 ) -> Tokenizer:
-    """Load the tokenizer without truncation and padding, with offsets that leave nothing out.
+    """Load the tokenizer without truncation and padding, with offsets that cover every character.
 
-    special: whether a special token in a text becomes the token, or is text like any other.
-    extra: what to install where the library is missing. Raises `InputError`, `MissingExtra`.
+    special: "control" turns a special token in a text into the token; "text" treats it as ordinary text.
+    extra: the extra to name if the library is missing. Raises `InputError`, `MissingExtra`.
     """
     try:
         from tokenizers import Tokenizer
@@ -257,14 +257,14 @@ def load_tokenizer(
 
 
 def _untrimmed(value: Any) -> Any:
-    """Offsets that leave out spaces would leave them out of the mask; ids do not depend on them."""
+    """Turn off trimmed offsets, which would leave spaces out of the mask; ids do not depend on them."""
     if isinstance(value, dict):
         return {key: False if key == "trim_offsets" else _untrimmed(inner) for key, inner in value.items()}
     return [_untrimmed(inner) for inner in value] if isinstance(value, list) else value
 
 
 def template_text(template: str) -> str:
-    """Read a template given as a path or as itself. Raises `SettingsError`."""
+    """Return a template, given itself or the path of its file. Raises `SettingsError`."""
     if "\n" in template or "{" in template or len(template) > 1000:
         return template
     path = Path(template)

@@ -1,15 +1,16 @@
-"""Chat templates: Jinja as tokenizers ship it, in a sandbox without a way out, without a clock and without dice.
+"""Compile and render Jinja chat templates in a sandbox, without a clock or randomness.
 
-The environment is the one templates are written for: trimmed blocks, loop controls, `raise_exception`, `tojson` that
-keeps characters, `{% generation %}` blocks, and no clock: `strftime_now` gives the date that was set, or refuses.
+The environment is the one that templates are written for: trimmed blocks, loop controls, `raise_exception`, `tojson`
+that keeps characters, and `{% generation %}` blocks. There is no clock: `strftime_now` gives the configured date, or
+refuses.
 
-Jinja's own sandbox decides what may be read. This one also leaves out what could reach around it (the filter `attr`)
-and what would give other text in another run (`lipsum`, the filter `random`). Long texts, lists and numbers are refused
-where they are made, with an error that says so. Time and memory are not limited here: outside of tests, templates are
-compiled and rendered in `render_process`.
+Jinja's own sandbox decides what may be read. This one also removes what could get around it (the filter `attr`) and
+what would give other text in another run (`lipsum`, the filter `random`). Long texts, lists and numbers are refused at
+the point where they are made, with an error that says so. Time and memory are not limited here: outside of tests,
+templates are compiled and rendered in `render_process`.
 
-Two things are told by every rendering beside its text. `{% generation %}` blocks stand between marks, Unicode
-noncharacters that no text may hold. And `tojson` notes what it writes (`Trace`), because JSON is the one part of a
+A rendering also reports two things beside its text. `{% generation %}` blocks are enclosed in marks, which are Unicode
+noncharacters that no text may hold. And `tojson` records what it writes (`Trace`), because JSON is the one part of a
 rendering that is not a message's own text.
 """
 
@@ -42,10 +43,12 @@ except ImportError as error:
     raise MissingExtra("jinja2", "chat") from error
 
 _MOST_CHARACTERS = 64 << 20
-_MOST_BITS = 4096  # of a product of whole numbers
-_TRACE = "__headrace_trace"  # the variable that carries a rendering's notes
+_MOST_BITS = 4096  # of a product of integers
+_TRACE = "__headrace_trace"  # the variable that holds the `Trace` of a rendering
 _DICT_NAMES = frozenset(dir(dict))
-_KNOWN_TYPES = frozenset((str, list, tuple, LoopContext))  # the sandbox judges their attributes by type and name alone
+_KNOWN_TYPES = frozenset(
+    (str, list, tuple, LoopContext)
+)  # whether the sandbox allows their attributes depends on type and name
 _MOST_SOURCE = 1 << 20
 _PROMPT = "add_generation_prompt"
 _PLACES = frozenset(("role", "last", "first", "index", "index0", "length", "previtem", "nextitem"))
@@ -53,9 +56,9 @@ _PLACES = frozenset(("role", "last", "first", "index", "index0", "length", "prev
 
 @dataclass(slots=True)
 class Trace:
-    """Record a rendering. texts: what `tojson` wrote, in order; marked: whether it puts marks around it.
+    """A record of one rendering. texts: what `tojson` wrote, in order. marked: whether `tojson` adds marks around it.
 
-    owners: by `id` of a part of a message, whose it is; owned: per text its owner, None where it has none.
+    owners: the owner of each part of a message, by its `id`. owned: the owner of each text, None if it has none.
     """
 
     marked: bool = False
@@ -65,7 +68,7 @@ class Trace:
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}`: what is inside stands between marks."""
+    """The tag `{% generation %}…{% endgeneration %}`, which encloses its content in marks."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -79,9 +82,10 @@ class _Generation(Extension):
 
 
 class _Generator(CodeGenerator):
-    """Looks up names in plain objects, the messages, where they stand: half of what a template does.
+    """A code generator that looks up names in plain dicts (the messages) inline, which halves the time of a template.
 
-    A name that is not an attribute of `dict` is found in an object by the sandbox too, after two exceptions.
+    The result is the same as the sandbox's: a name that is not an attribute of `dict` is found in the dict there too,
+    only after two exceptions.
     """
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
@@ -98,7 +102,7 @@ class _Generator(CodeGenerator):
 
     def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
         grows = not isinstance(node.left, nodes.Const) and not isinstance(node.right, nodes.Const)
-        self.write("environment.bounded(" if grows else "")  # with a constant it grows by as much each time
+        self.write("environment.bounded(" if grows else "")  # adding a constant grows linearly
         super().visit_Add(node, frame)
         self.write(")" if grows else "")
 
@@ -114,14 +118,14 @@ class _Generator(CodeGenerator):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """The sandbox: immutable, and no large numbers or texts out of small ones."""
+    """An immutable sandbox that does not let small values grow into large numbers or texts."""
 
     code_generator_class = _Generator
     intercepted_binops = frozenset(("*", "**", "%"))
 
     def __init__(self, day: date | None) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        self._safe: set[tuple[type, str]] = set()  # attributes that it allows, whatever the value
+        self._safe: set[tuple[type, str]] = set()  # attributes that are allowed for every value
         self.filters["tojson"] = _tojson
         del self.filters["attr"], self.filters["random"], self.globals["lipsum"]
 
@@ -141,13 +145,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if obj is Namespace or (
             type(obj) is BuiltinMethodType and type(obj.__self__) is str and not obj.__name__.startswith("format")
         ):
-            kwargs.pop("_loop_vars", None)  # these loop over nothing, and `getattr` let them through
+            kwargs.pop("_loop_vars", None)  # these do not loop, and `getattr` allowed them
             kwargs.pop("_block_vars", None)
             return self.bounded(obj(*args, **kwargs))
         return super().call(context, obj, *args, **kwargs)
 
     def bounded(self, value: Any) -> Any:
-        """Pass a text or list that was put together, if it is no longer than a rendering may be."""
+        """Return a text or list that was concatenated. Raises `RowRejected` if it is longer than a rendering may be."""
         if isinstance(value, str | list) and len(value) > _MOST_CHARACTERS:
             raise RowRejected("template_limit", f"the template made a text of {len(value):,} characters")
         return value
@@ -171,7 +175,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)
-        if kind is dict and attribute not in _DICT_NAMES:  # absent: the generator has looked
+        if kind is dict and attribute not in _DICT_NAMES:  # absent: `_Generator` has checked
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind is Namespace and not attribute.startswith("_"):
             try:
@@ -198,7 +202,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as model tokenizers write it: characters kept, nothing escaped for HTML."""
+    """Write JSON as model tokenizers do: characters are kept, and nothing is escaped for HTML."""
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     trace = context.resolve_or_missing(_TRACE)
     if not isinstance(trace, Trace):
@@ -281,7 +285,7 @@ class Template:
 
     @cached_property
     def _reads_only_parts(self) -> bool:
-        """Tell whether the template leaves out a content that is a text, and writes one that is a list of parts."""
+        """Whether the template ignores a content that is a text, and writes one that is a list of parts."""
         try:
             written = [
                 "xyzzy" in self._rendered([{"role": "user", "content": content}], None, {}, Trace(), False)
@@ -293,21 +297,21 @@ class Template:
 
     @cached_property
     def has_generation_blocks(self) -> bool:
-        """Tell whether the template itself says what is generated."""
+        """Whether the template marks the generated text itself."""
         return any(each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute))
 
     @cached_property
     def writes_tools(self) -> bool:
-        """Tell whether the template looks at the tools of a conversation at all."""
+        """Whether the template reads the tools of a conversation at all."""
         return any(name.name == "tools" for name in self._tree.find_all(nodes.Name))
 
     @cached_property
     def fixed_prompt(self) -> bool:
-        """Tell whether the text of `add_generation_prompt` depends on roles and places alone, on no content.
+        """Whether the text of `add_generation_prompt` depends on the roles and positions of messages alone.
 
-        True only where that can be read off the source: wherever the word is asked for, it is in a condition; under it
-        and in the conditions around it nothing of a message is looked at but its role and place, and no variable that
-        the template sets.
+        True only if the source shows it. Every use of that variable must be in a condition. Inside it, and in the
+        conditions around it, nothing of a message is read but its role and position, and no variable that the template
+        sets.
         """
         names = list(self._tree.find_all(nodes.Name))
         stored = {name.name for name in names if name.ctx != "load"} - {_PROMPT, "message", "messages", "loop"}
@@ -320,7 +324,7 @@ class Template:
 
     @cached_property
     def looked_for(self) -> frozenset[str] | None:
-        """List the texts that the template looks for in contents; None if more may count. See `template_reads`."""
+        """The texts that the template looks for in contents; None if more may matter. See `template_reads`."""
         return None if self.has_generation_blocks else texts_looked_for(self._tree)
 
     @cached_property
@@ -329,20 +333,20 @@ class Template:
 
 
 def _parts(content: str | None) -> list[dict[str, Any]]:
-    """The parts of a content as templates read them: texts, and images between them."""
+    """Return the parts of a content in the form that templates read: texts, with images between them."""
     texts = [[{"type": "text", "text": text}] if text else [] for text in (content or "").split(IMAGE)]
     return [part for number, text in enumerate(texts) for part in ([{"type": "image"}] if number else []) + text]
 
 
 def _all(node: nodes.Node, kinds: Any) -> Iterator[Any]:
-    """Nodes of these kinds: the node itself and those below it."""
+    """Yield nodes of these kinds: the node itself and its descendants."""
     if isinstance(node, kinds):
         yield node
     yield from node.find_all(kinds)
 
 
 def _prompt_branches(node: nodes.Node, around: list[nodes.Node]) -> Iterator[tuple[Any, list[nodes.Node]]]:
-    """Every condition that asks for the generation prompt, with the conditions around it."""
+    """Yield every condition that reads the generation prompt, with the conditions around it."""
     if isinstance(node, nodes.If | nodes.CondExpr):
         if any(name.name == _PROMPT for name in _all(node.test, nodes.Name)):
             yield node, around

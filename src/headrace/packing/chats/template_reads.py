@@ -2,13 +2,14 @@
 
 Most templates write a content as it is, trim it, and look for a few tags in it. All conversations of one shape that
 hold none of these tags are written alike, so a rendering can be put together from the skeleton of another conversation
-without running the template. `texts_looked_for` lists the tags, or says that the source does not tell. It holds for
-conversations whose messages have a role and a content and nothing else, each content a text of more than white space.
+without running the template. `texts_looked_for` lists the tags, or returns None if the source does not show them. The
+list holds for conversations whose messages have only a role and a content, each content a text of more than white
+space.
 
 Every expression has a kind: "text", a content or a part cut out of one; "parts", a list of such texts; "joined", texts
-put together with others; "message", "messages"; "space", what has such values as attributes; and "blind", what no
-content changes beyond its shape. A template may do anything with what is blind. An operation on another kind that is
-not known to be harmless makes the answer None. A variable has the widest kind that any assignment gives its name.
+put together with others; "message", "messages"; "space", an object with such values as attributes; and "blind", a value
+that contents change only through the shape. A template may do anything with blind values. For other kinds, an operation
+that is not known to be harmless makes the answer None. A variable has the widest kind of all its assignments.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ _TYPES_OF_TEXT = {
     **dict.fromkeys(("none", "undefined", "mapping", "number", "boolean"), False),
 }
 _CUTS, _SEARCHES = frozenset(("strip", "lstrip", "rstrip")), frozenset(("startswith", "endswith", "split"))
-_OF_CALLS = frozenset(("caller", "kwargs", "self", "varargs"))  # hold what a macro was given, under other names
+_OF_CALLS = frozenset(("caller", "kwargs", "self", "varargs"))  # other names for the arguments of a macro
 _HARMLESS = frozenset(("range", "raise_exception", "strftime_now"))
 
 
 class _Untold(Exception):
-    """The source does not tell what a content may change."""
+    """The source does not show what a content may change."""
 
 
 def texts_looked_for(tree: nodes.Template) -> frozenset[str] | None:
-    """List the texts that a template compares contents with or looks for in them; None if more than that may count."""
+    """List the texts that a template compares with contents or looks for in them; None if other texts may matter."""
     reader = _Reader({each.name for each in tree.find_all(nodes.Name) if each.ctx != "load"})
     try:
-        while True:  # until no assignment widens a variable any more
+        while True:  # until no assignment widens the kind of a variable
             before = dict(reader.kinds)
             reader.block(tree.body)
             if reader.kinds == before:
@@ -59,8 +60,9 @@ def _untold(node: nodes.Node) -> NoReturn:
 
 
 class _Reader:
-    """kinds: of variables by name, and of attributes of namespaces, with a dot before the name.
+    """The state of reading a template.
 
+    kinds: of variables by name, and of attributes of namespaces, with a dot before the name.
     sure: the variables around the node that are messages and nothing else; macros: the names of their parameters.
     """
 
@@ -144,13 +146,13 @@ class _Reader:
             raise _Untold(name)
 
     def are_messages(self, node: nodes.Node) -> bool:
-        """Tell whether this is a list of messages, whatever the shape."""
+        """Return whether this is a list of messages, whatever the shape."""
         if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
             return self.are_messages(node.node)
         return isinstance(node, nodes.Name) and node.name == "messages" and "messages" not in self.stored
 
     def field_of_message(self, node: nodes.Node) -> str | None:
-        """Name the field of a message that this is for certain; None for everything else."""
+        """Return the field of a message that this certainly is; None for everything else."""
         match node:
             case nodes.Getattr(node=owner, attr=name):
                 pass
@@ -166,7 +168,7 @@ class _Reader:
         return None
 
     def truth(self, node: nodes.Node) -> bool | None:
-        """Tell whether a condition holds for every conversation of the form; None if its shape decides."""
+        """Return a condition's value if it is the same for every supported conversation; None if the shape decides."""
         match node:
             case nodes.Not():
                 holds = self.truth(node.node)
@@ -293,7 +295,7 @@ class _Reader:
         return "blind"
 
     def want(self, node: nodes.Expr) -> None:
-        """Note a constant that is looked for in a content."""
+        """Record a constant that is looked for in a content."""
         if not isinstance(node, nodes.Const):
             _untold(node)
         if isinstance(node.value, str):

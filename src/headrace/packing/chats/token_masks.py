@@ -1,4 +1,4 @@
-"""Find the tokens of character spans, by the offsets of tokens or by the bytes that they stand for. Pure."""
+"""Find the tokens of character spans, from the offsets of tokens or from their bytes. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def masks_by_bytes(
     level: ByteLevel, texts: Sequence[str], spans: Sequence[Sequence[Span]], encoded: Ids
 ) -> list[tuple[I32, U8] | None]:
-    """Give the ids and mask of each text; None where its bytes do not tell, as a token straddles a border.
+    """Return ids and mask of each text; None if bytes do not decide, as when a token straddles a border.
 
     encoded: ids of all texts end to end.
     """
@@ -56,7 +56,7 @@ def masks_by_bytes(
 
 
 def token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, tokens: int) -> list[Span] | None:
-    """Find the tokens of each span; None if a token straddles a border or stands for no characters there."""
+    """Find the tokens of each span; None if a token straddles a border or has no characters there."""
     runs = []
     for begin, end in spans:
         first = encoding.char_to_token(begin)
@@ -71,7 +71,7 @@ def token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, token
 
 
 def mask_of(runs: Sequence[Span], size: int) -> U8:
-    """Make the mask of `size` tokens that is 1 in these runs."""
+    """Return a mask of `size` tokens that is 1 in these runs; uint8."""
     mask = np.zeros(size, np.uint8)
     for first, last in runs:
         mask[first:last] = 1

@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 
 Special = Literal["none", "text", "control"]
 
-_ROWS_AT_ONCE = 128  # rendered while those before them are encoded
+_ROWS_AT_ONCE = 128  # rendered while the previous rows are encoded
 _ANY_FORM = RowForm()
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Sequences end to end. tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
+    """Encoded sequences, end to end. tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
 
-    rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
-    special_text: number of rows whose messages hold the text of a special token. turns: where turns begin in sequences
-    that will be cut, in tokens; see `turns`. contents: digest of each row's user turns, see `content_of`.
-    tally: conversations that a library's backend compared, and that it left to `tokenizers`.
+    rows: index of the input row of each sequence, ascending. rejected: the rows without a sequence, in order.
+    special_text: number of rows whose messages hold the text of a special token. turns: borders of turns, in tokens, by
+    sequence that will be cut; see `turns`. contents: digest of each row's user turns, see `content_of`.
+    tally: numbers of texts that a library's backend compared, and that it left to `tokenizers`.
     """
 
     tokens: I32
@@ -78,16 +78,16 @@ class Encoded:
 
     @property
     def offsets(self) -> I64:
-        """Return where each sequence begins, and the end of the last; int64 [n + 1]."""
+        """Return the start of each sequence, and the end of the last; int64 [n + 1]."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
 
 @dataclass(slots=True)
 class _Item:
-    """A sequence to be. Either text with spans, or ids with a mask. eos: whether the end token follows.
+    """A sequence in progress: text with spans, or ids with a mask. eos: whether the end token is appended.
 
-    special_text: whether a message holds the text of a special token; plain: where.
-    chat: what was rendered; images: tokens of each of its images.
+    special_text: whether a message holds the text of a special token. plain: spans of such texts.
+    chat: the conversation that was rendered. images: number of tokens of each of its images.
     """
 
     row: int
@@ -104,15 +104,15 @@ class _Item:
 
 
 class ChatEncoder:
-    """Encodes rows with one tokenizer and template; the same rows and settings give the same tokens anywhere.
+    """Encoder of rows with one tokenizer and template; equal rows and settings give equal tokens on any machine.
 
-    Safe from any thread. Another process that is sent an encoder loads its own tokenizer. Without a tokenizer, rows
-    must be tokens already. Raises `SettingsError`, `InputError` and `MissingExtra` when built.
+    Thread-safe. A pickled encoder loads its own tokenizer in the other process. Without a tokenizer, rows must be
+    tokens already. Raises `SettingsError`, `InputError` and `MissingExtra` when built.
     """
 
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
-        self.vocabulary: int | None = None  # token ids there are; None without a tokenizer
+        self.vocabulary: int | None = None  # number of token ids; None without a tokenizer
         self.images: ImageCounter | None = None
         self.eos_id: int | None = None  # the end token, if the tokenizer names one
         if settings.tokenizer is None:
@@ -153,10 +153,10 @@ class ChatEncoder:
         cut_over: int | None = None,
         directory: Path | None = None,
     ) -> Encoded:
-        """Encode some rows of this form, in their order. `rejected` says what is wrong with a row; nothing is raised.
+        """Encode rows of this form, in their order. Errors of rows are not raised but listed in `rejected`.
 
-        cut_over: of conversations with more tokens than this the borders of turns are found, as far as they are
-        certain. directory: where relative paths of images begin, unless the settings say. Memory is O(rows); give some
+        cut_over: find the borders of turns, as far as they are certain, in conversations with more tokens than this.
+        directory: the base of relative paths of images, unless the settings name one. Memory is O(rows); give a few
         hundred at a time. Raises `SettingsError` if a row needs a template or an end token and there is none.
         """
         items: list[_Item] = []
@@ -168,7 +168,7 @@ class ChatEncoder:
                 found = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin, form, directory, rejected)
                 texts = [item for item in found if item.ids is None]
                 items += found
-                if self._backend is not None:  # most of it holds the interpreter lock
+                if self._backend is not None:  # a thread would not help: it mostly holds the interpreter lock
                     encoded = self._backend.encode([item.text for item in texts])
                     tally.update(backend_compared=encoded.compared, backend_instead=encoded.instead)
                     self._fill_flat(texts, encoded)
@@ -205,7 +205,7 @@ class ChatEncoder:
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
-        """Decode each sequence in parts of one mask value each: (text, 0 or 1), for people to look at."""
+        """Decode each sequence for display, in parts of one mask value each: (text, 0 or 1)."""
         found = []
         for begin, end in pairwise(encoded.offsets.tolist()):
             ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
@@ -216,7 +216,7 @@ class ChatEncoder:
         return found
 
     def _placed(self, item: _Item, sequence: int) -> list[PlacedImage]:
-        """Find the placeholders of a sequence, which are not trained."""
+        """Find the image placeholders of a sequence, and mask them as not trained."""
         if item.chat is None or not item.images:
             return []
         places, counts = np.flatnonzero(item.ids == self.image_id), np.array(item.images)
@@ -231,7 +231,7 @@ class ChatEncoder:
     def _items(
         self, rows: Sequence[Row], first: int, form: RowForm, directory: Path | None, rejected: list[Rejected]
     ) -> list[_Item]:
-        """The sequences of some rows, numbered from `first` on; rows without one are added to `rejected`."""
+        """Return the sequences of rows, numbered from `first`; rows without a sequence are added to `rejected`."""
         items: list[_Item] = []
         filters = [(name, frozenset(words)) for name, words in form.filters.items()]
         chats: list[tuple[int, Conversation, Special, list[int]]] = []
@@ -274,7 +274,7 @@ class ChatEncoder:
         return items
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, Special]:
-        """A conversation as it is given to the template, and how it holds the text of a special token."""
+        """Return a conversation as the template gets it, and how it treats the text of a special token."""
         special, wanted = self._specials.first_in_chat(chat), self.settings.special_text
         if special is None or wanted == "control":
             return chat, "control" if special else "none"
@@ -296,7 +296,7 @@ class ChatEncoder:
     def _finished(
         self, text: str, spans: Sequence[Span], counts: Sequence[int], *, hidden: bool
     ) -> tuple[str, Sequence[Span], Sequence[Span]]:
-        """Put the placeholders of images and hidden special tokens into a rendering: (text, spans, where those are)."""
+        """Put image placeholders and hidden special tokens into a rendering: (text, spans, spans of these tokens)."""
         if counts and self.images is not None:
             text, spans = self.images.widened(text, spans, counts)
         return self._specials.restored(text, spans) if hidden else (text, spans, ())
@@ -322,7 +322,7 @@ class ChatEncoder:
         )
 
     def _turns(self, items: Sequence[_Item], most: int) -> dict[int, list[Border]]:
-        """Find where turns begin in conversations of more than `most` tokens; borders inside a token are left out."""
+        """Find the borders of turns in conversations of more than `most` tokens; drop borders inside a token."""
         long = [(number, item) for number, item in enumerate(items) if item.chat is not None and len(item.ids) > most]
         outcomes = self.renderer.render([item.chat for _, item in long if item.chat], borders=True) if long else []
         found: dict[int, list[Border]] = {}
@@ -371,7 +371,7 @@ class ChatEncoder:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
 
     def _fill_flat(self, items: Sequence[_Item], encoded: Ids) -> None:
-        """Give texts their ids and masks, by the bytes that tokens stand for; by offsets where those do not tell."""
+        """Set ids and masks of texts from the bytes of their tokens, or from offsets if the bytes do not decide."""
         assert self._level is not None  # there is a backend
         found = masks_by_bytes(self._level, [item.text for item in items], [item.spans for item in items], encoded)
         for item, own in zip(items, found, strict=True):
@@ -384,7 +384,7 @@ class ChatEncoder:
                 item.ids, item.mask = _with(item.ids, self.eos_id), _with(item.mask, 1)
 
     def _fill(self, items: Sequence[_Item], encoded: Future[list[Encoding]]) -> None:
-        """Give texts their ids and masks."""
+        """Set ids and masks of texts."""
         for item, encoding in zip(items, encoded.result(), strict=True):
             self._fill_one(item, encoding)
 
@@ -402,7 +402,7 @@ class ChatEncoder:
         item.ids, item.mask = np.fromiter(ids, np.int32, len(ids)), mask_of(runs, len(ids))
 
     def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
-        """Ids and trained runs of a text cut at its borders. plain: where no special token may come of it."""
+        """Return ids and trained runs of a text cut at its borders. plain: spans that stay text, not special tokens."""
         cuts = sorted({0, len(text), *chain.from_iterable(spans), *chain.from_iterable(plain)})
         parts = [text[first:last] for first, last in pairwise(cuts)]
         ids: list[int] = []
@@ -427,14 +427,14 @@ class ChatEncoder:
 
     @cached_property
     def _backend(self) -> Backend | None:
-        """What makes ids without offsets; None where there is no tokenizer, or offsets are needed."""
+        """The encoder that gives ids without offsets; None without a tokenizer, or if offsets are needed."""
         if self.settings.tokenizer is None:
             return None
         return backend_of(self.settings.tokenizer_backend, self._level, self.files.json_text)
 
     @cached_property
     def _adds_up(self) -> bool:
-        """Tell whether a text cut behind a line has the tokens of its parts."""
+        """Whether a text cut after a line break has the tokens of its parts."""
         whole, *parts = (
             self.tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
         )
@@ -475,7 +475,7 @@ class ChatEncoder:
 
 
 def _in_this_process(kind: type[ChatEncoder], settings: ChatSettings, fingerprint: str) -> ChatEncoder:
-    """The encoder of another process, made anew: tokenizers do not travel. Raises `InputError` if it is another one."""
+    """Build the encoder anew, because tokenizers are not pickled. Raises `InputError` if its fingerprint differs."""
     encoder = kind(settings)
     if encoder.fingerprint != fingerprint:
         raise InputError(

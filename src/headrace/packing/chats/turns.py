@@ -1,14 +1,14 @@
 """Find where the turns of a conversation begin, and cut a long one there into pieces that each fit a bin.
 
-Every piece begins with the head: the system prompt, the tools and whatever else the template writes before the first
-turn. The first piece goes on with the first turns. Each later one repeats as many of the turns before as fit a quarter
-of its room, from a user's turn on where there is one; what is repeated is not trained. So every trained turn is trained
-once, in tokens that are those of the whole conversation. A turn that fits no bin beside the head is left out. Turns
-that lead up to an answer and do not fit beside it are left out too, the earliest first.
+Every piece begins with the head: the system prompt, the tools and everything else that the template writes before the
+first turn. The first piece continues with the first turns. Each later piece repeats as many of the preceding turns as
+fit a quarter of its room, starting at a user's turn if possible; repeated turns are not trained. So every trained turn
+is trained once, in the tokens that it has in the whole conversation. A turn that does not fit a bin beside the head is
+left out. Turns that lead up to an answer and do not fit beside it are left out too, the earliest first.
 
-A border is used only if it is certain. The head is the text that the template writes before a probing user turn; where
-there are a system prompt or tools, the rest of the text must not change with them. A template that writes either into a
-later turn thus has no head, and its conversations are not cut.
+A border is used only if it is certain. The head is the text that the template writes before a probing user turn. If
+there are a system prompt or tools, the rest of the text must not change with them. So a template that writes either
+into a later turn has no head, and its conversations are not cut.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from headrace.packing.chats.layouts import Conversation, Message, reasons
 from headrace.packing.chats.marks import Span
 from headrace.packing.chats.words import Reasoning
 
-_OVERLAP = 4  # a piece repeats turns in this part of its room at most
+_OVERLAP = 4  # repeated turns take at most one part in this many of a piece's room
 
 
 class Border(NamedTuple):
-    """Where a turn begins, in characters or tokens. user: whether it is a user's turn."""
+    """The beginning of a turn, in characters or tokens. user: whether it is a user's turn."""
 
     at: int
     user: bool
 
 
 class Piece(NamedTuple):
-    """The tokens of a conversation that a piece has behind the head: [begin, end), trained from `trained` on."""
+    """The tokens of a piece after the head: [begin, end) of the conversation, trained from `trained` on."""
 
     begin: int
     trained: int
@@ -45,14 +45,14 @@ class Piece(NamedTuple):
 
 
 def sequences_of(chat: Conversation, reasoning: Reasoning) -> list[Conversation]:
-    """List the conversations that become a sequence each: the whole one, or one per answered user turn."""
+    """List the conversations that become one sequence each: the whole one, or one per answered user turn."""
     if reasoning == "template" or not any(reasons(message) for message in chat.messages):
         return [chat]
     return list(_user_turns(chat)) or [chat]
 
 
 def _user_turns(chat: Conversation) -> Iterator[Conversation]:
-    """The conversation up to the end of each user turn that has a trained answer; only that answer is trained."""
+    """Yield the conversation up to the end of each user turn with a trained answer; only that answer is trained."""
     users = [place for place, message in enumerate(chat.messages) if message["role"] == "user"]
     for begin, end in pairwise([0, *users[1:], len(chat.messages)]):
         weights = [0] * begin + chat.weights[begin:end]
@@ -63,16 +63,16 @@ def _user_turns(chat: Conversation) -> Iterator[Conversation]:
 
 
 class Write(Protocol):
-    """Render some messages with the tools and values of a conversation; None where the template refuses them."""
+    """A function that renders messages with a conversation's tools and values; None if the template refuses them."""
 
     def __call__(self, messages: list[Message], *, with_tools: bool = True, prompt: bool = False) -> str | None: ...
 
 
 def turn_borders(written: Write, chat: Conversation, text: str, spans: Sequence[Span]) -> list[Border]:
-    """Find where turns begin in `text`, the rendering of `chat`, and where the last trained one ends.
+    """Find where turns begin in `text`, the rendering of `chat`, and where the last trained turn ends.
 
-    spans: of the trained messages. The first border is the end of the head. None where that is not certain. Renders the
-    conversation up to each turn between two messages that are not trained, and some short probes.
+    spans: of the trained messages. The first border is the end of the head. Empty if the borders are not certain.
+    Renders the conversation up to each turn between two messages that are not trained, and some short probes.
     """
     messages = chat.messages
     wanted = [place for place, weight in enumerate(chat.weights) if weight]
@@ -119,9 +119,9 @@ def turn_borders(written: Write, chat: Conversation, text: str, spans: Sequence[
 
 
 def cut_at_turns(mask: U8, borders: Sequence[Border], longest: int) -> list[Piece]:
-    """Cut a conversation of tokens into pieces of at most `longest`, head included. See the module.
+    """Cut a conversation of tokens into pieces of at most `longest` tokens, head included, as the module describes.
 
-    mask: 1 where a token is trained; borders: in tokens, rising, the first of them the end of the head.
+    mask: 1 where a token is trained. borders: in tokens, ascending; the first one is the end of the head.
     """
     edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
     runs = list(zip(edges[::2], edges[1::2], strict=True))

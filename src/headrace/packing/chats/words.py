@@ -1,4 +1,4 @@
-"""Words of chats: layouts of rows, and why a row gives no sequence. Light, so that a shell can offer them at once."""
+"""Define the words of chats: layouts of rows, and reasons for rejecting a row. Imports little, for shell completion."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REASONS = {
 
 CHOSEN = frozenset(("filtered",))  # rows left out on request
 
-# What to do where a reason is usually one of all rows: the source, the tokenizer or a setting is not what it should be.
+# Cures for reasons that usually hit all rows, because the source, the tokenizer or a setting is wrong.
 CURES = {
     "unknown_layout": "say which column is which with mapping, e.g. user=question,assistant=answer",
     "bad_content": "leave out parts that are neither text nor images",
@@ -67,7 +67,7 @@ CURES = {
 
 
 class RowRejected(Exception):
-    """One row gives no sequence. reason: a word of `REASONS`; detail: what was wrong with this row."""
+    """A row gives no sequence. reason: a word of `REASONS`. detail: what is wrong with this row."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -76,7 +76,7 @@ class RowRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row without a sequence. row: its place in the rows that were given; reason: a word of `REASONS`."""
+    """A row without a sequence. row: its index among the given rows. reason: a word of `REASONS`."""
 
     row: int
     reason: str
@@ -84,6 +84,6 @@ class Rejected:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """Show a value in a message, short and on one line."""
+    """Format a value for a message, short and on one line."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,17 +1,17 @@
 """Pack rows of tokens while they are streamed.
 
     loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of 4,096 tokens a batch
-    for batch in loader: ...                                                        # as of rows packed before
+    for batch in loader: ...                                                        # same as for prepared packed rows
 
 Each rank reads its rows in windows of `buffer_rows` and packs each window by itself. Bins depend on the order of the
 pass and on lengths alone, so any rank can compute the bins of the others. Lengths are counted once by reading one
-column, and kept beside the index. Every rank has as many batches as the rank with the most bins needs; filling bins,
-false in batch["valid"], train nothing. Every row with tokens is in one bin.
+column, and kept beside the index. All ranks have the number of batches that the rank with the most bins needs; filling
+bins, false in batch["valid"], train nothing. Every row with tokens is in one bin.
 
-A state is where the pass began and how many batches every rank has received. With the same ranks and batch size, the
-current window is read and packed again, and the next batch is the one that would have come. Otherwise the rows that no
-rank has received are dealt out again. Memory: a window of rows beside what a stream holds, and 4 bytes a row for
-lengths. Cost: O(rows of the split) once a pass for the number of steps.
+A state records where the pass began and how many batches every rank has received. With the same ranks and batch size,
+the current window is read and packed again, and the stream continues with the exact next batch. Otherwise the rows that
+no rank has received are distributed again. Memory: one window of rows in addition to the stream's own, and 4 bytes per
+row for lengths. Cost: O(rows of the split) once per pass, to find the number of steps.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from headrace.stream.read.transform import TransformContext
 
 
 class PackingPasses:
-    """Passes over the rows of a split, packed into bins of each rank's own; picklable if `read_block` is.
+    """Passes over the rows of a split, packed into bins by each rank; picklable if `read_block` is.
 
-    lengths: tokens of every row of the index, int32 [N]. rows: how rows are read, a window as a batch; remainder: what
-    becomes of the last batch of bins. Raises `SettingsError` for options that packing does not have, `InputError` for
-    rows that are too long where the settings say so.
+    lengths: tokens of every row of the index, int32 [N]. rows: how rows are read, one window per batch. remainder: what
+    to do with the last batch of bins. Raises `SettingsError` for options that packing does not support, `InputError`
+    for rows that are too long if the settings make that an error.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PackingPasses:
         self.read_block: ReadBlock = partial(_read_tokens, read_block, own)
         self.rows = RowPasses(index, self.read_block, rows, topology)
         self.counted: Counted = "runtime" if self.form.last_token == "drop" else "stored"
-        self.longest = self.pack.capacity + (1 if self.counted == "runtime" else 0)  # tokens that fit into a bin
+        self.longest = self.pack.capacity + (1 if self.counted == "runtime" else 0)  # most tokens of a row in a bin
         long = np.flatnonzero(lengths > self.longest)
         if self.pack.too_long == "error" and len(long):
             raise InputError(
@@ -93,7 +93,7 @@ class PackingPasses:
 
     @property
     def identity(self) -> str:
-        """A digest of what decides which rows lie in which bin."""
+        """The id of the settings that decide which rows lie in which bin."""
         return f"{self.pack.identity}-{self.form.last_token}"
 
     def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
@@ -101,12 +101,12 @@ class PackingPasses:
         return self._of(self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None))
 
     def whole(self, of: Pass) -> PackingPass:
-        """Return the epoch of a pass from its beginning."""
+        """Return the full epoch of a pass, from its beginning."""
         assert isinstance(of, PackingPass)
         return self._of(self.rows.whole(of.rows))
 
     def resume(self, values: Mapping[str, Any]) -> PackingPass:
-        """Go on from a saved state: exactly on as many ranks with the same batch size, else with the rows left."""
+        """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the remaining rows."""
         state = PackingState.from_dict(values)
         if state.identity != self.identity:
             raise StreamError(
@@ -131,7 +131,7 @@ class PackingPasses:
 class PackingPass:
     """The rest of an epoch whose rows are packed, on `world_size` ranks in batches of `batch_size` bins.
 
-    rows: where it began; given: batches received since then.
+    rows: the rows at its beginning. given: batches received since then.
     """
 
     passes: PackingPasses
@@ -151,7 +151,7 @@ class PackingPass:
 
     @property
     def steps(self) -> int:
-        """Batches that each rank receives: as many as the rank with the most bins needs."""
+        """The number of batches that each rank receives, set by the rank with the most bins."""
         return self._all_steps - self.given
 
     @cached_property
@@ -161,7 +161,7 @@ class PackingPass:
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that too_long="drop" leaves out, over all ranks."""
+        """The number of rows that too_long="drop" leaves out, over all ranks."""
         return self.report().dropped_rows
 
     @cached_property
@@ -169,11 +169,11 @@ class PackingPass:
         return replace(self.rows.plan(), world_size=self.world_size)
 
     def plan(self) -> Plan:
-        """Return the plan of the rows: who reads which when, in "batches" of a window."""
+        """Return the plan of which rank reads which rows when; its batches are windows."""
         return self._plan
 
     def lengths_of(self, rank: int) -> I64:
-        """Tokens of each of its rows, in its order, as they are stored: int64 [rows]."""
+        """Return the stored tokens of each row of a rank, in its order: int64 [rows]."""
         plan, firsts = self._plan, self.passes.index.first_row
         share = plan.share(rank)
         parts = [np.zeros(0, np.int32)]
@@ -194,9 +194,9 @@ class PackingPass:
         return self._known[rank]
 
     def windows(self, rank: int, first: int = 0) -> Iterator[tuple[I64, Bins]]:
-        """Each window of a rank, from window `first` on: tokens of its rows as they are stored, and its bins.
+        """Yield each window of a rank from window `first` on: the stored tokens of its rows, and its bins.
 
-        Sequences of the bins are places in the window.
+        Sequences of the bins are indices in the window.
         """
         settings, start, lengths = self.passes.pack, self.rows.start, self.lengths_of(rank)
         size = settings.buffer_rows
@@ -216,15 +216,15 @@ class PackingPass:
             yield of_window, bins.shuffled(seed) if start.shuffle else bins
 
     def kept(self, lengths: I64) -> I64:
-        """The tokens of rows as they are packed: what is too long cut, or 0 where a row takes no part."""
+        """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left out."""
         if self.passes.pack.too_long == "drop":
             return np.where(lengths > self.passes.longest, 0, lengths)
         return np.minimum(lengths, self.passes.longest)
 
     def left_after(self, batches: int) -> Remaining:
-        """Find the rows that no rank has received after this number of batches of each.
+        """Find the rows that no rank has received after this number of batches on each rank.
 
-        Rows that take no part are left if their window is not delivered to its end.
+        Rows that are left out count as received once their whole window has been delivered.
         """
         positions, size = [np.zeros(0, np.int64)], self.passes.pack.buffer_rows
         for rank in range(self.world_size):
@@ -244,9 +244,9 @@ class PackingPass:
         return Remaining.of_positions(self._plan.order.rows, np.sort(np.concatenate(positions)))
 
     def report(self) -> PackingReport:
-        """Return the pass in numbers, over all ranks, from where its rows begin.
+        """Return the figures of the pass, over all ranks, from where its rows begin.
 
-        Of what is too long and empty, all rows of the split are counted.
+        Rows that are too long or empty are counted too, although they are not packed.
         """
         packed = np.concatenate([self.lengths_of(rank) for rank in range(self.world_size)])
         kept = self.kept(packed)
@@ -278,12 +278,12 @@ class PackingPass:
         ).to_dict()
 
     def context(self, batch: int) -> TransformContext:
-        """Say where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""
+        """Return the context of this rank's n-th batch; steps count from the last distribution of rows over ranks."""
         seed, rank = self.passes.options.seed, self.passes.topology.rank
         return TransformContext(seed=seed, epoch=self.epoch, step=self.given + batch, rank=rank, positions=None)
 
     def rows_after(self, batches: int) -> int:
-        """Count the bins that this rank's first `batches` batches hold, without filling ones."""
+        """Count the bins in this rank's first `batches` batches, without filling bins."""
         bins, size = int(self.bins_of_windows(self.passes.topology.rank).sum()), self.batch_size
         return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
@@ -307,7 +307,7 @@ class PackingPass:
             parts, ready = [], 0
 
     def _laid(self, reading: Reading, given: int) -> Generator[tuple[PackedRows, Columns], None, None]:
-        """Bins from where the pass goes on, in parts that end where batches and windows end."""
+        """Yield bins from the current position, in parts that end where batches and windows end."""
         passes, rank = self.passes, self.passes.topology.rank
         size = room = self.batch_size
         ends = np.cumsum(self.bins_of_windows(rank))
@@ -324,7 +324,7 @@ class PackingPass:
         )
         with closing(windows):
             for columns, (lengths, bins) in zip(windows, self.windows(rank, first), strict=True):
-                columns = cut(columns, 0, len(lengths))  # the rest fills the last window up
+                columns = cut(columns, 0, len(lengths))  # the last window was filled up with padding rows
                 self._check(columns, lengths)
                 kept = self.kept(lengths)
                 while at < len(bins):
@@ -354,7 +354,7 @@ class PackingPass:
             )
 
     def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[PackedRows, Columns]:
-        """Some bins of a window, end to end, and the other columns of their rows."""
+        """Return some bins of a window, end to end, and the other columns of their rows."""
         pack, rows = self.passes.pack, bins.sequences
         lengths = kept[rows]
         ends = np.cumsum(lengths)
@@ -369,11 +369,11 @@ class PackingPass:
         return PackedRows.of_sequences(ids, mask, lengths, bins.offsets), self._beside(columns, rows)
 
     def _beside(self, columns: Columns, rows: I64) -> Columns:
-        """The columns of some rows that are not tokens."""
+        """Return the columns of some rows that are not tokens or masks."""
         return gather([{name: columns[name] for name in self.passes.others}], rows) if self.passes.others else {}
 
     def _filling(self, bins: int) -> tuple[PackedRows, Columns]:
-        """Bins of a few filling tokens, that train nothing, and the other columns of no row."""
+        """Return bins of a few padding tokens, which train nothing, and empty other columns."""
         lengths = np.full(bins, min(2, self.passes.pack.capacity))
         ids = np.full(int(lengths.sum()), self.passes.form.pad_id, np.int64)
         laid = PackedRows.of_sequences(ids, np.zeros(len(ids), np.uint8), lengths, np.arange(bins + 1))
@@ -394,7 +394,7 @@ class PackingPass:
 
 
 def _read_tokens(read_block: ReadBlock, names: Sequence[str], number: int, columns: Sequence[str] | None) -> pa.Table:
-    """Read a block whose columns of these names, tokens and mask, must be lists of whole numbers."""
+    """Read a block. Raises `InputError` unless its columns of tokens and mask are lists of integers without nulls."""
     table = read_block(number, columns)
     for name in names:
         if name not in table.column_names:
@@ -411,11 +411,11 @@ def _read_tokens(read_block: ReadBlock, names: Sequence[str], number: int, colum
 
 
 def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
-    """Windows as columns, for `read_share`."""
+    """Yield windows as columns, for `read_share`."""
     rows = len(next(iter(columns.values())))
     return (cut(columns, start, start + batch_size) for start in range(0, rows, batch_size))
 
 
 def _picked(column: Any, rows: I64, lengths: I64) -> npt.NDArray[Any]:
-    """The first `lengths` values of these rows' lists, end to end."""
+    """Return the first `lengths` values of these rows' lists, end to end."""
     return Ragged(values=column.values, starts=column.starts[rows], lengths=lengths, missing=None).compact().values

@@ -1,4 +1,4 @@
-"""The settings of packing rows while they are streamed, and the lengths of the rows, which are counted before."""
+"""Define the settings of packing rows while they are streamed, and count the lengths of the rows beforehand."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ TokenMask = Literal["shift_left", "unshifted"]
 class PackRows:
     """Pack rows that are one sequence of tokens each into bins, in windows of `buffer_rows` rows of each rank's order.
 
-    capacity: most tokens of a bin; with packed batches that drop each sequence's last token, those that are left.
-    too_long: what becomes of a longer row: "error" before anything is read; "truncate" keeps its first tokens; "drop".
-        Rows without tokens take no part. All are counted, see `PackingLoader.report`.
-    tokens: the column of lists; mask: the column of masks beside it, None: every token is trained. mask_alignment:
-        whether the mask stands on trained tokens, "unshifted", or on labels, "shift_left".
-    lengths: a column that holds the number of tokens of each row, to be read in place of the tokens when lengths are
-        counted; None: the tokens' column itself.
+    capacity: most tokens of a bin, not counting last tokens if packed batches drop them.
+    too_long: what to do with longer rows. "error": raise before anything is read. "truncate": keep the first tokens.
+    "drop": leave the row out. Rows without tokens are always left out. All are counted, see `PackingLoader.report`.
+    tokens: the column of lists. mask: the column of masks beside it; None: every token is trained. mask_alignment:
+    whether the mask is aligned with trained tokens, "unshifted", or with labels, "shift_left".
+    lengths: a column with the number of tokens of each row, which is read in place of the tokens when lengths are
+    counted; None: the tokens' column itself.
     algorithm, max_sequences: see `headrace.bins.pack`.
 
     Raises `SettingsError` when built with values that cannot work.
@@ -67,7 +67,7 @@ class PackRows:
 
     @property
     def identity(self) -> str:
-        """A digest of what decides which rows lie in which bin."""
+        """The digest of the settings that decide which rows lie in which bin."""
         kept = [name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")]
         return sha256_hex(canonical_json({name: getattr(self, name) for name in kept}))
 
@@ -80,7 +80,7 @@ class PackRows:
         contents: str | None,
         cache_dir: Path | None,
     ) -> MakePasses:
-        """Count the tokens of each row, and return what makes passes over the bins; see `RowSource`.
+        """Count the tokens of each row, and return the passes over the bins; see `RowSource`.
 
         Raises `SettingsError` for settings that cannot work, before anything is read.
         """
@@ -114,7 +114,7 @@ class PackRows:
 
 
 def pack_setting(value: Any) -> PackRows:
-    """Return the settings that `pack=` means: themselves, or those of a capacity."""
+    """Return the settings for a value of `pack=`, which is settings or a capacity."""
     if isinstance(value, PackRows):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -124,11 +124,11 @@ def pack_setting(value: Any) -> PackRows:
 
 @dataclass(frozen=True, kw_only=True)
 class PackingReport:
-    """A pass in numbers, over all ranks; known before it begins.
+    """Figures of a pass, over all ranks; known before it begins.
 
-    rows: those that are packed; bins: that hold them; filling_bins: that only fill last batches, and train nothing.
-    tokens: in bins; fill: their part of what bins could hold. truncated_rows, truncated_tokens, dropped_rows,
-    dropped_tokens: what too_long did; empty_rows: rows without tokens.
+    rows: packed rows. bins: their bins. filling_bins: bins that only fill up last batches, and train nothing. tokens:
+    in bins. fill: their share of the capacity of the bins. truncated_rows, truncated_tokens, dropped_rows,
+    dropped_tokens: the effect of too_long. empty_rows: rows without tokens.
     """
 
     rows: int
@@ -144,7 +144,7 @@ class PackingReport:
 
 
 def check_packing(options: StreamOptions) -> PackedBatches:
-    """Return how bins become batches. Raises `SettingsError` for options that packing does not have."""
+    """Return how bins become batches. Raises `SettingsError` for options that packing does not support."""
     if options.packed == "off":
         raise SettingsError('pack= makes packed batches; leave packed="off" out')
     if options.remainder == "drop":

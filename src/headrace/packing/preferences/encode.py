@@ -1,9 +1,9 @@
-"""Prompts and answers as tokens: the first stage of a run.
+"""Encode prompts and answers as tokens: the first stage of a run.
 
-A prompt is rendered with each of its answers, and the tokens before the answer are the prompt's: those that a model is
-given when it is asked. Both renderings must have the same. What a template writes behind an answer's end token is left
-out, so every token of an answer is one that the model produces. A spool has one sequence for each answer, prompt and
-answer, whose mask is 1 on the answer; of rows of prompts the prompt alone. Columns that are handed on lie beside it.
+A prompt is rendered with each of its answers. The tokens before the answer are the prompt's, and both renderings must
+agree on them. Text that a template writes after an answer's end token is left out, so a model produces every token of
+an answer. A spool has one sequence for each answer, which is the prompt and the answer, with a mask of 1 on the answer.
+For rows of prompts it has the prompt alone. Columns that are passed through are stored beside it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ FORMS = {False: RowForm(layout="prompt_completion"), True: RowForm(layout="raw_c
 def encode(
     task: EncodeTask, files: TaskFiles, settings: Preferences, encoder: ChatEncoder, benchmarks: Benchmarks | None
 ) -> dict[str, Any]:
-    """Tokenise. benchmarks: rows that overlap these are left out. O(batch) of memory, and O(columns handed on)."""
+    """Encode the rows of a task. benchmarks: rows that overlap these are left out.
+
+    O(batch) of memory, and O(columns passed through).
+    """
 
     def encoded() -> dict[str, Any]:
         with SpoolWriter(files, task.file()) as spool:
@@ -50,7 +53,7 @@ def encode(
 
 @dataclass
 class _Questions(Encoding):
-    """Keeps the sequences of questions. columns: what is handed on of each that was kept."""
+    """Encoding state that keeps the sequences of questions. columns: the passed-through values of each question."""
 
     settings: Preferences
     columns: list[dict[str, Any]] = field(default_factory=list)
@@ -70,7 +73,7 @@ class _Questions(Encoding):
         self.count["special_text_rows"] += encoded.special_text
         self.count.update(encoded.tally)
         ends = encoded.offsets
-        last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # of each row's sequences
+        last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # the last sequence of each row
         wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}
         answers = len(rows) // max(1, len(questions))
         kept: list[tuple[int, list[tuple[I32, U8]], bytes]] = []
@@ -99,7 +102,10 @@ class _Questions(Encoding):
         self.store(chosen, places, contents, np.concatenate(ids), np.concatenate(masks), sizes, labels)
 
     def _checked(self, parts: list[tuple[I32, int]]) -> list[tuple[I32, U8]]:
-        """Give sequences and masks of a question. parts: of each answer its sequence, and the tokens of its prompt."""
+        """Return the sequences and masks of a question. parts: sequence and number of prompt tokens of each answer.
+
+        Raises `RowRejected`.
+        """
         (first, prompt), *others = parts
         for ids, length in others:
             if not np.array_equal(first[:prompt], ids[:length]):
@@ -132,7 +138,7 @@ class _Questions(Encoding):
 
 
 def _answered(ids: I32, mask: U8) -> tuple[I32, int]:
-    """Cut a sequence behind its answer; also return the tokens before the answer."""
+    """Cut a sequence after its answer; also return the number of tokens before the answer."""
     trained = np.flatnonzero(mask)
     begin, end = int(trained[0]), int(trained[-1]) + 1
     if len(trained) != end - begin:
@@ -141,7 +147,7 @@ def _answered(ids: I32, mask: U8) -> tuple[I32, int]:
 
 
 def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Write messages so that all rows have one type: the arguments of calls as JSON text."""
+    """Return messages of one type for all rows: the arguments of calls as JSON text."""
     plain = []
     for message in messages:
         calls = message.get("tool_calls")
@@ -155,7 +161,7 @@ def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def handed_on(rows: Sequence[Mapping[str, Any]], dataset: str) -> pa.Table:
-    """Make columns of what rows hand on; a name that a row lacks is null. Raises `InputError` for mixed types."""
+    """Build columns of passed-through values; null for missing names. Raises `InputError` for mixed types."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""A configuration for preferences, judged answers or prompts, from the columns of a sample of rows."""
+"""Write a configuration for preferences, judged answers or prompts, from the columns of a sample of rows."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
         pack.ENTITY,
     ]
     proposed = {name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")}
-    Preferences(**{"tokenizer": ".", **proposed})  # raises what the run would raise, but for a tokenizer to be given
+    Preferences(**{"tokenizer": ".", **proposed})  # raises what the run would raise; the tokenizer is still to be given
     return sections, about
 
 
 def _columns_section(columns: Sequence[str], mapping: Mapping[str, str], kind: Kind) -> list[Section]:
-    """Propose to hand on the columns that nothing reads; rows of prompts hand on all of them anyway."""
+    """Propose to pass through the columns that nothing reads; rows of prompts pass through all columns anyway."""
     read = {*NAMES, *LABELS, *mapping.values(), "conversations", "messages"}
     others = [name for name in columns if name not in read]
     if kind == "prompts" or not others:

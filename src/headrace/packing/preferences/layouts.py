@@ -1,18 +1,18 @@
-"""Rows that compare or judge answers, and rows of prompts, as one prompt and its answers. Pure.
+"""Read rows that compare or judge answers, and rows of prompts, as one prompt and its answers. Pure.
 
-The prompt is in one of these columns, or in what both answers begin with where there is none of them.
+The prompt is in one of these columns, or, if a row has none of them, in the common beginning of both answers.
 
 | columns | prompt |
 |---|---|
-| `messages`, `conversations` | a list of messages; of judged rows all but the last, which is the answer |
+| `messages`, `conversations` | a list of messages; in judged rows the last one is the answer |
 | `instruction`, `input`, `system`, `history` | as in rows of instructions |
 | `prompt` | a text, which is a user's turn, or a list of messages |
 | `question` | a text |
 
-`chosen` and `rejected` are a text, a message, or a list of messages. Lists that begin with another turn than the
-assistant's are whole conversations: what both begin with is the prompt. A judged answer is `completion`, `response`,
-`output` or `answer`, and `label` or `kto_tag` says whether it was liked. With layout "raw_completion" all of them are
-texts, and no template is used.
+`chosen` and `rejected` are a text, a message, or a list of messages. Lists that begin with a turn other than the
+assistant's are whole conversations, and their common beginning is the prompt. A judged answer is `completion`,
+`response`, `output` or `answer`, and `label` or `kto_tag` says whether it was liked. With layout "raw_completion" all
+of them are texts, and no template is used.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from headrace.packing.preferences.settings import ANSWERS, LABEL, Kind
 
 LABELS = (LABEL, "kto_tag")
 _ANSWERED = {"instruction": "output", "question_answer": "answer", "prompt_completion": "completion"}
-_SOME_ANSWER = "x"  # what a template makes of the prompt does not depend on it
+_SOME_ANSWER = "x"  # the rendering of the prompt does not depend on it
 _TRUTHS = {True: True, False: False, "true": True, "false": False}  # 1 and 0 are equal to the first two
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and its answers: messages, or texts that no template touches. label: of a judged answer."""
+    """A prompt and its answers, as messages or as texts without a template. label: of a judged answer."""
 
     prompt: list[Message] | str
     answers: list[list[Message] | str]
@@ -44,7 +44,7 @@ class Question:
     values: Mapping[str, Any] | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Give a row of prompt and completion for each answer, or for some answer where there is none."""
+        """Return a row of prompt and completion for each answer, or for a dummy answer if there is none."""
         raw = isinstance(self.prompt, str)
         some: Any = _SOME_ANSWER if raw else [{"role": "assistant", "content": _SOME_ANSWER}]
         common = {"prompt": self.prompt, "tools": self.tools, "chat_template_kwargs": self.values}
@@ -52,7 +52,7 @@ class Question:
 
 
 def question_of(row: Mapping[str, Any], form: RowForm, kind: Kind) -> Question:
-    """Read a row. Raises `RowRejected` if it cannot be told without a guess."""
+    """Read a row. Raises `RowRejected` if it cannot be read without a guess."""
     cells = Cells(row, form.mapping)
     label = _label(cells) if kind == "judged" else None
     if kind == "pairs":
@@ -97,7 +97,7 @@ def _turns(cells: Cells, value: object) -> list[Message]:
 
 
 def _implicit(cells: Cells, answers: Sequence[list[Message]]) -> Question:
-    """Take apart what both conversations begin with and what is their own."""
+    """Split two conversations into their common beginning and the rest of each."""
     shared = 0
     for one, other in zip(*answers, strict=False):
         if one != other:
@@ -112,7 +112,7 @@ def _implicit(cells: Cells, answers: Sequence[list[Message]]) -> Question:
 def _single(
     cells: Cells, layout: Layout, kind: Kind, answers: list[list[Message]]
 ) -> tuple[Conversation, list[list[Message]]]:
-    """Read a prompt that stands beside its answer, by the layout of rows that have both."""
+    """Read a prompt beside its answer, by the layout of rows that have both."""
     if layout not in _ANSWERED:
         raise RowRejected("unknown_layout", f"layout {layout} has no prompt; there are {shown(list(cells.row))}")
     name = _ANSWERED[layout]
@@ -137,7 +137,7 @@ def _raw(cells: Cells, kind: Kind, label: bool | None) -> Question:
     if cells.get("prompt") is not None:
         return Question(cells.text("prompt"), [*answers])
     shared = next((at for at, (one, other) in enumerate(zip(*answers, strict=False)) if one != other), 0)
-    prompt = answers[0][:shared].removesuffix(" ")  # a space goes with the word behind it
+    prompt = answers[0][:shared].removesuffix(" ")  # a space belongs to the word after it
     if not prompt:
         raise RowRejected("prompts_differ", f"the texts differ from the first character on: {shown(answers[0])}")
     return Question(prompt, [text[len(prompt) :] for text in answers])

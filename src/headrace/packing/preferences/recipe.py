@@ -1,10 +1,10 @@
-"""Preferences and prompts as a run: tokenise task by task, choose splits over the whole set, write shard by shard.
+"""Run preferences and prompts: tokenise task by task, choose splits over the whole set, write shard by shard.
 
     runs/<run_id>/data/<split>/part-00000.parquet
     runs/<run_id>/rejected.jsonl
 
-A row of the output is a row of the source, in its order: `prompt_ids`, the tokens of each answer, and the columns that
-are handed on. Rows that weights or epochs take again stand behind all others.
+A row of the output is a row of the source, in the same order: `prompt_ids`, the tokens of each answer, and the columns
+that are passed through. Rows that weights or epochs repeat come after all others.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BATCH_TOKENS = 1 << 22
 
 @dataclass(frozen=True)
 class _Shard:
-    """Rows start..stop-1 of a split."""
+    """A shard with the rows start..stop-1 of a split."""
 
     split: str
     start: int
@@ -56,7 +56,7 @@ class _Shard:
 
 
 def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-    """Do the work in the run directory."""
+    """Do the work of the run in its directory."""
     run, encoder = context.run, ChatEncoder(settings)
     work = partial(encode, settings=settings, encoder=encoder)
     tokenised = tokenise(settings, context, encoder, work, [REJECTED])
@@ -110,7 +110,7 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
 
 
 def split_name(split: str) -> str:
-    """Name a split as all but readers of bins call it."""
+    """Return the public name of a split: "val" for "valid", which only readers of bins use."""
     return "val" if split == "valid" else split
 
 
@@ -119,7 +119,7 @@ def _directory(split: str) -> str:
 
 
 def _splits(settings: Preferences, origins: Origins, choice: Choice) -> tuple[dict[str, I64], list[dict[str, Any]]]:
-    """Return the rows of each split in their order, as places among all rows, and what they hold."""
+    """Return the rows of each split in order, as indices among all rows, and the record of each split."""
     first = origins.first_of_row
     side, copies = np.concatenate(choice.splits)[first], np.concatenate(choice.copies)[first]
     answers = max(1, len(ANSWERS[settings.kind]))
@@ -155,7 +155,7 @@ def _shards(settings: Preferences, records: Sequence[Mapping[str, Any]]) -> list
 
 
 def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
-    """Give the columns of the output. Raises `InputError` where datasets hand on columns of different types."""
+    """Return the output's schema. Raises `InputError` if datasets pass through columns of incompatible types."""
     try:
         beside = pa.unify_schemas(handed_on, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -172,7 +172,7 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
 
 @dataclass(frozen=True)
 class _Source:
-    """The sequences and columns of all tasks, mapped. beside: the columns that are handed on, of the output's types."""
+    """The mapped sequences and columns of all tasks. beside: the passed-through columns, cast to the output's types."""
 
     spool: JoinedSpool
     beside: pa.Table
@@ -195,7 +195,7 @@ def _of_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _write(files: TaskFiles, settings: Preferences, source: _Source, shard: _Shard, rows: I64) -> dict[str, Any]:
-    """Write rows of a split. O(batch of tokens) of memory, and O(columns handed on)."""
+    """Write the rows of a shard. O(batch of tokens) of memory, and O(columns passed through)."""
     counted = Counter(rows=0, tokens=0, labels=0)
     answers = max(1, len(ANSWERS[settings.kind]))
     writer = ShardWriter(
@@ -223,7 +223,7 @@ def _write(files: TaskFiles, settings: Preferences, source: _Source, shard: _Sha
 
 
 def token_columns(ids: Any, mask: Any, lengths: I64, labels: I64, answers: int) -> list[pa.Array]:
-    """Take sequences of `answers` answers a row apart: the prompts, once, then each answer. mask: 1 on answers."""
+    """Build token columns from `answers` sequences per row: the prompts, then each answer. mask: 1 on answers."""
     turn = np.repeat(np.arange(len(lengths)) % answers, lengths)
     parts = [(ids[(mask == 0) & (turn == 0)], (lengths - labels)[::answers])]
     parts += [(ids[(mask == 1) & (turn == answer)], labels[answer::answers]) for answer in range(answers)]
@@ -236,7 +236,7 @@ def token_columns(ids: Any, mask: Any, lengths: I64, labels: I64, answers: int) 
 def _check_conserved(
     read: int, records: Sequence[Mapping[str, Any]], written: Sequence[Receipt], dropped: Counter[str]
 ) -> None:
-    """Raise `HeadraceError` unless every row that was read is in a split or left out, and every one was written."""
+    """Raise `HeadraceError` unless every row read is in a split or left out, and every row of a split was written."""
     kept, out = sum(each["source_rows"] for each in records), dropped.total()
     problems = [f"{read:,} rows were read, {kept:,} kept and {out:,} left out"] if read != kept + out else []
     for name in ("rows", "tokens", "labels"):

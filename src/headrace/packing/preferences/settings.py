@@ -1,4 +1,4 @@
-"""The settings of preferences and prompts."""
+"""Define the settings of preferences and prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LABEL = "label"
 
 
 def id_columns(kind: Kind) -> list[str]:
-    """Name the columns of tokens: of the prompt, then of each answer."""
+    """Return the names of the columns of tokens: of the prompt, then of each answer."""
     return [f"{name}_ids" for name in ("prompt", *ANSWERS[kind])]
 
 

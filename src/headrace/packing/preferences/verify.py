@@ -1,8 +1,8 @@
 """Check the laws of preferences again, from the output alone.
 
-Of every shard: prompts and answers have tokens, all inside the vocabulary, and no more than `max_tokens` together. Of
-every split: its rows, labels and the fingerprints of its sequences, which were taken when they were tokenised, so every
-prompt is there with its own answers. Of the splits: no prompt of one is in another, where that was asked for.
+For every shard: prompts and answers have tokens, all inside the vocabulary, and no more than `max_tokens` together. For
+every split: its rows, its labels, and the fingerprints of its sequences, which were taken when they were tokenised. So
+every prompt is there with its own answers. Across splits: no prompt of one is in another, if the settings ask for that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.storage.places import place_of
 
 @dataclass
 class _Seen:
-    """What a shard shows. prints: by answer, the sum of the sequences' fingerprints; prompts: those of the prompts."""
+    """Results of a shard. prints: sum of its sequences' fingerprints, by answer. prompts: fingerprints of prompts."""
 
     rows: int = 0
     labels: int = 0
@@ -40,7 +40,7 @@ class _Seen:
 
 
 def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Read every shard once. O(row group) of memory a worker, and 8 bytes a row."""
+    """Read every shard once and check it. O(row group) of memory per worker, and 8 bytes per row."""
     config = json.loads((run.root / "config.json").read_bytes())
     most, known = config["max_tokens"], run.manifest.facts["encoder"]["vocabulary"]
     seen: dict[str, list[_Seen]] = {}
@@ -105,7 +105,7 @@ def _look_at(run: FinishedRun, ids: list[str], name: str, most: int | None, know
 
 
 def _look_at_rows(table: pa.Table, ids: list[str], most: int | None, known: int, seen: _Seen) -> str | None:
-    """Add what rows show; returns what is wrong with them."""
+    """Add the results of some rows; return what is wrong with them."""
     (prompts, asked), *answers = [_lists(table[name]) for name in ids]
     for values, lengths in ((prompts, asked), *answers):
         if lengths.min(initial=1) < 1:

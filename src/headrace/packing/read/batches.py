@@ -4,13 +4,13 @@ A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask
 `seq_start_id` where each sequence begins.
 
     form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and max_seqlen
-    form="padded"   one row a bin, [bins, width], padded; the same cu_seqlens over the flattened tokens
+    form="padded"   one row per bin, [bins, width], padded; the same cu_seqlens over the flattened tokens
 
-Bins with images give three more: `images`, a list of what their rows call them; `image_start`, where the first
-placeholder of each stands in the flattened tokens; `image_tokens`, how many it has.
+Bins with images give three more arrays: `images`, their names in the rows; `image_start`, the position of the first
+placeholder of each in the flattened tokens; `image_tokens`, the number of placeholders.
 
-Both have position_ids that begin at 0 in each sequence, and labels that never reach into the next one. Padding is a
-sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
+Both forms have position_ids that begin at 0 in each sequence, and labels that never cross into the next one. Padding is
+a sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
 
 The bins of a batch are first laid end to end. Labels, position ids and masks are then one expression each over all
 tokens.
@@ -65,23 +65,23 @@ MADE = (INPUT_IDS, "labels", LOSS_MASK, "position_ids", "cu_seqlens", "max_seqle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatches:
-    """The way in which bins become a batch; pass it as `packed=` of a stream, or a word for its form.
+    """Settings for turning bins into batches; pass them as `packed=` of a stream, or pass the word of a form.
 
     form: "varlen" or "padded", see above.
-    labels: "next", the label of a place is the token after it in its sequence; "same", the token itself, for models
-        that shift labels themselves (Hugging Face). loss_mask stands where the labels stand.
-    ignore_index: the label where nothing is trained; None: the token stays, and only loss_mask tells.
-    last_token: "keep" all L tokens of a sequence, the last without a label; "drop" it, as readers do that feed L - 1
-        tokens and L - 1 labels (Megatron); a sequence of one token is then gone.
-    pad_id: what fills input_ids up. pad_to: width of every row; None: as wide as the batch needs, rounded up to
-        pad_to_multiple_of.
-    most_sequences: cu_seqlens has one entry more than these, whatever the batch holds, the last one repeated, for
-        shapes that never change; those that fill rows up count. None: as many as there are.
-    attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each sequence,
-        [bins or 1, 1, width, width]. It takes width² values a row: for small widths.
-    loss_mask_alignment: where the stored mask stands in files that do not say: "shift_left", on the labels, by one
-        place left of the trained tokens; "unshifted", on those tokens; "legacy_roll_right", one place right of them,
-        over the whole bin, where the last token's is lost and counts as untrained.
+    labels: "next": the label of a position is the next token of its sequence. "same": the token itself, for models that
+    shift labels themselves (Hugging Face). loss_mask is aligned with the labels.
+    ignore_index: the label of untrained positions; None: they keep their token, and only loss_mask marks them.
+    last_token: "keep": all L tokens of a sequence, the last without a label. "drop": leave the last token out, as
+    readers do that feed L - 1 tokens and L - 1 labels (Megatron); a sequence of one token then disappears.
+    pad_id: the padding token of input_ids. pad_to: width of every row; None: as wide as the batch needs, rounded up to
+    pad_to_multiple_of.
+    most_sequences: fixes the length of cu_seqlens at one more than this by repeating the last entry, for constant
+    shapes. Sequences of padding count. None: as many entries as the batch needs.
+    attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each sequence, [bins or
+    1, 1, width, width]. It takes width² values per row, so use it for small widths.
+    loss_mask_alignment: the alignment of the stored mask in files that do not declare one. "shift_left": on the labels,
+    one position left of the trained tokens. "unshifted": on those tokens. "legacy_roll_right": one position right of
+    them, rolled over the whole bin, so the last token's value is lost and counts as untrained.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -125,7 +125,7 @@ class PackedBatches:
         return f"packed {self.loss_mask_alignment}"
 
     def check(self, root: Path, index: SplitIndex) -> None:
-        """Raise `SettingsError` if the columns of a split are of other types than packed rows have."""
+        """Raise `SettingsError` if the columns of a split do not have the types of packed rows."""
         for name in columns_of_other_types(index.schema):
             raise SettingsError(
                 f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
@@ -133,7 +133,7 @@ class PackedBatches:
             )
 
     def default_columns(self, available: Sequence[str]) -> list[str]:
-        """Leave out where sequences come from, as batches are for models; a column `source` alone is the user's own."""
+        """Return the columns without origins of sequences, which models do not need, but keep a user's own `source`."""
         traced = set(TRACES) <= set(available)
         return [name for name in available if not traced or name not in TRACES]
 
@@ -148,7 +148,7 @@ class PackedBatches:
             )
 
     def index_of(self, index: SplitIndex) -> SplitIndex:
-        """Return the index with the type that the mask has after `blocks`; filling rows need it."""
+        """Return the index with the type that masks have after `blocks`; filling rows need it."""
         if LOSS_MASK not in index.schema.names:
             return index
         place = index.schema.get_field_index(LOSS_MASK)
@@ -156,13 +156,13 @@ class PackedBatches:
         return replace(index, schema=index.schema.set(place, field))
 
     def blocks(self, read_block: ReadBlock, *, root: Path, index: SplitIndex) -> ReadBlock:
-        """Return a reader of checked blocks over one of blocks as they are stored."""
+        """Return a reader that checks and normalises the blocks of a reader of stored blocks."""
         return PackedBlocks(read_block, root=root, index=index, alignment=self.loss_mask_alignment)
 
     def count(
         self, index: SplitIndex, read_block: ReadBlock, *, contents: str | None, cache_dir: Path | None
     ) -> CountedIndex:
-        """Count the tokens of each row, and the squared lengths of its sequences, from their starts and the mask.
+        """Count the tokens of each row, and the sum of squared lengths of its sequences, from starts and mask.
 
         The mask is as long as the tokens and takes a fraction of their bytes.
         """
@@ -178,7 +178,7 @@ class PackedBatches:
         return CountedIndex.of(index, tokens, squares)
 
     def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
-        """Yield batches of `batch_size` bins, the last with what is left; other columns come beside, a value a bin."""
+        """Yield batches of `batch_size` bins, the last with the rest; other columns are added, one value per bin."""
         ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
         rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
         images = [rest.pop(name) for name in IMAGE_COLUMNS] if set(IMAGE_COLUMNS) <= set(rest) else None
@@ -190,7 +190,7 @@ class PackedBatches:
 
 
 def _tokens_and_squares(table: pa.Table) -> I64:
-    """From the mask and starts of bins to (tokens, sum of squared lengths); int64 [2, bins]."""
+    """Compute (tokens, sum of squared lengths) from the mask and starts of bins; int64 [2, bins]."""
     tokens, counts = lengths_of(table[LOSS_MASK]), lengths_of(table[SEQ_START_ID])
     starts = pc.list_flatten(table[SEQ_START_ID]).to_numpy().astype(np.int64)
     ends = np.append(starts[1:], 0)
@@ -202,7 +202,7 @@ def _tokens_and_squares(table: pa.Table) -> I64:
 
 
 def packed_setting(value: Any) -> PackedBatches:
-    """Return the settings that `packed=` means: themselves, or those of a form."""
+    """Return the settings for a value of `packed=`, which is settings or the word of a form."""
     if value == "varlen" or value == "padded":
         return PackedBatches(form=value)
     if isinstance(value, PackedBatches):
@@ -213,10 +213,10 @@ def packed_setting(value: Any) -> PackedBatches:
 
 
 def packed_form(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> PackedBatches | None:
-    """Decide packed="auto": "varlen" if all splits hold packed rows, as their first shards say; else None.
+    """Decide packed="auto": return "varlen" settings if the first shard of every split holds packed rows, else None.
 
-    parts: root and index of each split. Rows are packed if the three columns are lists of whole numbers (the mask also
-    of truth values), all of them are read, and the metadata says where masks stand.
+    parts: root and index of each split. Rows are packed if the three columns are lists of integers (the mask also of
+    booleans), all of them are read, and the metadata declares the alignment of masks.
     """
     wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
     possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
@@ -230,7 +230,7 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
     try:
         said = stored_alignment(root / index.shards[0], index.formats[0])
     except (FileNotFoundError, InputError):
-        return False  # reading will say what is wrong with it
+        return False  # reading it will raise
     if said == "unknown":
         warnings.warn(
             f"{root / index.shards[0]}: holds packed rows, and was converted without --alignment, so batches are lists"
@@ -252,10 +252,10 @@ def packed_batches(
     settings: PackedBatches,
     images: Sequence[Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches of `batch_size` bins, the last with what is left, as arrays; bins that are not valid train nothing.
+    """Yield batches of `batch_size` bins as arrays, the last one with the rest; bins that are not valid train nothing.
 
-    ids, mask, starts: the packed columns of as many rows, as `normal_rows` makes them. valid: bool [rows]; None: all.
-    images: the columns of `IMAGE_COLUMNS`, where there are any.
+    ids, mask, starts: the packed columns of the same rows, as `normal_rows` makes them. valid: bool [rows]; None: all.
+    images: the columns of `IMAGE_COLUMNS`, if there are any.
     Raises `StreamError` if a row is wider than pad_to, or a batch has more than most_sequences.
     """
     for start in range(0, len(ids), batch_size):
@@ -275,12 +275,11 @@ def packed_batches(
 
 
 def make_packed_batch(bins: PackedRows, settings: PackedBatches, images: I64 | None = None) -> dict[str, Any]:
-    """Make one batch of these bins, whose ids are int64, and whose masks stand on labels, 0 at each sequence's end.
+    """Make one batch of bins whose ids are int64 and whose masks are aligned with labels, 0 at each sequence's end.
 
-    input_ids, labels, position_ids: int64 [rows, width]; loss_mask: uint8 [rows, width]; cu_seqlens: int32
-    [sequences + 1, or most_sequences + 1] over the flattened tokens; max_seqlen: int; attention_mask, if asked for:
-    [rows, 1, width, width]. images: places in the tokens of all bins, which become image_start: int64, over the
-    flattened tokens.
+    input_ids, labels, position_ids: int64 [rows, width]. loss_mask: uint8 [rows, width]. cu_seqlens: int32 [sequences +
+    1, or most_sequences + 1] over the flattened tokens. max_seqlen: int. attention_mask, if requested: [rows, 1, width,
+    width]. images: positions in the tokens of all bins, which become image_start: int64, over the flattened tokens.
     """
     filling = settings.pad_id if settings.ignore_index is None else settings.ignore_index
     ids, mask, lengths = bins.ids, bins.mask, bins.sequence_lengths
@@ -292,7 +291,7 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches, images: I64 | N
         labels[last] = filling
     else:
         labels = ids.copy()
-        mask = np.concatenate([mask[-1:], mask[:-1]])  # the last is 0, as at the end of each sequence
+        mask = np.concatenate([mask[-1:], mask[:-1]])  # the wrapped value is 0, like the end of each sequence
     if settings.ignore_index is not None:
         labels[mask == 0] = settings.ignore_index
     if settings.last_token == "drop":
@@ -330,15 +329,17 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches, images: I64 | N
         batch["image_start"] = images - (ends - tokens)[row] + row * width
     if settings.attention_mask != "none":
         sequence = np.repeat(np.arange(len(lengths)), lengths).reshape(len(tokens), 1, width)
-        allowed: Bool = np.tril(sequence[:, :, :, None] == sequence[:, :, None, :])  # to those before, in its sequence
+        allowed: Bool = np.tril(
+            sequence[:, :, :, None] == sequence[:, :, None, :]
+        )  # to earlier tokens of the same sequence
         additive = settings.attention_mask == "additive"
         batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf)) if additive else allowed
     return batch
 
 
 def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:
-    """Lay the lists end to end, cast to this type. Types were checked when the stream was set up."""
-    lists = cast(Iterator[npt.NDArray[Any]], iter(rows))  # none is missing
+    """Concatenate the lists, cast to this type. Types were checked when the stream was set up."""
+    lists = cast(Iterator[npt.NDArray[Any]], iter(rows))  # no list is null
     return np.concatenate([np.zeros(0, dtype), *lists], dtype=dtype, casting="unsafe")
 
 
@@ -356,7 +357,7 @@ def _width(tokens: I64, settings: PackedBatches) -> int:
 
 
 def _rows(flat: npt.NDArray[Any], tokens: I64, width: int, filling: int) -> npt.NDArray[Any]:
-    """The values of each row, filled up to the width: [rows, width]; without filling the values themselves."""
+    """Return the values of each row, padded to the width, [rows, width]; a view if no row needs padding."""
     if len(flat) == width * len(tokens):
         return flat.reshape(len(tokens), width)
     return padded_rows(flat, (np.cumsum(tokens) - tokens).tolist(), tokens.tolist(), width, filling)

@@ -1,10 +1,10 @@
-"""Check packed rows as they were stored, a block at a time, and give them the form that every packed batch expects.
+"""Check stored packed rows, a block at a time, and normalise them for batches.
 
-Stored files differ: ids of 32 or 64 bits, masks of numbers or truth values, masks that stand on tokens or on labels. A
-block that passed here has flat values with one meaning: mask uint8, standing on labels, 0 on the last token of each
-sequence; starts that begin at 0, rise, and end below the row's length.
+Stored files differ: ids of 32 or 64 bits, masks of numbers or booleans, masks aligned with tokens or with labels. After
+the check, a block has flat values with one meaning: mask uint8, aligned with labels, 0 on the last token of each
+sequence; starts that begin at 0, increase, and end below the row's length.
 
-Tokens of rows are counted once and kept where decoded blocks are cached.
+The tokens of rows are counted once, and the counts are kept beside the cache of decoded blocks.
 """
 
 from __future__ import annotations
@@ -35,26 +35,29 @@ from headrace.storage.local import make_directory, write_new
 MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
 
 INPUT_IDS, LOSS_MASK, SEQ_START_ID = PACKED_COLUMNS = ("input_ids", "loss_mask", "seq_start_id")
-ALIGNMENT_KEYS = (ALIGNMENT_KEY, "loss_mask_alignment")  # in the key-value metadata of Parquet files: ours, others'
-_VERSION = 2  # of the files that keep counts
+ALIGNMENT_KEYS = (
+    ALIGNMENT_KEY,
+    "loss_mask_alignment",
+)  # in the key-value metadata of Parquet files: ours, and that of others
+_VERSION = 2  # of the cached files of counts
 
 
 def holds_whole_numbers(kind: pa.DataType, *, or_truth: bool = False) -> bool:
-    """Return whether a column of this type has lists of whole numbers, or of truth values if they will do."""
+    """Return whether a column of this type has lists of integers, or of booleans if those are allowed."""
     inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else pa.null()
     return bool(pa.types.is_integer(inner) or (or_truth and pa.types.is_boolean(inner)))
 
 
 def columns_of_other_types(schema: pa.Schema) -> list[str]:
-    """Return the packed columns of a schema that do not hold what packed rows hold."""
+    """Return the packed columns of a schema whose types packed rows cannot have."""
     there = [schema.field(name) for name in PACKED_COLUMNS if name in schema.names]
     return [each.name for each in there if not holds_whole_numbers(each.type, or_truth=each.name == LOSS_MASK)]
 
 
 def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
-    """Check the packed columns of a table, and make of the mask list<uint8> that stands on labels.
+    """Check the packed columns of a table, and return them with a mask of list<uint8> that is aligned with labels.
 
-    Raises `InputError` naming the row (from 0, in the table) that is not a packed row.
+    Raises `InputError` that names the row (from 0, in the table) that is not a packed row.
     """
     rows = rows_of(table)
     fault = first_fault(rows, empty="take")
@@ -66,7 +69,9 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
     mask: U8 = values.astype(np.uint8)
     if alignment == "legacy_roll_right":
         mask = np.append(mask[1:], mask[:1])
-        mask[rows.token_offsets[1:][rows.sizes > 0] - 1] = 0  # that of a row's last token was rolled out of the row
+        mask[rows.token_offsets[1:][rows.sizes > 0] - 1] = (
+            0  # the value of a row's last token was rolled out of the row
+        )
     if alignment == "shift_left":
         mask[ends - 1] = 0
     else:
@@ -76,10 +81,10 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
 
 
 class PackedBlocks:
-    """A block reader of packed rows, over one of blocks as they are stored. Picklable; safe from any thread.
+    """A block reader of packed rows, on top of a reader of stored blocks. Picklable and thread-safe.
 
-    alignment: of masks in files that do not say; a file that says another one is refused, and one that does not say
-    needs it: both `SettingsError`. Blocks read without the packed columns come as they are.
+    alignment: of masks in files that do not declare it. Raises `SettingsError` if a file declares another one, or if
+    neither does. Blocks read without the packed columns are returned unchanged.
     """
 
     def __init__(
@@ -119,10 +124,10 @@ class PackedBlocks:
 
 
 def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"] | None:
-    """Read what a shard's metadata says of its masks; None if nothing. Raises `InputError` on a word that is not known.
+    """Read the alignment of masks from a shard's metadata; None if absent. Raises `InputError` for an unknown word.
 
-    "unknown" is what `headrace convert` writes where nobody told it. word: the format of the shard in the index. Only
-    Parquet has such metadata.
+    "unknown" is what `headrace convert` writes if it was not given an alignment. word: the format of the shard in the
+    index. Only Parquet has such metadata.
     """
     kind = kind_of_word(word)
     if kind.format != "parquet":
@@ -152,17 +157,17 @@ def count_rows(
     contents: str | None,
     cache_dir: Path | None,
 ) -> I64:
-    """Count every row of a split; int64 [len(counts), rows].
+    """Compute counts of every row of a split; int64 [len(counts), rows].
 
-    columns: what is read; count: from a block's table of them to its counts, int64 [len(counts), rows of the block],
-    0 or more. counts: what is counted, in words. contents: a word that changes whenever the rows may, to keep the
-    counts under cache_dir; None: they are not kept. Raises what reading blocks raises, and `InputError` for nulls.
+    columns: the columns to read. count: from a block's table of them to its counts, int64 [len(counts), rows of the
+    block], 0 or more. counts: what is counted, in words. contents: a word that changes whenever the rows may, for the
+    cache of counts under cache_dir; None: no cache. Raises what reading blocks raises, and `InputError` for nulls.
     """
     kept = None
     if contents is not None and cache_dir is not None:
         key = sha256_hex(canonical_json([_VERSION, contents, index.identity, list(columns), list(counts)]))
         kept = cache_dir / f"counts-{key}.npy"
-        with suppress(OSError, ValueError):  # a file that is missing or damaged is made again
+        with suppress(OSError, ValueError):  # a missing or damaged file is rebuilt
             data, digest = (whole := kept.read_bytes())[:-64], whole[-64:]
             if sha256_hex(data).encode() == digest:
                 found: I64 = np.load(io.BytesIO(data), allow_pickle=False)
@@ -182,7 +187,7 @@ def count_rows(
 
 
 def lengths_of(column: pa.ChunkedArray) -> I64:
-    """The length of each list of a column, or its whole numbers as they are; int64 [rows]."""
+    """Return the length of each list of a column, or the integers of a column of integers; int64 [rows]."""
     counted = column if pa.types.is_integer(column.type) else pc.list_value_length(column)
     return counted.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 

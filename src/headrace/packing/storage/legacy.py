@@ -1,9 +1,9 @@
-"""The legacy form of packed bins: a `.npy` file that is a pickled list of dictionaries of Python lists.
+"""Write and read the legacy form of packed bins: a `.npy` file that is a pickled list of dictionaries of Python lists.
 
     [{"input_ids": [...], "loss_mask": [...], "seq_start_id": [...]}, …]
 
-It takes about five times the bytes of Parquet, ten times the time, and all of it in memory at once, about 40 bytes a
-token. Written for trainers that read nothing else; read to convert it.
+It takes about five times the bytes of Parquet and ten times the time, and all of it is in memory at once, about 40
+bytes per token. It is written for trainers that read nothing else, and read to convert it.
 
 A pickle is a program: it may import any name and call it. So only a short list of names is allowed, and each gets a
 stand-in that records its arguments; the real function is never called. Arrays are then made from the recorded shape,
@@ -32,7 +32,7 @@ _ADVICE = "a packed .npy holds one dictionary a bin; write the file again, or ta
 
 
 class LegacyPickleWriter:
-    """Writes bins as one pickled `.npy`, all of it at the end. Memory: O(file). The file is published whole."""
+    """Writer of bins as one pickled `.npy`, which is written at the end and published whole. Memory: O(file)."""
 
     def __init__(self, output_path: str | os.PathLike[str]) -> None:
         self.output_path = str(local_path_of(os.fspath(output_path), "output_path"))
@@ -42,19 +42,19 @@ class LegacyPickleWriter:
     def write_bin(
         self, bin_id: int, input_ids: npt.NDArray[Any], loss_mask: npt.NDArray[Any], seq_start_id: npt.NDArray[Any]
     ) -> None:
-        """Keep one bin. Raises `RuntimeError` after `finalize`."""
+        """Add one bin, in memory. Raises `RuntimeError` after `finalize`."""
         if self._closed:
             raise RuntimeError(f"{self.output_path}: bin {bin_id} comes after the end; open a new writer")
         values = (input_ids.tolist(), loss_mask.tolist(), seq_start_id.tolist())
         self.packed_data.append(dict(zip(SCHEMA.names, values, strict=True)))
 
     def write_bins(self, rows: PackedRows) -> None:
-        """Keep many bins."""
+        """Add many bins, in memory. Raises `RuntimeError` after `finalize`."""
         for number in range(len(rows)):
             self.write_bin(number, *rows.bin(number))
 
     def finalize(self) -> dict[str, Any]:
-        """Write the file and give it its name, replacing one that is there; returns format and num_bins."""
+        """Write the file and publish it, replacing a file of that name; return format and num_bins."""
         if self._closed:
             raise RuntimeError(f"{self.output_path}: was finalized before; open a new writer")
         self._closed = True
@@ -78,10 +78,10 @@ class LegacyPickleWriter:
 
 
 def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[PackedRows]:
-    """Read the bins of a legacy file, some at a time, each checked. Nothing that the file names is ever run.
+    """Read the bins of a legacy file in checked groups. Nothing that the file names is ever run.
 
-    Raises `InputError`: for a file that is no such `.npy`, that asks for names packed data does not need, or that has a
-    bin no reader can use; the message names the bin.
+    Raises `InputError` for a file that is not such a `.npy`, that asks for names that packed data does not need, or
+    that has a bin that no reader can use; the message names the bin.
     """
     where = Path(path)
     bins = _loaded(where)
@@ -90,9 +90,9 @@ def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[Packe
         for number in range(first, min(first + bins_at_once, len(bins))):
             try:
                 parts.append(_one_bin(bins[number]))
-            except (ValueError, RecursionError) as error:  # nested too deep to be shown
+            except (ValueError, RecursionError) as error:  # RecursionError: nested too deep to print
                 raise InputError(f"{where}: bin {number}{error}; {_ADVICE}") from error
-            bins[number] = None  # let go as it is converted
+            bins[number] = None  # free each bin once it is converted
         rows = PackedRows.concatenate(parts)
         fault = first_fault(rows)
         if fault is not None:
@@ -107,10 +107,10 @@ def convert_legacy_to_parquet(
     compression: str | None = "zstd",
     **options: Any,
 ) -> dict[str, Any]:
-    """Write the bins of a legacy file as a Parquet shard, the masks as they are; what `finalize` of the writer returns.
+    """Write the bins of a legacy file as a Parquet shard, with unchanged masks; return the writer's `finalize` result.
 
     Adds source_bytes, the size of the legacy file. options: see `ParquetShardWriter`. On an error nothing is left.
-    Memory: about 40 bytes a token.
+    Memory: about 40 bytes per token.
     """
     source = local_path_of(os.fspath(legacy_npy_path), "legacy_npy_path")
     with ParquetShardWriter(output_path, row_group_size, compression, **options) as writer:
@@ -146,7 +146,7 @@ def _loaded(path: Path) -> list[Any]:
 
 
 def _check_header(file: BinaryIO, path: Path) -> int:
-    """Return the file's count of bins. Raises `InputError`."""
+    """Return the number of bins in the file. Raises `InputError`."""
     try:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
@@ -161,7 +161,7 @@ def _check_header(file: BinaryIO, path: Path) -> int:
 
 
 def _one_bin(record: Any) -> PackedRows:
-    """Make rows of one bin. Raises `ValueError`, whose text goes on after the bin's number."""
+    """Build rows of one bin. Raises `ValueError` with a text that continues after the bin's number."""
     if not isinstance(record, dict):
         raise ValueError(f" is {type(record).__name__}, no dictionary")
     columns = []
@@ -183,7 +183,7 @@ def _one_bin(record: Any) -> PackedRows:
 
 
 def _flat(values: Any, what: str) -> npt.NDArray[Any]:
-    """Make one array of a list, tuple or array of numbers. Raises `ValueError`."""
+    """Convert a list, tuple or array of numbers to an array. Raises `ValueError`."""
     try:
         values = _value_of(values)
     except ValueError as error:
@@ -194,7 +194,7 @@ def _flat(values: Any, what: str) -> npt.NDArray[Any]:
         return np.empty(0, np.uint8)
     try:
         array = np.array(values)
-        if array.dtype == object:  # numpy numbers one by one, or too large for any integer type
+        if array.dtype == object:  # numpy scalars, or integers too large for any type
             array = np.array([_value_of(value) for value in values])
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{what} are not a flat list of integers ({error})") from error
@@ -214,7 +214,7 @@ _ALLOWED = {
 
 
 class _Forbidden(ValueError):
-    """The pickle asks for something that no packed data needs."""
+    """The pickle asks for a name that packed data does not need."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -228,7 +228,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Noted:
-    """Stands for a function or class that a pickle names, or for what it returns when called: notes, and runs nothing.
+    """Stand-in for a function or class that a pickle names, or for its result when called; it records and runs nothing.
 
     arguments: of the call; None for the function itself, which a pickle can neither fill nor change.
     """
@@ -253,9 +253,10 @@ class _Noted:
 
 
 def _value_of(noted: Any) -> Any:
-    """Make what a noted call would have returned: arrays of objects as lists; any other value as it is.
+    """Return the result that a recorded call would have had: arrays of objects as lists, any other value unchanged.
 
-    Not recursive: ask again for what a list holds. Raises `ValueError` if what was noted does not fit together.
+    Not recursive: call it again for the items of a list. Raises `ValueError` if the recorded arguments are
+    inconsistent.
     """
     if not isinstance(noted, _Noted):
         return noted

@@ -1,20 +1,20 @@
-"""Packed bins as Parquet that trainers read as it is: three list columns, row groups of a fixed number of bins.
+"""Write packed bins as Parquet that trainers read directly: three list columns, row groups of a fixed number of bins.
 
     input_ids      list<int32>   token ids of a bin
-    loss_mask      list<uint8>   as many; 1 where the label of the position counts
+    loss_mask      list<uint8>   same length; 1 where the label of the position is trained
     seq_start_id   list<int32>   where each sequence starts; the first is 0
 
-and, where bins hold sequences of several datasets or it is asked for, two more that readers of bins leave alone:
+If bins hold sequences of several datasets, or the settings ask for it, two more that readers of bins ignore:
 
     source         list<string>  the dataset and file that each sequence comes from
     source_row     list<int64>   its row or line there, from 1
 
-Bins with images have three columns more, see `headrace.packing.placed_images`.
+Bins with images have three more columns, see `headrace.packing.placed_images`.
 
-Flat buffers become columns through their offsets: no list and no array of Python for a bin. Dictionaries are off:
-packed dictionary indices hide from the codec what repeats in tokens, and cost time. Pages are large (8 MiB), so that
-the codec sees more of what repeats, and carry checksums. On chats zstd's level 3 saves a tenth of the bytes for about
-a fifth more time, level 6 a fifth for twice the time; reading takes the same.
+Flat buffers become columns through their offsets, without a Python list or array per bin. Dictionaries are off, because
+packed dictionary indices hide repeated tokens from the codec, and cost time. Pages are large (8 MiB), so that the codec
+sees more repetition, and have checksums. On chats, zstd's level 3 saves a tenth of the bytes for about a fifth more
+time, and level 6 a fifth for twice the time; reading takes the same time.
 """
 
 from __future__ import annotations
@@ -57,22 +57,23 @@ _TRACED = pa.schema(zip(TRACES, (pa.list_(pa.string()), pa.list_(pa.int64())), s
 _IMAGES = pa.schema(zip(IMAGE_COLUMNS, map(pa.list_, (pa.string(), pa.int32(), pa.int32())), strict=True))
 
 _PAGE_BYTES = 8 << 20
-_BATCH_VALUES = 1 << 14  # encoded at a time
+_BATCH_VALUES = 1 << 14  # values encoded at a time
 _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
 
 
 class ParquetShardWriter:
-    """Writes packed bins, a row group at a time, and gives the file its name when it is whole.
+    """Writer of packed bins, a row group at a time, that publishes the file when it is whole.
 
-    Until `finalize` there is only a temporary name, unique to this writer; it is removed when an error leaves the
-    `with` block, or by `abort`. A file of that name is replaced in one step. Peak memory: O(row_group_size × bin).
+    Until `finalize` there is only a temporary name, unique to this writer. It is removed if an error leaves the `with`
+    block, or by `abort`. An existing file of the final name is replaced in one step. Peak memory: O(row_group_size ×
+    bin).
     filesystem: an Arrow file system that `output_path` is a path of; default the local one.
     compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
-    declared: "required" says in the schema that there are no nulls, and decodes a quarter faster; the specification's
-    schema is "nullable". traced: whether bins say where their sequences come from; sources: the names that their
-    numbers stand for. images: whether bins have columns of images.
+    declared: "required" declares in the schema that there are no nulls, and decodes a quarter faster; the
+    specification's schema is "nullable". traced: whether bins hold the origins of their sequences. sources: the names
+    that source numbers refer to. images: whether bins have columns of images.
     metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
-    temporary: a new local path to write to, for those who name the file themselves after `finish`.
+    temporary: a new local path to write to, for callers that publish the file themselves after `finish`.
     Raises `ValueError` for a row group size below 1, an unknown codec or a level it does not have, `SettingsError` for
     an address (s3://…) as output_path.
     """
@@ -134,7 +135,7 @@ class ParquetShardWriter:
             compression=self.compression,
             compression_level=compression_level,
             data_page_size=_PAGE_BYTES,
-            data_page_version="2.0",  # the codec is spared the list borders
+            data_page_version="2.0",  # the codec then skips the list levels
             write_batch_size=_BATCH_VALUES,
             use_dictionary=["source.list.element"] if traced else False,
             write_statistics=False,
@@ -144,10 +145,10 @@ class ParquetShardWriter:
     def write_bin(
         self, bin_id: int, input_ids: npt.NDArray[Any], loss_mask: npt.NDArray[Any], seq_start_id: npt.NDArray[Any]
     ) -> None:
-        """Add one bin; the arrays are copied, so scratch buffers may be given. Bins are stored in the order of calls.
+        """Add one bin; arrays are copied, so buffers may be reused. Bins are stored in the order of calls.
 
-        input_ids: tokens [T], stored as int32; loss_mask: [T], 0 or 1, stored as uint8; seq_start_id: where each
-        sequence begins [S], stored as int32. Any integers that fit. bin_id: for messages alone.
+        input_ids: tokens [T], stored as int32. loss_mask: [T], 0 or 1, stored as uint8. seq_start_id: where each
+        sequence begins [S], stored as int32. Any integer type whose values fit. bin_id: for messages only.
         Raises `ValueError` if shapes or values do not fit, `RuntimeError` after the end.
         """
         self._must_be_open(f"bin {bin_id}")
@@ -169,9 +170,9 @@ class ParquetShardWriter:
         )
 
     def write_bins(self, rows: PackedRows) -> None:
-        """Add many bins from flat buffers; the fast way. Raises `RuntimeError` after the end.
+        """Add many bins from flat buffers, which is the fast way. Raises `RuntimeError` after the end.
 
-        Row groups do not depend on how bins are cut into calls. Whole groups are not copied.
+        Row groups do not depend on how bins are divided into calls. Whole groups are not copied.
         """
         self._must_be_open(f"{len(rows)} bins")
         at = 0
@@ -190,7 +191,7 @@ class ParquetShardWriter:
                 self._flush()
 
     def finish(self) -> Written:
-        """Write what is left and the footer, close the file, which is neither synced nor renamed.
+        """Write the remaining bins and the footer, and close the file, without syncing or renaming it.
 
         Returns its rows, bytes, SHA-256 and row groups.
         """
@@ -202,10 +203,10 @@ class ParquetShardWriter:
         return self._file.holding(self.bins, tuple(self._blocks))
 
     def finalize(self) -> dict[str, Any]:
-        """Write what is left, make the file durable, give it its name.
+        """Write the remaining bins, make the file durable and give it its final name.
 
         Returns format, compression, num_bins, row_group_size; num_tokens, num_sequences, bytes, sha256 of the file.
-        Raises `RuntimeError` the second time, `StoreError` if the file system fails.
+        Raises `RuntimeError` on a second call, `StoreError` if the file system fails.
         """
         self._must_be_open("the end")
         try:
@@ -230,7 +231,7 @@ class ParquetShardWriter:
         }
 
     def abort(self) -> None:
-        """Leave nothing behind; nothing happens after `finalize`."""
+        """Remove the temporary file; does nothing after `finalize`."""
         if not self._closed:
             self._remove()
 
@@ -286,7 +287,7 @@ def _telling(path: str) -> Iterator[None]:
 
 
 def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | None = None) -> pa.Table:
-    """Make the columns of packed rows; the tokens are not copied. sources: the names of the sources of traced rows."""
+    """Build the columns of packed rows without copying the tokens. sources: names of the sources of traced rows."""
     tokens, starts = pa.array(rows.token_offsets.astype(np.int32)), pa.array(rows.start_offsets.astype(np.int32))
     parts = [(tokens, pa.array(rows.ids)), (tokens, pa.array(rows.mask)), (starts, pa.array(rows.starts))]
     if sources is not None and TRACES[0] in schema.names:
@@ -301,9 +302,9 @@ def columns(rows: PackedRows, schema: pa.Schema = SCHEMA, sources: pa.Array | No
 
 
 def rows_of(table: pa.Table) -> PackedRows:
-    """Read the packed rows of a table, of whatever whole numbers its columns have; views where they can be.
+    """Read the packed rows of a table, whatever the integer types of its columns; views if possible.
 
-    Raises `InputError` for nulls, and for a mask that is not as long as its tokens, with the row, from 0.
+    Raises `InputError` with the row, from 0, for nulls, and for a mask that is not as long as its tokens.
     """
     parts: list[tuple[npt.NDArray[Any], I64]] = []
     for name in SCHEMA.names:
@@ -326,7 +327,7 @@ def rows_of(table: pa.Table) -> PackedRows:
 
 
 def read_parquet(path: Path) -> Iterator[PackedRows]:
-    """Read the bins of a shard, a row group at a time; page checksums are verified. Raises `CorruptShard`."""
+    """Read the bins of a shard, a row group at a time, verifying page checksums. Raises `CorruptShard`."""
     where = f"{path}"
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -345,7 +346,7 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
 
 
 def schema_of(declared: Declared, *, traced: bool = False, images: bool = False) -> pa.Schema:
-    """Give the columns so declared, with `bins.rows.TRACES` and `IMAGE_COLUMNS` if asked for.
+    """Return the schema so declared, with `bins.rows.TRACES` and `IMAGE_COLUMNS` if requested.
 
     Raises `ValueError` for another word.
     """
@@ -363,9 +364,9 @@ def schema_of(declared: Declared, *, traced: bool = False, images: bool = False)
 
 
 def checked_codec(word: str | None, level: int | None = None) -> Codec:
-    """Give the codec behind a word; None and "" are "none".
+    """Return the Arrow codec of a word; None and "" mean "none".
 
-    Raises `ValueError` for an unknown one, or if it has no such level.
+    Raises `ValueError` for an unknown codec, or a level that it does not have.
     """
     codec = next((codec for codec in CODECS if codec == (word or "none").lower()), None)
     if codec is None:

@@ -1,14 +1,15 @@
-"""Tokenised sequences on disk, between tokenising and packing, and the bins gathered from them.
+"""Keep tokenised sequences on disk between tokenising and packing, and gather bins from them.
 
 A spool is flat arrays that are mapped, not read:
 
     tokens.bin     int32   all sequences end to end
-    masks.bin      uint8   1 where the token is to be learned
+    masks.bin      uint8   1 where the token is trained
     offsets.bin    uint64  [n + 1] where sequences begin, in tokens
     lengths.bin    uint32  [n]
     manifest.json  number of sequences and tokens, size and SHA-256 of each file
 
-A task of a run makes a spool among its files. Its receipt proves that they are whole. All numbers are little-endian.
+A task of a run writes a spool among its files, and its receipt proves that they are complete. All numbers are
+little-endian.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FILES: dict[str, np.dtype[Any]] = {
 
 
 class SpoolWriter:
-    """Writes a spool among the files of a task, which publishes them. Use it as a context manager. O(1) memory.
+    """Writer of a spool among the files of a task, which publishes them. Use it as a context manager. O(1) memory.
 
     directory: of the spool, relative to the run.
     """
@@ -56,10 +57,10 @@ class SpoolWriter:
         self._open["offsets.bin"][1].write(np.zeros(1, "<u8"))
 
     def add(self, tokens: npt.NDArray[np.integer], mask: npt.NDArray[np.integer], lengths: npt.ArrayLike) -> None:
-        """Append sequences: flat tokens and mask, and how many tokens each sequence has.
+        """Append sequences: flat tokens and mask, and the number of tokens of each sequence.
 
-        tokens: integers that fit int32; mask: 0..255; lengths: integers >= 1 that add up to the tokens. Raises
-        `ValueError` otherwise; nothing of the call is then kept.
+        tokens: integers that fit int32. mask: 0..255. lengths: integers >= 1 that add up to the tokens. Raises
+        `ValueError` otherwise, and then keeps nothing of the call.
         """
         sizes = np.asarray(lengths)
         where = f"{self._directory}: sequences from {self.sequences} on"
@@ -105,9 +106,9 @@ class SpoolWriter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spool:
-    """Sequence i has the tokens tokens[offsets[i] : offsets[i + 1]] and as many mask values.
+    """Mapped sequences: sequence i has tokens[offsets[i] : offsets[i + 1]], and the same range of mask.
 
-    tokens: int32 [tokens]; mask: uint8 [tokens]; offsets: uint64 [n + 1]; lengths: uint32 [n]; of files they are
+    tokens: int32 [tokens]; mask: uint8 [tokens]; offsets: uint64 [n + 1]; lengths: uint32 [n]. Arrays of files are
     read-only maps.
     """
 
@@ -118,7 +119,7 @@ class Spool:
 
     @classmethod
     def of_arrays(cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike) -> Spool:
-        """Make a spool in memory of sequences end to end."""
+        """Make a spool in memory from sequences that lie end to end."""
         offsets, sizes = offsets_of(lengths).astype(np.uint64), np.asarray(lengths, np.uint32)
         return cls(np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), offsets, sizes)
 
@@ -158,16 +159,16 @@ class Spool:
         return len(self.lengths)
 
     def read_sequence(self, number: int) -> tuple[I32, U8]:
-        """Give tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
+        """Return tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
         if not 0 <= number < len(self):
             raise IndexError(f"spool: no sequence {number}; there are {len(self)}, counted from 0")
         part = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
         return self.tokens[part], self.mask[part]
 
     def take(self, sequences: I64) -> tuple[I32, U8, I64]:
-        """Copy tokens and mask of sequences end to end in the given order; returns them and the tokens of each.
+        """Copy tokens and mask of sequences end to end in the given order; return them and the tokens of each.
 
-        Copies runs of bytes, no work for single tokens. Raises `IndexError` for a sequence that is not there.
+        Copies ranges of bytes, without work per token. Raises `IndexError` for a sequence that does not exist.
         """
         _check_sequences(sequences, len(self))
         begins = self.offsets[sequences].astype(np.int64)
@@ -187,16 +188,16 @@ def _check_sequences(sequences: I64, count: int) -> None:
 
 
 def _runs(values: npt.NDArray[Any], begins: I64, lengths: I64) -> npt.NDArray[Any]:
-    """values[b : b + n] of each pair end to end, as a read-only array. They must lie inside; that is not checked."""
+    """Return values[b : b + n] of each pair end to end, as a read-only array. Bounds are not checked."""
     views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
     laid: npt.NDArray[Any] = views.flatten().to_numpy()
     return laid
 
 
 class JoinedSpool:
-    """The sequences of all spools, numbered through: those of the first spool, then those of the second, …
+    """The sequences of several spools, numbered across them: those of the first spool, then those of the second, …
 
-    Taking copies each token twice where more than one spool is hit.
+    `take` copies each token twice if more than one spool is read.
     """
 
     def __init__(self, spools: Sequence[Spool]) -> None:
@@ -233,10 +234,10 @@ def gather(
     pad_id: int = 0,
     counted: Counted = "stored",
 ) -> PackedRows:
-    """Gather the rows of all `bins`, their sequences end to end, the mask aligned inside each. A row group at a time.
+    """Yield the rows of all `bins`, a row group at a time: sequences end to end, each with an aligned mask.
 
-    pad_multiple, counted: see `padded_lengths`; padding stands behind each sequence, of `pad_id` and mask 0, and
-    belongs to it. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
+    pad_multiple, counted: see `padded_lengths`. Padding follows each sequence and belongs to it, with `pad_id` and mask
+    0. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
     """
     _check_alignment(alignment)
     ids, mask, lengths = source.take(bins.sequences)
@@ -266,10 +267,10 @@ def materialise_bin_arrays(
     scratch_loss_mask: npt.NDArray[np.uint8],
     alignment: Alignment = "shift_left",
 ) -> tuple[int, I32]:
-    """Copy one bin into buffers of pack_size; returns its tokens, and where its sequences start, int32.
+    """Copy one bin into buffers of pack_size; return its tokens, and where its sequences start, int32.
 
-    Starts begin with 0, strictly rise, and stay below the number of tokens. What does not fit pack_size is cut off,
-    and sequences behind it are left out. Behind the tokens the buffers are 0. For whole files `gather` is faster.
+    Starts begin with 0, strictly increase, and stay below the number of tokens. Tokens beyond pack_size are cut off,
+    and sequences after them are left out. The buffers are 0 after the tokens. For whole files `gather` is faster.
     """
     _check_alignment(alignment)
     at, shift = 0, 1 if alignment == "shift_left" else 0
