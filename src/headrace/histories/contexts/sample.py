@@ -169,9 +169,7 @@ def candidates(
         changed = int(segments.row[short.argmax()])
         raise CorruptShard(f"row {changed} of the split is shorter than it was when it was indexed; open the run again")
     shortest = np.ones(len(opened), np.int64)
-    for place in np.flatnonzero(
-        np.bincount(which[segments.sampled])
-    ).tolist():  # in other rows all measurements are candidates
+    for place in np.flatnonzero(np.bincount(which[segments.sampled])).tolist():  # other rows take all measurements
         shortest[place] = shortest_measurement(opened[place])
     fills = np.minimum(segments.count, room // (shortest[which] + 2 * (segments.mode == FULL)) + 1)
     offsets = np.zeros(len(fills) + 1, np.int64)

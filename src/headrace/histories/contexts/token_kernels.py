@@ -147,9 +147,7 @@ def _first(
             return j, timed, total
         total += size
         sizes[j] = size
-        places[timed] = (np.uint64(index[j]) << _32) | np.uint64(
-            j
-        )  # write to both lists; only one of the two counts advances
+        places[timed] = (np.uint64(index[j]) << _32) | np.uint64(j)  # write to both lists; only one count advances
         at_random[untimed] = np.uint64(j)
         timed += has_time
         untimed += 1 - has_time
