@@ -85,7 +85,10 @@ class Rewrite(RecipeSettings):
         return {**settings, **exclusion_identity(self), **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """Return the source's shards, and their names relative to its root, sorted by name. Raises `InputError` without rows."""
+        """Return the source's shards and their names relative to its root, sorted by name.
+
+        Shards without rows are included. Raises `InputError` if no shard holds rows.
+        """
         from headrace.rewriting.recipe import source_files  # the recipe imports its settings
 
         return source_files(self)

@@ -117,7 +117,10 @@ class Contexts:
 
     @cached_property
     def index(self) -> ContextIndex:
-        """The index of the contexts of an epoch. Building it reads, once, each row that may be smaller than one."""
+        """The index of the contexts of an epoch.
+
+        Building it reads, once, each row that may be smaller than a context.
+        """
         return index_rows(self.rows, self.options)
 
     def __len__(self) -> int:
