@@ -1,4 +1,4 @@
-"""From prepared histories to token contexts, for Grain, JAX and torch, and to measurements as Arrow batches."""
+"""Make token contexts from prepared histories, for Grain, JAX and torch, and read measurements as Arrow batches."""
 
 from headrace.histories.contexts.contexts import ContextPlan, Contexts, open_contexts
 from headrace.histories.contexts.options import ContextOptions

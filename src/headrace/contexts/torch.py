@@ -1,10 +1,10 @@
-"""Contexts by position for torch: a map-style dataset, for samplers of your own. Needs the extra `torch`.
+"""Read contexts by position in torch: a map-style dataset for custom samplers. Needs the extra `torch`.
 
     dataset = ContextDataset(open_contexts("out", "train"), epochs=3)
     loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)), collate_fn=arrays_of)
 
-`Contexts.stream` and `Contexts.torch_dataset` deal an epoch out to ranks and resume it; here the sampler does. A batch
-is made at once, each row opened once. The same positions are the same contexts as Grain's and the stream's.
+`Contexts.stream` and `Contexts.torch_dataset` divide an epoch among ranks and resume it; here the sampler does that. A
+batch is made at once, and opens each row once. The contexts at given positions are the same as in Grain and the stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 class ContextDataset(TorchDataset[dict[str, Any]]):
-    """The contexts of some epochs by position, as int32 tensors [L]: epochs × N of them, those of epoch 0 first."""
+    """The contexts of `epochs` epochs by position, as int32 tensors [L]: epochs × N contexts, epoch 0 first."""
 
     def __init__(self, contexts: Contexts, *, epochs: int = 1) -> None:
         check_integer("contexts: epochs", epochs, least=1)
@@ -37,12 +37,12 @@ class ContextDataset(TorchDataset[dict[str, Any]]):
         return self.epochs * len(self.contexts)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, Any]:
-        """Make the context at a position. Raises `IndexError` outside 0..len-1."""
+        """Return the context at a position. Raises `IndexError` outside 0..len-1."""
         found: dict[str, Any] = self.__getitems__([position])[0]
         return found
 
     def __getitems__(self, positions: Sequence[SupportsIndex]) -> ItemBatch:
-        """Make those at some positions, in this order; a DataLoader calls it once per batch."""
+        """Return the contexts at some positions, in this order; a DataLoader calls it once per batch."""
         outside = [int(each) for each in positions if not 0 <= int(each) < len(self)]
         if outside:
             raise IndexError(f"context {outside[0]} of {len(self)}, counted from 0")

@@ -1,4 +1,4 @@
-"""The settings of histories."""
+"""Define the settings of histories."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "categor
 BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]
 
-# What a measurement costs in memory while its partition is sorted and encoded.
+# Memory per measurement while its partition is sorted and encoded.
 WORKING_BYTES = 256
-MOST_VALUES = 16  # columns whose tokens are still one field of a measurement
+MOST_VALUES = 16  # most columns whose tokens still fit in one field of a measurement
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 
 
@@ -165,17 +165,17 @@ class Histories(RecipeSettings):
         return self
 
     def compared(self) -> tuple[str, ...]:
-        """Select the columns by which the measurements of two entities are compared."""
+        """Return the columns by which the measurements of two entities are compared."""
         return self.content or tuple(self.columns()[self.entity_from == "column" :])
 
     def columns(self) -> list[str]:
-        """Name the columns that are read."""
+        """Return the names of the columns that are read."""
         entity = [self.entity] if self.entity_from == "column" else []
         optional = [name for name in (self.peer, self.value) if name is not None]
         return [*entity, self.time, *optional, *self.values]
 
     def dictionaries(self) -> dict[str, str]:
-        """Name the dictionaries of texts, and the column whose texts each has."""
+        """Return the column of each dictionary of texts, by the dictionary's role."""
         kinds = (("entity", self.entity_kind, self.entity), ("peer", self.peer_kind, self.peer or ""))
         found = {role: column for role, kind, column in kinds if kind == "text"}
         for number, (name, kind) in enumerate(self.values.items()):
@@ -185,12 +185,12 @@ class Histories(RecipeSettings):
 
     @property
     def slab_rows(self) -> int:
-        """Give the measurements of an average partition; one of up to twice as many is sorted in memory."""
+        """The measurements of an average partition; a partition of up to twice as many is sorted in memory."""
         return max(1, self.memory_limit // (16 * self.working_bytes))
 
     @property
     def working_bytes(self) -> int:
-        """Give what a measurement costs in memory while its partition is sorted and encoded."""
+        """The memory that a measurement takes while its partition is sorted and encoded, in bytes."""
         return WORKING_BYTES + 32 * len(self.values)
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
@@ -201,5 +201,5 @@ class Histories(RecipeSettings):
 
 
 def output_roles(_config: Mapping[str, Any]) -> dict[str, str]:
-    """Name the columns of the entity and of the times in the output; the settings name those of the source."""
+    """Return the columns of the entity and of the times in the output; the settings name those of the source."""
     return {"entity": "src_id", "time": "first_time", "until": "last_time", "time_format": "epoch_s"}

@@ -1,9 +1,9 @@
-"""Dictionaries of the texts of a run: those of entities, of peers and of each column of categories.
+"""Build and read the dictionaries of texts of a run: of entities, of peers and of each category column.
 
-A text is hashed where it is read, with a key of the seed; pieces and sorting know hashes of 64 bits. Each shard leaves
-its distinct texts in sorted batches. They are merged by ranges of texts, each of which fits in memory, to one sorted
-Arrow file in the run. The code of a text is its place there, and a table of the hashes, by ranges of hashes, says which
-code a hash has. O(memory limit) of memory, however many texts there are.
+A text is hashed where it is parsed, with a key derived from the seed; pieces and sorting use only hashes of 64 bits.
+Each shard writes its distinct texts in sorted batches. These are merged by ranges of texts, each of which fits in
+memory, into one sorted Arrow file in the run. The code of a text is its index in that file. A table of the hashes, by
+ranges of hashes, maps a hash to its code. Memory is O(memory limit) for any number of texts.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from headrace.storage.local import storing
 
 MOST_TEXTS = (1 << 32) - 1
 SCHEMA = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
-_BATCH = 1 << 20  # texts that a shard holds before it sorts them
-_TEXT_BYTES = 512  # what a text costs in memory while it is merged
+_BATCH = 1 << 20  # texts held by a shard before it sorts them
+_TEXT_BYTES = 512  # memory per text during the merge
 _EVERY = 256
 _NUMBERED = np.dtype([("hash", "<u8"), ("code", "<u4"), ("zero", "u1", 4)])
 
@@ -45,18 +45,18 @@ def hash_ids(texts: pa.Array | pa.ChunkedArray, seed: int) -> U64:
 
 
 def hashed_addresses(hashes: U64) -> Addresses:
-    """Make what stands for texts until they have codes: their hashes, as IPv6 addresses begin."""
+    """Return the placeholders of texts until they have codes: IPv6 addresses that begin with the hashes."""
     words = np.column_stack([hashes, np.zeros(len(hashes), np.uint64)])
     return of_words(np.full(len(hashes), 6, np.uint8), words)
 
 
 def dictionary_file(role: str) -> str:
-    """Give the path of a dictionary, relative to the run."""
+    """Return the path of a dictionary, relative to the run."""
     return f"dictionaries/{role}.arrow"
 
 
 def texts_file(role: str, shard: int) -> str:
-    """Give the path of the texts of a shard, relative to the run."""
+    """Return the path of the texts of a shard, relative to the run."""
     return f"{STAGE_DIRECTORY}/texts-{role}-{shard:05d}.arrow"
 
 
@@ -65,7 +65,7 @@ def _codes_file(role: str) -> str:
 
 
 class ShardTexts:
-    """The texts of one source shard, which become files of sorted batches. Enter it to write them."""
+    """The texts of one source shard, written as files of sorted batches. A context manager: enter it to write."""
 
     def __init__(self, files: TaskFiles, roles: Sequence[str], shard: int) -> None:
         self._files, self._shard, self._stack = files, shard, ExitStack()
@@ -87,7 +87,7 @@ class ShardTexts:
         self._stack.__exit__(kind, error, where)
 
     def add(self, texts: Mapping[str, pa.Array]) -> None:
-        """Take texts by dictionary, some of them again."""
+        """Add texts by dictionary; repeats are allowed."""
         for role, found in texts.items():
             self._held[role].append(found)
             if sum(map(len, self._held[role])) >= _BATCH:
@@ -100,7 +100,7 @@ class ShardTexts:
 
 
 def _distinct(parts: Sequence[pa.Array | pl.Series]) -> pl.Series:
-    """Sort the distinct texts of some arrays."""
+    """Return the distinct texts of some arrays, sorted."""
     return pl.concat([pl.Series("text", each, dtype=pl.String) for each in parts]).unique().sort()
 
 
@@ -109,7 +109,7 @@ def _as_table(texts: pl.Series) -> pa.Table:
 
 
 def merge_texts(files: TaskFiles, role: str, column: str, shards: int, seed: int, memory_limit: int) -> dict[str, Any]:
-    """Write one dictionary, and the codes of its hashes. Raises `InputError` for more texts than codes."""
+    """Write one dictionary, and the codes of its hashes. Raises `InputError` if there are more texts than codes."""
     batches = [
         batch["text"] for shard in range(shards) for batch in _mapped(files.run / texts_file(role, shard)) if len(batch)
     ]
@@ -141,7 +141,7 @@ def merge_texts(files: TaskFiles, role: str, column: str, shards: int, seed: int
 
 
 def _merged(batches: Sequence[pa.Array], most: int) -> Iterator[pl.Series]:
-    """Yield all distinct texts in order, about `most` at a time; batches: sorted, each text once."""
+    """Yield all distinct texts in order, about `most` at a time. batches: sorted, without repeats."""
     if not batches:
         return
     some = [pl.Series("text", each.take(pa.array(np.arange(0, len(each), _EVERY)))) for each in batches]
@@ -165,7 +165,7 @@ def _scatter(hashes: U64, first: int, paths: Sequence[Path]) -> None:
 
 
 def _gather_codes(files: TaskFiles, role: str, column: str, paths: Sequence[Path]) -> None:
-    """Write all hashes in order, and their codes in the same order behind them."""
+    """Write all hashes in order, followed by their codes in the same order."""
     temporary = files.temporary(_codes_file(role))
     with HashingFile(temporary) as file:
         for name in ("hash", "code"):
@@ -189,7 +189,7 @@ def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Codes:
-    """The codes of the texts of a run that is being made, by their hashes. Mapped."""
+    """The memory-mapped codes of texts, by hash, while the run is being made."""
 
     run: Path
     role: str
@@ -202,7 +202,7 @@ class Codes:
         return data[: 8 * count].view("<u8"), data[8 * count :].view("<u4")
 
     def of(self, hashes: U64) -> I64:
-        """Find the codes of hashes. Raises `CorruptShard` for one that has none."""
+        """Return the codes of hashes. Raises `CorruptShard` for a hash without a code."""
         known, codes = self._table
         place = np.searchsorted(known, hashes)
         if len(hashes) and (not len(known) or (known[np.minimum(place, len(known) - 1)] != hashes).any()):
@@ -210,17 +210,17 @@ class Codes:
         return codes[place].astype(np.int64)
 
     def addresses(self, hashed: Addresses) -> Addresses:
-        """Give entities or peers by their codes instead of their hashes."""
+        """Replace hashes by codes in entities or peers."""
         return of_numbers(self.of(hashed.words()[:, 0]))
 
     @property
     def count(self) -> int:
-        """Count the texts."""
+        """Return the number of texts."""
         return len(self._table[0])
 
 
 class Dictionary:
-    """A dictionary of a finished run. Raises `CorruptShard` where it cannot be read."""
+    """A dictionary of a finished run. Raises `CorruptShard` if it cannot be read."""
 
     texts: pa.ChunkedArray
 
@@ -234,7 +234,7 @@ class Dictionary:
         return len(self.texts)
 
     def is_sorted(self) -> bool:
-        """Tell if every text is above the one before."""
+        """Check that the texts ascend strictly."""
         before: Any = None
         for chunk in self.texts.chunks:
             if not len(chunk):
@@ -252,11 +252,11 @@ class Dictionary:
         return np.concatenate([np.zeros(0, np.uint64), *parts])
 
     def names(self, addresses: Addresses) -> pa.Array:
-        """Give the texts of entities or peers; a code that is not in the dictionary gives null."""
+        """Return the texts of entities or peers; null for codes that are not in the dictionary."""
         return self.take(as_numbers(addresses))
 
     def take(self, codes: I64) -> pa.Array:
-        """Give the texts of codes; null for those that are not in the dictionary."""
+        """Return the texts of codes; null for codes that are not in the dictionary."""
         known = (codes >= 0) & (codes < len(self))
         found = self.texts.take(pa.array(codes, mask=~known)).combine_chunks()
         return (pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found).cast(pa.string())

@@ -1,9 +1,9 @@
-"""Find entities that hold the same measurements under two names, and decide what becomes of them.
+"""Find entities that hold the same measurements under two names, and decide what happens to them.
 
-The content of an entity is all its measurements, in any order: of each the columns that are compared, to the second and
-in the latency code that is stored. Hashes of the measurements are added up, so nothing has to be sorted or held, and
-parts and slabs may come as they like. Contents of all entities are compared in memory, 8 bytes an entity, 32 where
-entities share a split or go.
+The content of an entity is all its measurements, in any order. Of each measurement the compared columns count, with the
+time in whole seconds and the latency as its stored code. Hashes of the measurements are summed, so nothing is sorted or
+held, and parts and slabs may come in any order. The contents of all entities are compared in memory, at 8 bytes per
+entity, or 32 if duplicates are grouped or dropped.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.run.repeats import keep_words
 
 REASON = "duplicate"
-_AT_ONCE = 1 << 15  # measurements that are hashed at a time, so that they stay in the processor's memory
+_AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache
 
 
 def content_sums(
     settings: Histories, seconds: I64, peer: U64 | None, codes: U16, starts: I64, values: U64 | None = None
 ) -> U64:
-    """Sum a hash of what is compared of each measurement, row by row: uint64 [R].
+    """Sum a hash of the compared columns of each measurement, row by row: uint64 [R].
 
-    seconds, peer, codes [N]: of the measurements, peer from `mixed_peers`; starts [R]: where the rows begin; values
-    [N, K]: words of the value columns.
+    seconds, peer, codes: [N], of the measurements, peer from `mixed_peers`.
+    starts: [R], where the rows begin.
+    values: [N, K], words of the value columns.
     """
     names = settings.compared()
     held = [] if values is None else [number for number, name in enumerate(settings.values) if name in names]
@@ -51,15 +52,16 @@ def content_sums(
             words += peer[part]
         if values is not None and held:
             words += mixed_values(values[part][:, held])
-        words += np.uint64(GAMMA)  # all zeros must not count for nothing
+        words += np.uint64(GAMMA)  # a measurement of zeros must change the sum too
         hashes[part] = mix(words)
     return np.add.reduceat(hashes, starts) if len(starts) else np.zeros(0, np.uint64)
 
 
 def digests(sums: U64, counts: I64) -> U64:
-    """Digest the content of entities. sums, counts [E]: of the hashes of their measurements, and how many they are.
+    """Digest the content of entities.
 
-    An entity whose rows were all dropped has none.
+    sums, counts: [E], the sum of the hashes of their measurements, and how many measurements they have. An entity whose
+    rows were all dropped has the digest `NOTHING`.
     """
     found = mix(sums + counts.astype(np.uint64) * np.uint64(GAMMA))
     found[found == NOTHING] = 1
@@ -68,9 +70,10 @@ def digests(sums: U64, counts: I64) -> U64:
 
 
 class Contents:
-    """What has been seen of the contents of a partition's entities, [E].
+    """Running content sums of a partition's entities, [E].
 
-    counts: measurements of each; first: when it begins, in seconds.
+    counts: measurements of each.
+    first: time of the first measurement of each, in seconds.
     """
 
     def __init__(self, settings: Histories, entities: int) -> None:
@@ -79,41 +82,50 @@ class Contents:
         self.first = np.full(entities, np.iinfo(np.int64).max)
 
     def add(self, rows: Measurements, entity: I64, peer: U64 | None, values: U64 | None = None) -> None:
-        """Take rows. entity [R]: of each row; peer [N]: of each measurement, from `mixed_peers`; values [N, K]."""
+        """Add rows.
+
+        entity: [R], the entity of each row.
+        peer: [N], of each measurement, from `mixed_peers`.
+        values: [N, K], words of the value columns.
+        """
         sums = content_sums(self._settings, rows.times, peer, rows.codes, rows.starts, values)
         np.add.at(self._sums, entity, sums)
         np.add.at(self.counts, entity, np.diff(rows.starts, append=len(rows.times)))
         np.minimum.at(self.first, entity, rows.times[rows.starts])
 
     def digests(self) -> U64:
-        """Digest the content of each entity."""
+        """Return the digest of each entity's content."""
         return digests(self._sums, self.counts)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of the entities of a partition, bool [E] in hash order. trains: else they test; goes: as a copy."""
+    """What happens to the entities of a partition, bool [E] in hash order.
+
+    trains: in train, else in test.
+    goes: dropped, as a copy.
+    """
 
     trains: Bools
     goes: Bools
 
 
 def compared_file(number: int) -> str:
-    """Path of what entities of a partition are compared by, relative to the run."""
+    """Return the path of the compared contents of a partition's entities, relative to the run."""
     return f"{STAGE_DIRECTORY}/compare-{number:05d}.arrow"
 
 
 def keep_compared(files: TaskFiles, number: int, contents: Contents, trains: Bools) -> None:
-    """Leave what the entities of a partition are compared by, and whether they would train."""
+    """Write the content digests of a partition's entities, their first times, and whether they would train."""
     columns = {"content": contents.digests(), "first": contents.first, "trains": pa.array(trains)}
     files.write_arrow(compared_file(number), pa.table(columns))
 
 
 def decide(run: Path, partitions: Sequence[int], asked: Literal["group", "drop"]) -> dict[int, Decision]:
-    """Decide it for these partitions, from what `keep_compared` left of them.
+    """Decide what happens to the entities of these partitions, from the files of `keep_compared`.
 
-    Entities are in the order of their keyed hash. With "group" those with one content go where the first of them would,
-    with "drop" the one that begins first stays, of several the first.
+    Entities are in the order of their keyed hash. With "group", entities with the same content go to the split of the
+    first of them. With "drop", the one that begins first stays; ties go to the first in order.
     """
     tables = [read_arrow(run / compared_file(number)) for number in partitions]
     content = np.concatenate([np.empty(0, np.uint64), *(each["content"].to_numpy() for each in tables)])
@@ -132,19 +144,19 @@ def decide(run: Path, partitions: Sequence[int], asked: Literal["group", "drop"]
 
 
 def counted_file(number: int) -> str:
-    """Path of the contents of the entities of a partition that were written, each with its split."""
+    """Return the path of the contents of a partition's written entities, each with its split."""
     return f"{STAGE_DIRECTORY}/content-{number:05d}.arrow"
 
 
 def keep_counted(files: TaskFiles, number: int, contents: Contents, decision: Decision) -> None:
-    """Leave the contents of the entities that were written, with the number of their split."""
+    """Write the contents of the entities that were written, with the number of their split."""
     stays = ~decision.goes
     words = tagged(contents.digests()[stays], (~decision.trains[stays]).astype(np.uint8))
     keep_words(files, counted_file(number), words)
 
 
 def facts(settings: Histories, found: Repeated) -> dict[str, Any]:
-    """Say what the manifest says of entities with the same content; where they are counted and none has, nothing."""
+    """Return the manifest facts on entities with the same content; none if they are only counted and there are none."""
     if settings.duplicates == "count" and not sum(found.own.values()) + sum(found.earlier.values()):
         return {}
     said = {"in_earlier_split": dict(found.earlier), "repeated": dict(found.own)}
@@ -152,7 +164,7 @@ def facts(settings: Histories, found: Repeated) -> dict[str, Any]:
 
 
 def told(settings: Histories, found: Repeated, entities: dict[str, int]) -> list[str]:
-    """Warn of a test split that repeats what the train split has."""
+    """Return a warning if the test split repeats content of the train split; else an empty list."""
     sentence = repeats_told(found.earlier, entities, unit="entities")
     if sentence is None:
         return []

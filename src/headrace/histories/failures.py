@@ -1,4 +1,4 @@
-"""Count the measurements that failed, by reason, with the place of the first and a few values."""
+"""Count the failed measurements by reason, with the location of the first and a few values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.arrays import F64, I8, I64, U16, Bools
 
 
 class Failed(TypedDict):
-    """Measurements that failed for one reason. values: up to five that differ, as they come."""
+    """Measurements that failed for one reason. values: up to five distinct ones, in order of appearance."""
 
     rows: int
     first: str
@@ -27,14 +27,18 @@ _VALUES_TOLD, _LOOKED_AT = 5, 1 << 10
 
 
 def add_failed(known: dict[str, Failed], word: str, more: Failed) -> None:
-    """Count more failures, which come after those that are known."""
+    """Add a later count of failures to the known ones."""
     before = known.get(word, Failed(rows=0, first=more["first"], values=[]))
     values = list(dict.fromkeys([*before["values"], *more["values"]]))[:_VALUES_TOLD]
     known[word] = Failed(rows=before["rows"] + more["rows"], first=before["first"], values=values)
 
 
 def count_failed(values: F64, codes: U16, reason: I8, where: tuple[I64, str], known: dict[str, Failed]) -> None:
-    """Count the measurements that failed. reason: 0 of rows that are measurements; where: row numbers, and the file."""
+    """Count the failed measurements.
+
+    reason: 0 for rows that are measurements.
+    where: row numbers, and the file.
+    """
     rows, name = where
     at = np.flatnonzero((codes == 0) & (reason == 0))
     for word, test in _FAILURES.items() if len(at) else ():

@@ -1,4 +1,4 @@
-"""Figures of histories: how large entities and rows are, when they lie, what contexts will be made of them."""
+"""Draw the figures of histories: sizes of entities and rows, their times, and the contexts made of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.report.figure import Figure
 from headrace.report.words import many, moment, share, size, span
 
 _MOST_ROWS = 5_000_000
-_MOST_CONTEXT_ROWS = 5_000  # small rows are read to know how they share contexts
+_MOST_CONTEXT_ROWS = 5_000  # small rows are read to find how they share contexts
 _SAMPLE = 64
 
 
@@ -33,9 +33,9 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def _rows(facts: RunFacts) -> pl.DataFrame | None:
-    """Read `rows.parquet` but for names; those of an entity stand together. Times in seconds since 1970.
+    """Read `rows.parquet` without the names; the rows of an entity are adjacent. Times are seconds since 1970.
 
-    None where there are no rows, or more than pictures need.
+    None if there are no rows, or too many for a picture.
     """
     path = facts.run.root / "rows.parquet"
     if sum(each.rows for each in facts.manifest.splits.values()) > _MOST_ROWS:
@@ -49,7 +49,7 @@ def _rows(facts: RunFacts) -> pl.DataFrame | None:
 
 
 def _of_splits(facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
-    """Tell which rows are of each split: bool [R]."""
+    """Return which rows are in each split: bool [R]."""
     return {split: (rows["split"] == split).to_numpy() for split in facts.splits}
 
 
@@ -126,7 +126,7 @@ def _spread(key: str, question: str, answer: str, values: F64, splits: dict[str,
 
 
 def _context_figures(facts: RunFacts) -> list[Figure]:
-    """Describe the contexts of an epoch with the usual options."""
+    """Describe the contexts of an epoch with the default options."""
     question = "What will training see of it?"
     rows = {split: facts.manifest.splits[split].rows for split in facts.splits if facts.manifest.splits[split].rows}
     if not rows:

@@ -1,7 +1,7 @@
-"""Write a configuration for histories, from a look at the names, types and first rows of columns.
+"""Propose a configuration for histories from the names, types and first rows of columns.
 
-Names decide first, then what the values can be. The rows looked at are read by the recipe's own parser, so that what it
-would refuse is told.
+Names decide first, then the possible values. The sampled rows go through the recipe's own parser, so rows that it would
+refuse are reported.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _PEER_TEXTS = (
     "destination",
     "airport",
 )
-_FEW = 0.5  # of the rows: with more distinct texts a column is no category
-_MOST = 0.9  # of the distinct values: more that cannot be read, and it is no column of addresses
+_FEW = 0.5  # share of distinct texts among the rows, above which a column is not a category
+_MOST = 0.9  # share of the distinct values that must parse in a column of addresses or numbers
 
 _PARSED: tuple[Kind, ...] = ("address", "number")
 
-Found = tuple[dict[str, Any], str]  # settings, and words about them
+Found = tuple[dict[str, Any], str]  # settings, and a comment about them
 
 
 def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
-    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Return the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     seen = look(asked.source, files=_FILES, rows=_ROWS)
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:
@@ -142,7 +142,7 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
 
 
 def _try(seen: Look, settings: Histories) -> Dropped:
-    """Parse the rows looked at; returns those that are no measurements. Raises `SettingsError` if none is one."""
+    """Parse the sampled rows; return those that are not measurements. Raises `SettingsError` if none is one."""
     dropped, kept = Dropped(), 0
     for name, table in seen.tables:
         if len(table):
@@ -214,7 +214,7 @@ def _find_peer(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
 
 
 def _find_values(seen: Look, free: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Suggest types for the other columns that all files have; texts that hardly repeat are left out."""
+    """Suggest types for the other columns that all files have; texts that rarely repeat are left out."""
     types: dict[str, str] = {}
     for name in free:
         kind, values = seen.columns[name].kind, _numbers(seen, name)
@@ -258,19 +258,19 @@ def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
 
 
 def _called(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Columns that are called by one of these words, best first."""
+    """Return the columns named by one of these words, best first."""
     return sorted((each for each in names if named(each, words)), key=lambda each: -named(each, words))
 
 
 def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Columns that may be entities or peers, best first. Numbers count only where the name says so."""
+    """Return the columns that may be entities or peers, best first. Numbers count only if the name fits."""
     kinds = {name: _kind_of(seen, name) for name in names}
     usable = [name for name, kind in kinds.items() if kind == "address" or (kind == "number" and named(name, words))]
     return sorted(usable, key=lambda name: (-named(name, words), kinds[name] != "address"))
 
 
 def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[str, Any]:
-    """Suggest the settings of a column of entities or peers: what is neither an address nor a number is a text."""
+    """Suggest the settings of a column of entities or peers; values that are neither address nor number are text."""
     kind = _kind_of(seen, name) or "text"
     if pa.types.is_nested(_parts(seen, name)[0].type):
         raise SettingsError(f"{seen.names[0]}: column {name!r} is nested; give another --{role}, or {otherwise}")
@@ -278,7 +278,7 @@ def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[st
 
 
 def _kind_of(seen: Look, name: str) -> Kind | None:
-    """Tell what most of its distinct values are."""
+    """Return the kind of most of the distinct values."""
     try:
         texts = _texts(seen, name)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, SettingsError):
@@ -297,7 +297,7 @@ def _texts(seen: Look, name: str) -> pa.Array:
 
 
 def _numbers(seen: Look, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the values that are numbers, NaN where they are missing."""
+    """Return the values that are numbers; NaN if missing."""
     shares = [number_share(each) for each in _parts(seen, name)]
     return np.concatenate([np.zeros(0), *(each.to_numpy().astype(float) for each in shares if each is not None)])
 

@@ -1,4 +1,4 @@
-"""Read the measurements of prepared histories back as Arrow batches, with the columns that the settings name."""
+"""Read the measurements of prepared histories back as Arrow batches, with the column names of the settings."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Columns:
     dictionaries: Mapping[str, Dictionary]
 
     def batch(self, found: Decoded) -> pa.RecordBatch:
-        """Lay out the measurements of some rows, in their order."""
+        """Return the measurements of some rows as one batch, in their order."""
         config, n = self.config, found.n
         own = np.repeat(np.arange(len(n)), n)
         entities = Addresses(found.head["entity_family"].copy(), np.ascontiguousarray(found.head["entity"]))
         others = {config["time"], config["peer"], config["value"], *config.get("values", {})}
-        named = "file_name" if config["entity"] in others else config["entity"]  # names of files have no column
+        named = "file_name" if config["entity"] in others else config["entity"]  # file names have no column
         columns: dict[str, pa.Array] = {named: self._texts("entity", entities).take(pa.array(own))}
         seconds = found.head["first_time"].astype(np.int64)[own] + found.seconds
         columns[config["time"]] = pa.array(seconds).cast(pa.timestamp("s", "UTC"))
@@ -59,7 +59,7 @@ class Columns:
         return pa.record_batch(columns)
 
     def _texts(self, role: str, addresses: Addresses) -> pa.DictionaryArray:
-        """Give what addresses are as texts, each once."""
+        """Return addresses as dictionary-encoded texts, each text once."""
         kind = self.config[f"{role}_kind"]
         if kind == "text":
             codes, place = np.unique(as_numbers(addresses), return_inverse=True)
@@ -80,11 +80,11 @@ class Columns:
 def read_measurements(path: str | Path, split: str = "train", *, run: str | None = None) -> Iterator[pa.RecordBatch]:
     """Read the measurements of a split, entity by entity and in order of time, in batches of about 2 MiB of rows.
 
-    The columns have the names that the settings give them: the entity, the time (whole seconds, UTC), the peer, the
-    value in its unit (null where it failed), and the value columns; texts and categories are dictionary-encoded. An
-    entity that is the name of its file is called `file_name` where another column has the name of `entity`. `part`
-    counts the rows of an entity. run: a run_id, to choose another. O(a batch, or the largest row) of memory.
-    Raises `InputError` where there are no histories, `CorruptShard` for damaged rows.
+    The columns are named as in the settings: the entity, the time (whole seconds, UTC), the peer, the value in its unit
+    (null if it failed), and the value columns. Texts and categories are dictionary-encoded. An entity that is the name
+    of its file is called `file_name` if another column has the name of `entity`. `part` numbers the rows of an entity.
+    run: a run_id, to choose another run. Memory is O(a batch, or the largest row). Raises `InputError` if there are no
+    histories, `CorruptShard` for damaged rows.
     """
     root, manifest = find_run(path, run)
     if "rows_digest" not in manifest.facts:
@@ -106,7 +106,7 @@ def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
 
 
 def columns_of_run(root: Path) -> Columns | None:
-    """Read what a run says of its columns; None where there is no run."""
+    """Read the columns of a run; None if there is no run."""
     path = root / "config.json"
     if not path.exists():
         return None
@@ -135,7 +135,7 @@ def read_shard(path: Path, columns: Columns, name: str) -> Iterator[pa.RecordBat
 
 
 def _check(found: Decoded, columns: Columns, where: str) -> None:
-    """Raise `CorruptShard` for rows with other columns than the run has."""
+    """Raise `CorruptShard` if rows have other columns than the run."""
     kinds: I64 = np.array([KINDS.index(columns.config[f"{role}_kind"]) for role in ("entity", "peer")])
     held = np.column_stack([found.head["entity_kind"], found.head["peer_kind"]])
     if (held != kinds).any() or len(found.values) != len(columns.config.get("values", {})):

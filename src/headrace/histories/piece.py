@@ -1,8 +1,9 @@
-"""Keep pass 1 on disk: the measurements of one source shard as records of fixed size, grouped by partition.
+"""Store pass 1 on disk: the measurements of one source shard as records of fixed size, grouped by partition.
 
-A piece file is batches, each of them the batch's entities and then its records, both ordered by partition; behind the
-last batch stand the directory of batches (where each begins, and how many entities and records are in the partitions
-before each), its shape, and a number for this layout. A partition reads of every piece only what is its own.
+A piece file is a sequence of batches. A batch has its entities and then its records, both ordered by partition. The
+last batch is followed by the directory of batches (where each begins, and how many entities and records are in the
+partitions before each), the shape of the directory, and a number for this layout. A partition reads only its own parts
+of every piece.
 
 Keyed hashes choose partitions, splits and samples, and prove that no measurement is lost.
 """
@@ -29,18 +30,22 @@ from headrace.histories.codec.addresses import KINDS, Addresses, Kind
 from headrace.histories.codec.values import mixed_values
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_AT_ONCE = 1 << 15  # measurements that are hashed at a time, so that they stay in the processor's memory
+_AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache
 
 
 @dataclass(frozen=True)
 class EntityHashes:
-    """order uint64 [N]: entities are partitioned and sorted by it; side uint64 [N]: decides train or test."""
+    """Two hashes of each entity, uint64 [N].
+
+    order: entities are partitioned and sorted by it.
+    side: decides train or test.
+    """
 
     order: U64
     side: U64
 
     def train(self, ratio: float) -> Bools:
-        """Tell which of them train: those whose `side` is below this share of 2**64."""
+        """Return which entities train: those whose `side` is below this share of 2**64."""
         limit = int(ratio * 2.0**64)
         if limit >= 1 << 64:
             return np.ones(len(self.side), np.bool_)
@@ -50,8 +55,11 @@ class EntityHashes:
 def hash_entities(
     entities: Addresses, kind: Kind, seed: int, *, compiled: bool = False, half: Literal["both", "high"] = "both"
 ) -> EntityHashes:
-    """Hash every entity twice: [N]. compiled: by numba, the same hashes in a tenth of the time; with half="high"
-    the order alone is, in three quarters of that."""
+    """Hash every entity twice: [N].
+
+    compiled: use numba, which gives the same hashes in a tenth of the time.
+    half: "high" computes only `order`, which takes three quarters of the compiled time.
+    """
     key = derive_key(seed, "histories.entity")
     if compiled:
         from headrace.histories.codec.kernels import hash_addresses
@@ -64,7 +72,7 @@ def hash_entities(
 
 
 def sampled(shard: str, first_row: int, rows: int, rate: float, seed: int) -> Bools:
-    """Tell which rows first_row..first_row + rows - 1 of a shard are in the sample: bool [rows]."""
+    """Return which of the rows first_row..first_row + rows - 1 of a shard are in the sample: bool [rows]."""
     name = int.from_bytes(blake2b(shard.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
     words = np.empty((rows, 2), np.uint64)
     words[:, 0], words[:, 1] = name, np.arange(first_row, first_row + rows, dtype=np.uint64)
@@ -87,11 +95,11 @@ def mixed_with(peer: U64 | None, words: U64 | None) -> U64 | None:
 
 
 def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray[np.uint16]) -> int:
-    """Sum one hash a measurement modulo 2**64: the same for the same measurements in any order.
+    """Sum one hash per measurement modulo 2**64; the sum does not depend on the order of measurements.
 
-    entity: order hash of each measurement's entity; peer: from `mixed_peers`, or `mixed_with` of values. It finds
-    lost, doubled and changed measurements; the hash is keyed by the entity's, which does not protect against an
-    attacker. About 15 ns each.
+    entity: order hash of each measurement's entity.
+    peer: from `mixed_peers`, or `mixed_with` of values. The sum reveals lost, doubled and changed measurements. The
+    hash is keyed through the entity's hash, which does not protect against an attacker. About 15 ns per measurement.
     """
     total = 0
     for first in range(0, len(codes), _AT_ONCE):
@@ -99,12 +107,12 @@ def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray
         value = entity[part] + _mix(seconds[part].astype(np.uint64) << np.uint64(16) | codes[part])
         if peer is not None:
             value ^= peer[part]
-        total += int(_mix(value + _ODD).sum(dtype=np.uint64))  # all zeros must not count for nothing
+        total += int(_mix(value + _ODD).sum(dtype=np.uint64))  # zeros count too
     return total % (1 << 64)
 
 
 def _mix(x: U64) -> U64:
-    """Mix a word: the finaliser of splitmix64 (Steele, Lea and Flood, 2014), each input bit moves each output bit."""
+    """Mix a word with the finaliser of splitmix64 (Steele, Lea and Flood, 2014), whose avalanche is full."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
     x *= np.uint64(0x94D049BB133111EB)
@@ -113,7 +121,7 @@ def _mix(x: U64) -> U64:
 
 
 ENTITY = np.dtype([("word0", "<u8"), ("word1", "<u8"), ("family", "u1"), ("zero", "u1", 7)])
-# entity: place among the batch's entities of the partition; in memory, among all the partition's.
+# entity: index among the batch's entities of the partition; in memory, among all entities of the partition.
 ALONE = np.dtype([("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2)])
 WITH_PEER = np.dtype(
     [
@@ -131,7 +139,7 @@ Records = npt.NDArray[np.void]
 
 
 def record_of(base: np.dtype[np.void], words: int) -> np.dtype[np.void]:
-    """Give the record that has so many words of value columns behind it, see `codec.values`."""
+    """Return the record type with this many words of value columns appended, see `codec.values`."""
     return np.dtype([*base.descr, ("more", "<u8", (words,))]) if words else base
 
 
@@ -142,9 +150,11 @@ _LAYOUT = 0x32_4543454950  # "PIECE2"; a resumed run may have pieces of another 
 class Parsed:
     """The measurements of a chunk, in source order, [M].
 
-    micros int64: since 1970, UTC; codes uint16; entity, peer int64: places in entities and peers (None without peers);
-    more uint64 [M, K]: words of the value columns, None without; texts: by dictionary, the distinct texts that these
-    measurements have.
+    micros: int64, since 1970, UTC.
+    codes: uint16.
+    entity, peer: int64, indices in entities and peers (None without peers).
+    more: uint64 [M, K], words of the value columns, None without.
+    texts: by dictionary, the distinct texts of these measurements.
     """
 
     micros: I64
@@ -159,7 +169,7 @@ class Parsed:
 
 
 class PieceWriter:
-    """Writes the piece of one source shard."""
+    """Write the piece of one source shard."""
 
     def __init__(self, file: BinaryIO, partitions: int) -> None:
         self._file, self._partitions = file, partitions
@@ -167,7 +177,11 @@ class PieceWriter:
         self._checksum = xxhash.xxh3_128()
 
     def append(self, parsed: Parsed, hashes: U64, *, compiled: bool = False) -> int:
-        """Write one batch; returns its `multiset_sum`. hashes: of the entities. compiled: by numba, the same bytes."""
+        """Write one batch; return its `multiset_sum`.
+
+        hashes: of the entities.
+        compiled: use numba, which writes the same bytes.
+        """
         partition = partition_of(hashes, self._partitions)
         entities: Records | U64
         records: Records | U64
@@ -194,7 +208,7 @@ class PieceWriter:
         return total
 
     def finish(self) -> str:
-        """Write the directory; returns the XXH3-128 of all that was written."""
+        """Write the directory; return the XXH3-128 of the whole file."""
         for row in self._directory:
             self._write(row.tobytes())
         self._write(np.array([len(self._directory), self._partitions, _LAYOUT], "<i8").tobytes())
@@ -206,7 +220,7 @@ class PieceWriter:
 
 
 def _with_values(records: Records | U64, parsed: Parsed, hashes: U64, partition: U16) -> tuple[U64, int]:
-    """Put the words of values behind records that are grouped by partition; and the `multiset_sum` of them."""
+    """Append the words of values to records that are grouped by partition; return them and their `multiset_sum`."""
     assert parsed.more is not None
     words = np.ascontiguousarray(records).view(np.uint64).reshape(len(records), -1)
     order = np.argsort(partition[parsed.entity], kind="stable")
@@ -219,7 +233,7 @@ def _with_values(records: Records | U64, parsed: Parsed, hashes: U64, partition:
 
 
 def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Records, I64, I64]:
-    """Compute `kernels.placed`."""
+    """Compute `kernels.placed` in numpy."""
     by_partition = np.argsort(partition, kind="stable")
     records = np.zeros(len(by_partition), ENTITY)
     records["word0"], records["word1"] = entities.words()[by_partition].T
@@ -231,7 +245,7 @@ def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Recor
 
 
 def _grouped(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[Records, I64, int]:
-    """Compute `kernels.grouped`. hashes, partition, local: of entities."""
+    """Compute `kernels.grouped` in numpy. hashes, partition, local: of entities."""
     of_row = partition[parsed.entity]
     order = np.argsort(of_row, kind="stable")
     records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)
@@ -259,7 +273,7 @@ class Segment:
 
 
 def read_entities(segments: Sequence[Segment]) -> Records:
-    """Read records of `ENTITY` of all segments, end to end."""
+    """Read the `ENTITY` records of all segments, end to end."""
     out = np.empty(sum(each.entities for each in segments), ENTITY)
     at = 0
     for each in segments:
@@ -269,9 +283,9 @@ def read_entities(segments: Sequence[Segment]) -> Records:
 
 
 def read_into(out: npt.NDArray[Any], path: Path, at: int) -> None:
-    """Fill `out` with what begins at this byte of a piece."""
+    """Fill `out` with the bytes of a piece from offset `at`."""
     left = out.view(np.uint8).data
-    descriptor = os.open(path, os.O_RDONLY)  # a file object takes three times as long, and there are many small parts
+    descriptor = os.open(path, os.O_RDONLY)  # three times faster than a file object; there are many small parts
     try:
         while len(left):
             count = os.preadv(descriptor, [left], at)
@@ -283,11 +297,11 @@ def read_into(out: npt.NDArray[Any], path: Path, at: int) -> None:
 
 
 def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
-    """Find the segments of a partition, piece by piece; those without measurements are left out."""
+    """Yield the segments of a partition, piece by piece; segments without measurements are left out."""
     for path in paths:
         try:
-            # Mapped, as only the partition's own numbers are read. Not by numpy.memmap, which takes ten times as long:
-            # a run of many shards and partitions opens each shard's piece once for each partition.
+            # Mapped, because only the partition's own numbers are read. numpy.memmap takes ten times as long, and
+            # every partition opens the piece of every shard.
             with path.open("rb", buffering=0) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
                 begin, entities, held, records = _directory(np.frombuffer(mapped, "<i8"), path, partition)
         except ValueError:
@@ -305,8 +319,11 @@ def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) ->
 
 
 def _directory(words: I64, path: Path, partition: int) -> tuple[I64, I64, I64, I64]:
-    """Copy what the directory of a piece says of a partition, of each batch: where it begins, the entities before the
-    partition's first and last, all entities, and the records before its first and last."""
+    """Copy the entries of a partition from the directory of a piece.
+
+    Returns, for each batch: where it begins, the entities before the partition's first and last, the number of all
+    entities, and the records before the partition's first and last.
+    """
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
         raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
@@ -321,5 +338,8 @@ def _cut(path: Path) -> CorruptShard:
 
 
 def partition_of(order: npt.NDArray[np.uint64], partitions: int) -> npt.NDArray[np.uint16]:
-    """Choose the partition of each entity by equal ranges of the upper half of its hash: they follow hash order."""
+    """Return the partition of each entity.
+
+    Partitions are equal ranges of the upper half of the hash, so they follow hash order.
+    """
     return ((order >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""Run histories: gather measurements by partition, order and write each partition, list the rows."""
+"""Run histories: gather measurements by partition, sort and write each partition, list the rows."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 
 MAX_PARTITIONS = 1 << 12
-# Compiling kernels takes seconds, once for a machine; loading them half a second. They save a microsecond a row.
+# Kernels take seconds to compile, once per machine, and half a second to load. They save a microsecond per row.
 WORTH_COMPILING = 1 << 22
-_ROW_BYTES = 32  # of a source file, about
-_GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts and its records
+_ROW_BYTES = 32  # approximate, in a source file
+_GATHER_BYTES = 64 << 20  # memory to read one source shard: a chunk, its parts and its records
 
 
 def is_worth_compiling(rows: float) -> bool:
-    """Tell if this many rows are worth compiling for, and numba is installed."""
+    """Check if this many rows are worth the compile time, and numba is installed."""
     return rows >= WORTH_COMPILING and find_spec("numba") is not None
 
 
 def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-    """Do the work in the run directory."""
+    """Prepare histories in the run directory."""
     shards, partitions, rows = _survey(settings, context, files)
     compiled = is_worth_compiling(rows * settings.sample_rate)
     at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
@@ -72,7 +72,7 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         if settings.dictionaries()
         else []
     )
-    pa.default_memory_pool().release_unused()  # texts of shards, which nothing reads from here on
+    pa.default_memory_pool().release_unused()  # the texts of shards are not needed any more
     for split in SPLITS:
         local.make_directory(context.run / directory_of(split))
     at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * settings.working_bytes)
@@ -102,7 +102,7 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
 
 
 def _facts_of_values(settings: Histories, named: Sequence[Receipt]) -> dict[str, Any]:
-    """Say which dictionaries there are, and how rows hold the value columns; nothing where there are none."""
+    """Return the manifest facts on dictionaries and the stored types of the value columns; empty without them."""
     dictionaries = settings.dictionaries()
     facts: dict[str, Any] = {}
     if dictionaries:
@@ -119,7 +119,7 @@ def _facts_of_values(settings: Histories, named: Sequence[Receipt]) -> dict[str,
 def _survey(
     settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[list[Shard], int, int]:
-    """Survey the source shards. Return them, the number of partitions to make, and about how many rows there are.
+    """Survey the source shards. Return them, the number of partitions to make, and the approximate number of rows.
 
     A partition has about `slab_rows` measurements.
     """
@@ -144,7 +144,7 @@ def _survey(
 
 
 def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:
-    """Count the tasks that the limit allows at a time on each machine; one at least."""
+    """Return how many tasks the limit allows at a time on each machine, at least one."""
     at_once = context.engine.machines() * (memory_limit // task_bytes)
     return replace(context, workers=max(1, min(context.workers, at_once)))
 

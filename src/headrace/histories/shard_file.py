@@ -1,8 +1,8 @@
-"""Write and read shards of rows: ArrayRecord files of one row a record, or Arrow files to be mapped.
+"""Write and read shards of rows: ArrayRecord files of one row per record, or Arrow files to be memory-mapped.
 
-ArrayRecord is uncompressed with groups of one record, as random access wants it; writer options are fixed, so the same
-rows are the same bytes. Arrow files have the row's facts as columns beside its blob, in record batches that end with
-the row that brings them to 8 MiB, or to 4,096 rows.
+ArrayRecord files are uncompressed with groups of one record, which suits random access. Writer options are fixed, so
+the same rows give the same bytes. Arrow files have the row's facts as columns beside its blob. A record batch ends with
+the row that brings it to 8 MiB or to 4,096 rows.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class ShardFile(Protocol):
     """A shard that is being written."""
 
     def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
-        """Write the next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
+        """Write the next rows, those at the indices `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
 
     def finish(self, rows: int) -> Written:
-        """Close the file, which has these rows and no more."""
+        """Close the file, which then has exactly `rows` rows."""
 
     def close(self) -> None:
-        """Let go of the file, whole or not."""
+        """Release the file, complete or not."""
 
 
 def open_shard(path: Path, format_: str) -> ShardFile:
-    """Begin a shard under a temporary name. Raises `MissingExtra` without the array-record package."""
+    """Open a new shard under a temporary name. Raises `MissingExtra` without the array-record package."""
     return _ArrowFile(path) if format_ == "arrow" else _ArrayRecordFile(path)
 
 
@@ -76,13 +76,13 @@ class Blobs:
 
 @dataclass(frozen=True, kw_only=True)
 class Most:
-    """Bound on one read: rows, and bytes unless a single row has more."""
+    """Limits of one read: rows, and bytes unless a single row has more."""
 
     rows: int
     bytes: int
 
     def cut(self, sizes: I64) -> list[tuple[int, int]]:
-        """Cut rows of these sizes in pieces: (first row, row behind the last) of each."""
+        """Cut rows of these sizes into pieces, as (first row, last row + 1) of each."""
         ends = np.cumsum(sizes)
         pieces, first = [], 0
         while first < len(sizes):
@@ -98,23 +98,23 @@ MOST = Most(rows=8192, bytes=2 << 20)
 
 
 def read_blobs(path: Path) -> Iterator[memoryview]:
-    """Read the row blobs of a shard of either format, in order. Raises `CorruptShard` for what cannot be read."""
+    """Read the row blobs of a shard of either format, in order. Raises `CorruptShard` if it cannot be read."""
     for piece in read_pieces(path):
         yield from piece
 
 
 def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> Iterator[Blobs]:
-    """Read them many rows at a time. expected: bytes of the rows that ought to be there, so that no piece of large rows
-    among small ones is larger than asked for; without, pieces are as large on average.
+    """Read the rows of a shard in pieces of many rows.
 
-    Where rows cannot be read, those before them are given.
+    expected: bytes of the rows that the shard should have, so that no piece exceeds the limit when a few rows are
+    large. Without it, pieces have that size on average. If a row cannot be read, those before it are yielded first.
     """
     if path.name.endswith(EXTENSION["arrow"]):
         yield from _read_arrow(path, most)
         return
     reader = open_array_record(path, max_parallelism=1)
     try:
-        if not reader.ok() or not reader.num_records():  # a cut file opens as one of no records
+        if not reader.ok() or not reader.num_records():  # a truncated file opens as one without records
             raise unreadable(path, ValueError("it has no records"))
         rows = reader.num_records()
         average = -(-path.stat().st_size // rows)
@@ -124,14 +124,14 @@ def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> I
         for first, last in most.cut(sizes):
             yield from _read(reader, path, first, last)
     finally:
-        with suppress(RuntimeError):  # a damaged file says so once more
+        with suppress(RuntimeError):  # closing a damaged file raises again
             reader.close()
 
 
 def _read(reader: Any, path: Path, first: int, last: int) -> Iterator[Blobs]:
-    """Read rows of an ArrayRecord file, together; where one of them cannot be read, those before it one by one."""
+    """Read rows of an ArrayRecord file together; if one of them cannot be read, those before it one by one."""
     try:
-        found = reader.read(first, last)  # a call costs as much as a hundred small rows
+        found = reader.read(first, last)  # one call costs as much as a hundred small rows
     except (ValueError, RuntimeError, OSError, IndexError) as error:
         if last - first == 1:
             raise unreadable(path, error) from error
@@ -147,10 +147,10 @@ class _ArrayRecordFile:
         module = _array_record()
         self._path = path
         with storing(path):
-            path.touch(exist_ok=False)  # its errors say what the directory allows; the library's do not
+            path.touch(exist_ok=False)  # raises clear errors of permission or space; the library does not
         self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
 
-    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:  # noqa: ARG002 - blobs tell them
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:  # noqa: ARG002 - blobs contain them
         try:
             for blob in rows.blobs(places):
                 self._writer.write(blob)
@@ -230,7 +230,7 @@ def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measurement. event_time: epoch seconds; rtt: ms, None where it failed; dst_addr: None without peers."""
+    """One measurement. event_time: epoch seconds; rtt: ms, None if it failed; dst_addr: None without peers."""
 
     src_addr: str
     dst_addr: str | None
@@ -240,8 +240,10 @@ class Measurement:
 
 
 def decode_shard(path: Path) -> Iterator[Measurement]:
-    """Read the measurements of a shard one by one, in its order. O(one row) of memory, Python work per
-    measurement. Raises `CorruptShard`, `MissingExtra`."""
+    """Read the measurements of a shard one by one, in its order.
+
+    Memory is O(one row), and each measurement costs Python work. Raises `CorruptShard`, `MissingExtra`.
+    """
     for place, blob in enumerate(read_blobs(path)):
         row = decode_row(blob, f"{path}: row {place + 1}")
         entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
@@ -256,7 +258,7 @@ def decode_shard(path: Path) -> Iterator[Measurement]:
 
 
 def open_array_record(path: Path, *, max_parallelism: int) -> Any:
-    """Open an ArrayRecord file to read nothing ahead: the package's defaults read 16 MB and start threads.
+    """Open an ArrayRecord file without read-ahead: the package's defaults read 16 MB and start threads.
 
     Raises `CorruptShard`, `MissingExtra`.
     """
@@ -271,7 +273,7 @@ def open_array_record(path: Path, *, max_parallelism: int) -> Any:
 
 
 def unreadable(path: Path, error: Exception) -> CorruptShard:
-    """Make the error of a shard that cannot be read."""
+    """Return the error for a shard that cannot be read."""
     return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")
 
 

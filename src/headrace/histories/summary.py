@@ -16,7 +16,7 @@ _FAILED = {"missing": "have no value", "negative": "are below 0", "zero": "are 0
 
 
 def print_histories(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
-    """Print a run, and the measurements that failed: how many, why, where the first is and what values they had."""
+    """Print a run, and its failed measurements: how many, why, where the first is and some of their values."""
     print_manifest(console, manifest, run, detail)
     failed = manifest.facts.get("failed_by", {})
     if not failed:

@@ -1,7 +1,7 @@
-"""Prove histories from their output alone: every measurement once, in time order, with codes that `encode` gives.
+"""Verify histories from their output alone: every measurement once, in time order, with codes that `encode` gives.
 
-Rows are read and checked many at a time: each law is a few vector operations that say which rows are wrong, and words
-for the first of them. A microsecond or two a row, about 50 ns and 50 bytes of memory a measurement.
+Many rows are read and checked at a time. Each rule is a few vector operations that find the wrong rows, and a message
+for the first of them. A row costs a microsecond or two, a measurement about 50 ns and 50 bytes of memory.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ Texts = dict[str, tuple[Dictionary, U64]]
 
 @dataclass(frozen=True)
 class Partition:
-    """The partition that a shard holds: the settings of the run, and its number among all partitions.
+    """The partition of a shard: the settings of the run, and its number among all partitions.
 
-    compiled: hashes and texts by numba; texts: the dictionaries of the run, and the hashes of their texts.
+    compiled: hash and render texts with numba.
+    texts: the dictionaries of the run, and the hashes of their texts.
     """
 
     settings: Histories
@@ -66,10 +67,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Found:
-    """The contents of a shard. problem: the first row that is not as it must be.
+    """The result of checking a shard. problem: the first wrong row.
 
-    content: at the first row of each entity the digest of what it is compared by, else `NOTHING`, uint64 [rows].
-    order, trains: of the entity of each row, by its hash alone, [rows].
+    content: uint64 [rows], at the first row of each entity the digest of its compared columns, else `NOTHING`.
+    order, trains: [rows], of the entity of each row, by its hash alone.
     """
 
     measurements: int
@@ -81,12 +82,14 @@ class Found:
 
 
 def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Decode every row of the output and check the laws. O(the facts of a shard, or its largest row) of memory a
-    worker."""
+    """Decode every row of the output and check it.
+
+    Each worker needs O(the facts of a shard, or its largest row) of memory.
+    """
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
     settings = Histories(**config)
-    asked: Duplicates = config.get("duplicates", "allow")  # a run of an older version did not look
+    asked: Duplicates = config.get("duplicates", "allow")  # runs of older versions did not look for duplicates
     told = run.manifest.facts
     path = run.root / ROWS
     if not path.is_file() or sha256_file(path) != told["rows_digest"]:
@@ -133,7 +136,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
 
 
 def _dictionary(path: Path, known: Mapping[str, Any]) -> Dictionary:
-    """Open a dictionary. Raises `CorruptShard` if it is not as the manifest says, `known`, or not in order."""
+    """Open a dictionary. Raises `CorruptShard` if it differs from the manifest's entry, `known`, or is not sorted."""
     with place_of(path).local_copy() as here:
         if not here.is_file() or sha256_file(here) != known["digest"]:
             raise CorruptShard(f"{path}: is not the file the manifest names")
@@ -144,7 +147,7 @@ def _dictionary(path: Path, known: Mapping[str, Any]) -> Dictionary:
 
 
 def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], splits: Sequence[str]) -> Check:
-    """Compare the contents of all entities. splits: of each shard. Where nobody looked before, it is counted here."""
+    """Compare the contents of all entities, and count duplicates if the run did not. splits: of each shard."""
     nothing = Found(0, 0, None)
     of_split = {
         split: [nothing, *(each for each, own in zip(found, splits, strict=True) if own == split)] for split in SPLITS
@@ -155,7 +158,7 @@ def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], 
             kept.keep(split, own)
         found_again = kept.count()
     said = run.manifest.facts.get("duplicates")
-    if said is None:  # they were counted and there are none, or nobody looked
+    if said is None:  # counted and none found, or not looked for
         known = found_again if asked == "allow" else Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
         said = {"in_earlier_split": dict(known.earlier), "repeated": dict(known.own)}
     word = "count" if asked == "allow" else asked
@@ -168,7 +171,7 @@ def _content_check(run: FinishedRun, asked: Duplicates, found: Sequence[Found], 
 
 
 def _astray(content: Mapping[str, U64], found: Mapping[str, Sequence[Found]]) -> int:
-    """Count entities that are not in the split that the least of their content, by its hash, would be in."""
+    """Count entities outside the split that the hash of the first entity, in hash order, with their content selects."""
     contents = np.concatenate(list(content.values()))
     orders, sides = (
         np.concatenate([getattr(each, name) for parts in found.values() for each in parts])
@@ -186,9 +189,10 @@ def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFi
 
 
 def check_shard(path: Path, partition: Partition, facts: pa.Table, most: Most = MOST) -> Found:
-    """Check every row of a shard. The first that is wrong is the problem, however many are checked at once.
+    """Check every row of a shard. The problem is the first wrong row, however many are checked at once.
 
-    facts: what `rows.parquet` says of its rows; most: how much is checked at once.
+    facts: the rows of `rows.parquet` for this shard.
+    most: limit on the rows checked at once.
     """
     check = _ShardCheck(path, partition, facts)
     try:
@@ -208,17 +212,17 @@ def check_shard(path: Path, partition: Partition, facts: pa.Table, most: Most = 
 
 
 class _ShardCheck:
-    """The running check of one shard: what has been counted, and the row that the next one is compared with."""
+    """The running check of one shard: the counts so far, and the row to compare the next one with."""
 
     def __init__(self, path: Path, partition: Partition, facts: pa.Table) -> None:
         self._path, self._partition, self._facts = path, partition, facts
         self.rows = self.measurements = self.sum = 0
         self._name, self._order, self._part, self._last_time = "", 0, 0, 0
         self.orders, self.trains = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
-        self._sums = [np.empty(0, np.uint64)]  # of what is compared, of each row
+        self._sums = [np.empty(0, np.uint64)]  # content sums of each row
 
     def content(self) -> U64:
-        """Digest what every entity is compared by, at its first row; `NOTHING` stands at the others."""
+        """Return a digest of each entity's compared columns, at its first row; `NOTHING` at the others."""
         found, first = np.full(self.rows, NOTHING, np.uint64), np.flatnonzero(self._facts["part"].to_numpy() == 0)
         if len(first):
             counts = np.add.reduceat(self._facts["n_measurements"].to_numpy(), first)
@@ -226,7 +230,7 @@ class _ShardCheck:
         return found
 
     def piece(self, piece: Blobs) -> None:
-        """Check the next rows. Raises `CorruptShard` for the first that is wrong."""
+        """Check the next rows. Raises `CorruptShard` for the first wrong row."""
         sizes = piece.sizes[: self._facts.num_rows - self.rows]
         found = decode_together(piece.data[: int(sizes.sum())], sizes)
         if len(found.n):
@@ -248,7 +252,7 @@ class _ShardCheck:
 
         holds = {"part": part, "n_measurements": n, "first_time": first_time, "last_time": last_time}
         other = _mask(pc.not_equal(facts["src_id"], names))
-        if settings.duplicates != "group":  # else the side is that of another entity, which is compared at the end
+        if settings.duplicates != "group":  # else another entity may decide the split, which is checked at the end
             other |= _mask(pc.equal(facts["split"], "train")) != trains
         other |= ~_mask(pc.is_in(facts["split"], pa.array(["train", "test"])))
         for name, values in holds.items():
@@ -275,7 +279,7 @@ class _ShardCheck:
         broken = first_broken(
             [
                 (other, not_as_told),
-                # An entity that comes again would be out of order.
+                # A repeated entity would be out of order.
                 (
                     new & (order < before),
                     lambda row: f"its entity {names[row]} is out of order, so it may come twice",
@@ -316,7 +320,7 @@ class _ShardCheck:
         self._part, self._last_time = int(part[-1]), int(last_time[-1])
 
     def _entities(self, entities: Addresses) -> tuple[pa.Array, EntityHashes]:
-        """Give the text and the hashes of each entity."""
+        """Return the text and the hashes of each entity."""
         settings, hashed = self._partition.settings, entities
         if settings.entity_kind == "text":
             dictionary, known = self._partition.texts["entity"]
@@ -327,7 +331,7 @@ class _ShardCheck:
         return names, hash_entities(hashed, settings.entity_kind, settings.seed, compiled=self._partition.compiled)
 
     def _check_kinds(self, found: Decoded) -> None:
-        """Raise `CorruptShard` for rows with other columns than the settings say, or with unknown codes."""
+        """Raise `CorruptShard` for rows whose columns differ from the settings, or with unknown codes."""
         settings, texts, head = self._partition.settings, self._partition.texts, found.head
         types = [each.name for each in self._types()]
 
@@ -361,21 +365,21 @@ class _ShardCheck:
             raise CorruptShard(f"{self._path}: row {self.rows + broken[0] + 1}: {broken[1]}")
 
     def _types(self) -> list[np.dtype[Any]]:
-        """Give the types of the value columns."""
+        """Return the types of the value columns."""
         settings, texts = self._partition.settings, self._partition.texts
         roles = {column: role for role, column in settings.dictionaries().items() if role.startswith("value")}
         count = {name: len(texts[role][0]) for name, role in roles.items()}
         return [stored_type(kind, count.get(name, 0)) for name, kind in settings.values.items()]
 
     def _categories(self, found: Decoded) -> Iterator[tuple[tuple[str, str], npt.NDArray[Any]]]:
-        """Yield the columns of categories: (dictionary, column), and the codes."""
+        """Yield the category columns, as (dictionary, column) and the codes."""
         settings = self._partition.settings
         for each in settings.dictionaries().items():
             if each[0].startswith("value") and found.values:
                 yield each, found.values[list(settings.values).index(each[1])]
 
     def _words(self, found: Decoded) -> U64 | None:
-        """Give the words of the values as they were gathered."""
+        """Return the words of the values, as they were when the measurements were gathered."""
         if not found.values:
             return None
         columns = [as_words(each) for each in found.values]
@@ -386,9 +390,10 @@ class _ShardCheck:
 
 
 def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> tuple[tuple[str, ...], I64, U64]:
-    """Digest the history of each entity of a split, as `duplicates` compares them, and say where it begins.
+    """Digest the history of each entity of a split, as `duplicates` compares them.
 
-    Raises `CorruptShard` for a damaged row.
+    Returns the compared columns, the first row of each entity, int64, and its digest, uint64. Raises `CorruptShard` for
+    a damaged row.
     """
     config = json.loads((dataset.root / "config.json").read_bytes())
     config.pop("recipe", None)
@@ -403,7 +408,7 @@ def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> tupl
             rows = decode_together(data, np.diff(offsets))
             if rows.damage is not None:
                 raise CorruptShard(damaged(f"{dataset.root}: split {split}", rows.damage))
-            # Codes of texts stand for them: a run has one dictionary.
+            # Codes are as good as their texts, because a run has one dictionary.
             seconds, peer = _measured(rows, rows.head["first_time"].astype(np.int64), mixed_peers(rows.peers))
             words = np.column_stack([as_words(each) for each in rows.values]) if rows.values else None
             found.append(content_sums(settings, seconds, peer, rows.codes, rows.starts, words))
@@ -425,7 +430,7 @@ def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:
 
 
 def _measured(found: Decoded, first_time: I64, mixed: U64) -> tuple[I64, U64 | None]:
-    """Compute the seconds of the measurements of rows, and their peers. mixed: of each peer, see `mixed_peers`."""
+    """Return the seconds of the measurements of rows, and their peers. mixed: of each peer, see `mixed_peers`."""
     n, peer = found.n, None
     if found.index is not None:
         peers = found.peers4 + found.peers6

@@ -1,8 +1,8 @@
-"""Find what the rows of a rewrite are compared by, and which of them go: those in a benchmark, and later copies.
+"""Compare the rows of a rewrite, and choose those to drop: rows in a benchmark, and later copies.
 
-Rows are read once more, before any is written, where some may go; where they are only counted, they are digested as
-they are written, and a range of digests is compared at a time. Where copies go, digests of all rows are compared in
-memory, 32 bytes a row.
+If rows may be dropped, all rows are read once more before any is written. If they are only counted, they are digested
+as they are written, and one range of digests is compared at a time. If copies are dropped, digests of all rows are
+compared in memory, at 32 bytes per row.
 """
 
 from __future__ import annotations
@@ -30,28 +30,31 @@ from headrace.stream.audit.exclude import IN_BENCHMARK
 from headrace.stream.audit.overlap import Benchmarks, texts_of
 
 REASONS = (IN_BENCHMARK, "duplicate")
-_MOST_SPLITS = 4  # that are told apart in digests
+_MOST_SPLITS = 4  # limit of the split numbers in digests
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Rows of a piece that are left out. copies, in_benchmark: their numbers, ascending int64."""
+    """The rows of a piece to leave out. copies, in_benchmark: their numbers, ascending int64."""
 
     copies: I64
     in_benchmark: I64
 
     def mask(self, rows: int) -> Bools:
-        """Mask the rows that stay."""
+        """Return a mask of the rows that stay."""
         stays = np.ones(rows, np.bool_)
         stays[self.copies] = stays[self.in_benchmark] = False
         return stays
 
 
 def compared_columns(settings: Rewrite, source: IndexedDataset, names: Sequence[str], *, bins: bool) -> tuple[str, ...]:
-    """Select the columns that make the content of a row; none where rows are not compared.
+    """Return the columns that make the content of a row; none if rows are not compared.
 
-    names: of the output. Those that `content` names, else those that the source's own run compared, else all without a
-    role in it. Raises `SettingsError` for columns that are not there, and for rows that hold more than their columns.
+    These are the columns in `content`, else those that the source's own run compared, else all without a role in the
+    source.
+    names: columns of the output.
+    Raises `SettingsError` for columns that do not exist, and if duplicates are to be dropped but the rows cannot be
+    compared: packed bins, rows of a recipe that compares them itself, only columns with a role, or too many splits.
     """
     if settings.duplicates == "allow":
         return ()
@@ -80,7 +83,7 @@ def compared_columns(settings: Rewrite, source: IndexedDataset, names: Sequence[
 
 
 def known_repeats(source: IndexedDataset, splits: Sequence[str], compared: Sequence[str]) -> Repeated | None:
-    """Take over the repeats that a prepared source counts by the same columns; None if it does not.
+    """Return the repeats that a prepared source counted by the same columns; None if it did not.
 
     splits: of the source, in their usual order. `verify` counts again in what was written.
     """
@@ -98,7 +101,7 @@ def known_repeats(source: IndexedDataset, splits: Sequence[str], compared: Seque
 def compare(
     files: TaskFiles, number: int, tables: Iterator[pa.Table], compared: Sequence[str], benchmarks: Benchmarks | None
 ) -> dict[str, Any]:
-    """Leave a digest of each row of a piece, and whether a benchmark has it. tables: its rows, block by block."""
+    """Write a digest of each row of a piece, and whether a benchmark has it. tables: its rows, block by block."""
     excluded: Counter[str] = Counter()
     digests, holds, rows = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)], 0
     for table in tables:
@@ -121,9 +124,9 @@ def _file(number: int) -> str:
 
 
 def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool) -> list[Kept]:
-    """Decide which rows go, from what `compare` left of pieces: of each content the first row stays, split by split.
+    """Choose the rows to drop from the files of `compare`; of each content the first row stays, split by split.
 
-    rows, splits: of each piece its rows, and the place of its split.
+    rows, splits: of each piece, the number of its rows and the index of its split.
     """
     tables = [read_arrow(run / _file(number)) for number in range(len(rows))]
     holds = [
@@ -142,17 +145,17 @@ def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool)
 
 
 def counted_file(number: int) -> str:
-    """Path of the digests of the kept rows of a piece, each with its split, relative to the run."""
+    """Return the path of the digests of a piece's kept rows, each with its split, relative to the run."""
     return f"{STAGE_DIRECTORY}/rewrite-{number:05d}.content.arrow"
 
 
 def keep_digests(files: TaskFiles, number: int, digests: Sequence[U64], split: int) -> None:
-    """Leave the digests of the rows of a piece that were written, with the number of their split."""
+    """Write the digests of the rows of a piece that were written, with the number of their split."""
     keep_words(files, counted_file(number), tagged(np.concatenate([np.empty(0, np.uint64), *digests]), split))
 
 
 def told(found: Repeated, rows: Mapping[str, int], compared: Sequence[str]) -> Iterator[str]:
-    """Warn of splits that repeat what earlier ones have."""
+    """Yield a warning if splits repeat content of earlier ones."""
     if (sentence := repeats_told(found.earlier, rows)) is not None:
         yield (
             f"{sentence}, compared by {names_told(compared)}; set content= to the columns that count, or choose "
@@ -161,6 +164,6 @@ def told(found: Repeated, rows: Mapping[str, int], compared: Sequence[str]) -> I
 
 
 def check_left(kept: Sequence[Kept], rows: Sequence[int]) -> None:
-    """Raise `InputError` if all rows go."""
+    """Raise `InputError` if all rows are dropped."""
     if sum(len(each.copies) + len(each.in_benchmark) for each in kept) == sum(rows):
         raise InputError(f"all {sum(rows):,} rows hold items of the benchmarks in exclude; there is nothing to rewrite")

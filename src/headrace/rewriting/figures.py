@@ -1,4 +1,4 @@
-"""Draw bytes before and after a rewrite, and the blocks that readers will meet. Pure."""
+"""Draw the size before and after a rewrite, and the blocks that readers will read. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.report.words import many, size
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """Make the figures in the order of the page."""
+    """Return the figures in the order of the page."""
     return [
         _size_figure(facts),
         *common.blocks_figures(facts),

@@ -1,4 +1,4 @@
-"""Write rewritten shards again without some of their rows."""
+"""Rewrite shards of a rewrite without the rows to erase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Propose the configuration of a rewrite from a look at the data: types of text, shards and their sizes."""
+"""Propose the configuration of a rewrite from the data: types of text columns, shards and their sizes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headrace.report.words import many, size
 from headrace.rewriting.settings import Rewrite
 from headrace.storage.places import path_of
 
-_SMALL, _LARGE = 1 << 20, 2 << 30  # bytes of a shard on average: with so little files are many, with so much few
-_GOOD = 256 << 20  # bytes of a shard
+_SMALL, _LARGE = 1 << 20, 2 << 30  # mean bytes of a shard: below, there are too many files; above, too few
+_GOOD = 256 << 20  # suggested bytes of a shard
 _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
 
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
-    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Return the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     path = path_of(with_paths(asked.source[0]))
     empty: list[str] = []
     types: list[Section] = []
@@ -78,7 +78,7 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
 
 
 def _type_sections(seen: Look) -> list[Section]:
-    """Types for text columns. Raises `InputError` if files differ in their columns, as the run would."""
+    """Suggest types for text columns. Raises `InputError` if files differ in their columns, as the run would."""
     chosen = [seen.names[place] for place in evenly(len(seen.names), FILES)]
     shards = [survey(seen.root / name, name) for name in chosen]
     common_schema(shards, "error")
@@ -103,9 +103,9 @@ def _type_sections(seen: Look) -> list[Section]:
 
 
 def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
-    """Text columns whose values all are numbers or dates, each with a type that keeps them exactly.
+    """Return the text columns whose values all are numbers or dates, each with a type that keeps them exactly.
 
-    delimited: names of CSV and TSV files; in others text is text.
+    delimited: names of CSV and TSV files; text columns of other formats stay text.
     """
     found: dict[str, str] = {}
     if not all(name in delimited for name, _ in seen.tables):
@@ -123,10 +123,10 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
 
 
 def _keeps(values: pa.ChunkedArray, word: str) -> bool:
-    """Return True if a type reads all values, and whole numbers and dates would be written again as they were."""
+    """Check that a type reads all values, and that whole numbers and dates are written back unchanged."""
     try:
         read = values.cast(type_named(word))
-        if word == "float64":  # 1.50 may become 1.5, a name like 007 may not become 7
+        if word == "float64":  # 1.50 may become 1.5, but a name like 007 must not become 7
             return bool(pc.all(pc.match_substring_regex(values, _FLOAT)).as_py())
         if word == "datetime":
             return True

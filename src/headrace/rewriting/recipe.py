@@ -1,7 +1,7 @@
 """Execute a rewrite: find which columns hold nulls, then write every output shard on its own.
 
-There is one output shard per source shard, or shards of about equal size. Packed bins keep what their shards say about
-themselves.
+There is one output shard per source shard, or shards of about equal size. Packed bins keep the metadata of their
+shards.
 """
 
 from __future__ import annotations
@@ -53,18 +53,19 @@ from headrace.stream.audit.overlap import Benchmarks
 
 PLAIN_DIRECTORY = "data"
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
-# Of rewritten bins, part of a run's identity: raised when what is written of them changes, so that older runs are not
-# taken for what would be written now. Before 1 the word where the masks stand was lost.
+# Part of the identity of runs with bins. Raise it when their output changes, so that older runs are not reused.
+# Before version 1, the metadata on the alignment of the masks was lost.
 BINS_LAYOUT = 1
 _OURS = "headrace."
-_ALIGNMENTS = (ALIGNMENT_KEY, ALIGNMENT_KEY.removeprefix(_OURS))  # ours, and what others write
+_ALIGNMENTS = (ALIGNMENT_KEY, ALIGNMENT_KEY.removeprefix(_OURS))  # our key, and the key of other writers
 
 
 @dataclass(frozen=True)
 class Piece:
     """One output shard: the blocks start..stop-1 of a split, in order.
 
-    source_shard: whose rows these are; "" where they are of several. bytes: of the blocks, as the index has them.
+    source_shard: the shard of these rows; "" if they come from several.
+    bytes: of the blocks, as the index records them.
     """
 
     split: str
@@ -77,7 +78,10 @@ class Piece:
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
-    """Open the dataset to rewrite. Raises `SettingsError` for types of a prepared one, `InputError` for none."""
+    """Open the dataset to rewrite.
+
+    Raises `SettingsError` if types are set for a prepared dataset, `InputError` if there is none.
+    """
     path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
         if settings.types or settings.null_values:
@@ -89,7 +93,7 @@ def open_source(settings: Rewrite) -> IndexedDataset:
 
 
 def identity_of_source(settings: Rewrite) -> dict[str, Any]:
-    """Return what the source adds to the identity of a run: the id of a prepared one, and how bins are written."""
+    """Return what the source adds to the identity of a run: the run_id of a prepared one, and the layout of bins."""
     source = open_source(settings)
     found: dict[str, Any] = {"source_run": source.manifest.run_id if isinstance(source, FinishedRun) else None}
     schemas = [source.split_index(split).schema for split in source.splits[:1]]
@@ -99,7 +103,7 @@ def identity_of_source(settings: Rewrite) -> dict[str, Any]:
 
 
 def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
-    """List the shards, those without rows too, sorted by name. Raises `InputError` if none holds rows."""
+    """Return the shards, including those without rows, sorted by name. Raises `InputError` if none holds rows."""
     source = open_source(settings)
     names = {name for split in source.splits for name in source.split_index(split).shards}
     if not names:
@@ -112,7 +116,7 @@ def _empty_shards(source: IndexedDataset) -> list[str]:
 
 
 def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-    """Do the rewrite in the run directory."""
+    """Rewrite the shards in the run directory."""
     source = open_source(settings)
     names = source.schema.names
     if unknown := [name for name in settings.columns or () if name not in names]:
@@ -209,10 +213,10 @@ def _choose(
     compared: Sequence[str],
     benchmarks: Benchmarks | None,
 ) -> tuple[Sequence[Kept], list[Mapping[str, int]]]:
-    """Read the rows once to know which of each piece stay; also count those that overlap benchmarks."""
+    """Read the rows once and choose those of each piece to keep; also count those that overlap benchmarks."""
     drop = settings.duplicates == "drop"
     asked = compared if drop else ()
-    columns = None if benchmarks is not None else list(asked)  # an item may be in any column
+    columns = None if benchmarks is not None else list(asked)  # a benchmark item may be in any column
 
     def look(number: int, piece: Piece, files: TaskFiles) -> dict[str, Any]:
         read = source.block_reader(piece.split)
@@ -229,7 +233,7 @@ def _choose(
 def _written_schema(
     context: RunContext, source: IndexedDataset, pieces: Sequence[Piece], columns: Sequence[str]
 ) -> pa.Schema:
-    """Return the schema of these columns. Those that may hold nulls are read once to know whether they do."""
+    """Return the schema of these columns. Columns that may hold nulls are read once to see whether they do."""
     fields = [source.schema.field(name) for name in columns]
     unknown = [field.name for field in fields if field.nullable]
     holding: set[str] = set()
@@ -264,7 +268,10 @@ def _write(
     digests: list[U64] | None,
     kept: Kept | None,
 ) -> dict[str, Any]:
-    """Write the rows of a piece that stay; a piece of which none does gets no file. digests: where to put theirs."""
+    """Write the rows of a piece that stay; write no file if none does.
+
+    digests: a list to which the digests of the rows are appended.
+    """
     stays = np.ones(piece.rows, np.bool_) if kept is None else kept.mask(piece.rows)
     if not stays.any():
         return {"rows_read": piece.rows, "blocks": []}
@@ -305,7 +312,7 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
     """Plan the output shards of a split; every block is in one of them, in order.
 
     shard_bytes=None keeps shards and their names. Otherwise shards are numbered, and one ends with the block that
-    brings it to shard_bytes or beyond, so small source shards are put together and large ones are divided.
+    brings it to shard_bytes or beyond, so small source shards are merged and large ones are divided.
     """
     if not len(index.rows):
         return []
@@ -339,7 +346,10 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
 
 
 def _kept_names(index: SplitIndex, directory: str) -> list[str]:
-    """Path below the split's directory for each shard: its name as a Parquet file; both, where two would be one."""
+    """Return the path of each shard below the split's directory: its name as a Parquet file.
+
+    If two shards would get the same name, both keep their extension in it.
+    """
     paths = [PurePosixPath(name) for name in index.shards]
     inside = [path.relative_to(directory) if path.is_relative_to(directory) else path for path in paths]
     stems = [path.with_name(stem_of_name(path.name)) for path in inside]
@@ -348,15 +358,15 @@ def _kept_names(index: SplitIndex, directory: str) -> list[str]:
 
 
 def are_bins(names: Iterable[str]) -> bool:
-    """Return True if columns of these names are packed bins."""
+    """Check if columns of these names are packed bins."""
     return set(_BINS) <= set(names)
 
 
 def metadata_of_bins(root: Path, index: SplitIndex, piece: Piece, schema: pa.Schema) -> dict[str, str]:
-    """Return the Parquet metadata that all source shards of a piece agree on; none where the columns are not bins.
+    """Return the Parquet metadata that all source shards of a piece agree on; none if the columns are not bins.
 
-    Without the key that says where the masks stand, bins look like rows of lists, and what they train is unknown.
-    Raises `InputError` if shards are put together whose masks stand in different places.
+    Without the key that gives the alignment of the masks, bins look like rows of lists, and which tokens they train is
+    unknown. Raises `InputError` if shards to be merged differ in the alignment of their masks.
     """
     if not are_bins(schema.names):
         return {}

@@ -1,4 +1,4 @@
-"""Settings of a rewrite, and the function that does one."""
+"""Define the settings of a rewrite, and the function that runs one."""
 
 from __future__ import annotations
 
@@ -78,14 +78,17 @@ class Rewrite(RecipeSettings):
         return value
 
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output, and which run the source is, if it is one."""
+        """Return the settings that can change a byte of output, and the source's run_id if it is a prepared run."""
         from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
         settings = self.identity_without("source", "cache_dir", "exclude", "exclude_ngram")
         return {**settings, **exclusion_identity(self), **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The source's shards that hold rows, and their names relative to its root, sorted by name."""
+        """Return the source's shards and their names relative to its root, sorted by name.
+
+        Shards without rows are included. Raises `InputError` if no shard holds rows.
+        """
         from headrace.rewriting.recipe import source_files  # the recipe imports its settings
 
         return source_files(self)
@@ -102,11 +105,12 @@ def rewrite(
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Prepared:
-    """Rewrite shards, plain or prepared, as Parquet made to be trained on; `headrace.open(out)` streams the same rows.
+    """Rewrite shards, plain or prepared, as Parquet for fast training; `headrace.open(out)` streams the same rows.
 
-    settings: those of `Rewrite`; engine, address and shard_of: as for `prepare`. The splits of a prepared source stay,
-    plain shards become the split "all". What was made before is reused, and what was interrupted goes on. Raises
-    `SettingsError`, `InputError`, `CorruptShard`, `StoreError`, `EngineError`, `RunBusy`.
+    settings: those of `Rewrite`.
+    engine, address, shard_of: as for `prepare`. The splits of a prepared source stay, plain shards become the split
+    "all". Finished work is reused, and interrupted work resumes. Raises `SettingsError`, `InputError`, `CorruptShard`,
+    `StoreError`, `EngineError`, `RunBusy`.
     """
     from headrace.run.prepare import prepare  # settings alone load no data libraries
 

@@ -1,4 +1,4 @@
-"""Prove of a rewrite that its rows repeat each other as it says."""
+"""Verify that the rows of a rewrite repeat each other as its manifest says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.engine.local import default_workers
 
 
 def verify_rewrite(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Compare the rows again where the run does. O(blocks) of memory, and 8 bytes a row in a temporary file."""
+    """Compare the rows again if the run did. O(blocks) of memory, and 8 bytes per row in a temporary file."""
     said = run.manifest.facts.get("duplicates")
     if said is None:
         return []

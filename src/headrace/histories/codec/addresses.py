@@ -1,12 +1,12 @@
-"""Texts as addresses: IPv4 in 4 bytes, IPv6 in 16, each with its own family; or numbers in the place of IPv4.
+"""Convert texts to addresses: IPv4 in 4 bytes, IPv6 in 16, each with its family; or numbers in the form of IPv4.
 
-A text of any kind is a number as well in rows, its code in a dictionary; before there is one, its hash stands in the
-place of IPv6.
+Arbitrary texts are numbers in rows too: their codes in a dictionary. Before the dictionary exists, the hash of a text
+is stored in the form of IPv6.
 
-Give unique texts: the system reads them, one call a text, half a microsecond each; `text_kernels` reads columns of
-millions. Only the strict forms are read (four decimal parts without leading zeros; no zone index), so that a text is an
-address or is not.
-An address is kept in 16 bytes, IPv4 in the first four of them; two words of those are what is hashed and compared.
+Pass unique texts: the system parses them, one call per text, half a microsecond each. `text_kernels` reads columns of
+millions. Only the strict forms are accepted (four decimal parts without leading zeros; no zone index), so whether a
+text is an address is unambiguous. An address takes 16 bytes, IPv4 the first four of them; hashes and comparisons use
+two words of those.
 """
 
 from __future__ import annotations
@@ -29,35 +29,39 @@ _OCTETS = pa.array([str(number) for number in range(256)], pa.string())
 
 @dataclass(frozen=True)
 class Addresses:
-    """family uint8 [N]: 4 or 6, 0 for no address; bytes uint8 [N, 16], zero behind the fourth of IPv4."""
+    """Addresses as arrays.
+
+    family: uint8 [N], 4 or 6, 0 for no address.
+    bytes: uint8 [N, 16], zero after the fourth byte of IPv4.
+    """
 
     family: U8
     bytes: U8
 
     @property
     def readable(self) -> Bools:
-        """Tell which texts were addresses: bool [N]."""
+        """Which texts were addresses: bool [N]."""
         return np.not_equal(self.family, 0)
 
     def __len__(self) -> int:
         return len(self.family)
 
     def take(self, places: npt.NDArray[np.int64]) -> Addresses:
-        """Take those at these places, in this order."""
+        """Return the addresses at these indices, in this order."""
         return Addresses(self.family[places], self.bytes[places])
 
     def words(self) -> U64:
-        """Give the bytes as two big-endian words, so that words order as bytes do: uint64 [N, 2]."""
+        """Return the bytes as two big-endian words, so that words order as bytes do: uint64 [N, 2]."""
         return np.ascontiguousarray(self.bytes).view(">u8").astype(np.uint64).reshape(-1, 2)
 
 
 def of_words(family: U8, words: U64) -> Addresses:
-    """Make addresses of words, the inverse of `words`; family uint8 [N], words uint64 [N, 2]."""
+    """Convert words to addresses, the inverse of `words`; family uint8 [N], words uint64 [N, 2]."""
     return Addresses(family, np.ascontiguousarray(words.astype(">u8")).view(np.uint8).reshape(-1, 16))
 
 
 def parse(texts: pa.Array, kind: Kind) -> Addresses:
-    """Read texts without nulls as addresses, or as numbers from 0 to 4,294,967,295; any Arrow string type [N].
+    """Parse texts without nulls as addresses, or as numbers from 0 to 4,294,967,295; any Arrow string type [N].
 
     Never raises for a text: `readable` says which were read.
     """
@@ -86,19 +90,19 @@ def _packed(text: str) -> bytes:
 
 
 def of_numbers(numbers: npt.NDArray[np.integer]) -> Addresses:
-    """Make the addresses that numbers below 2**32 are: [N]."""
+    """Return numbers below 2**32 as addresses: [N]."""
     data = np.zeros((len(numbers), 16), np.uint8)
     data[:, :4] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
     return Addresses(np.full(len(numbers), 4, np.uint8), data)
 
 
 def as_numbers(addresses: Addresses) -> npt.NDArray[np.int64]:
-    """Give the numbers that addresses are, the inverse of `of_numbers`: int64 [N]."""
+    """Return addresses as numbers, the inverse of `of_numbers`: int64 [N]."""
     return np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel().astype(np.int64)
 
 
 def render(addresses: Addresses, kind: Kind) -> pa.StringArray:
-    """Write addresses in their usual form [N]; IPv6 compressed in small letters, as the system writes it."""
+    """Format addresses in their usual form [N]; IPv6 compressed and in lower case, as the system writes it."""
     fours = np.flatnonzero(addresses.family != 6)
     first_four = addresses.bytes[fours, :4]
     if kind == "number":

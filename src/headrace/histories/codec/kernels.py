@@ -1,6 +1,6 @@
-"""Addresses and measurements as records, compiled by numba: the same as `piece` and `sort` do in numpy.
+"""Turn addresses and measurements into records in numba, with the same results as numpy in `piece` and `sort`.
 
-Addresses are hashed and told apart, entities and measurements are grouped by partition. Extra `histories`.
+Hashes addresses, finds distinct ones, and groups entities and measurements by partition. Extra `histories`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.arrays import F64, I8, I64, U8, U16, U32, U64
 from headrace.compiled import compiled, read_only
 from headrace.histories.codec.latencies import LARGEST_US
 
-_SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
+_SIZE = np.uint64(24 << 56)  # the number of hashed bytes, in the format of the last word of SipHash
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
 _INITIAL_C, _INITIAL_D = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 _FINISH_HIGH, _FINISH_LOW = np.uint64(0xEE), np.uint64(0xDD)
@@ -28,10 +28,11 @@ _SECOND, _MOST = np.uint64(1_000_000), 2.0**62
 
 
 def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
-    """Code values × factor microseconds as `encode_latencies` does, uint16 [N], and count the clamped; NaN is missing.
+    """Encode values × factor microseconds as `encode_latencies` does, uint16 [N], and count the clamped.
 
-    Only rows without a reason are looked at; those that get one have it in `reason` (int8 [N], 0: none). rules: of what
-    is infinite, missing, negative and 0: its reason, 0 if it is a value, or −1 if it failed.
+    NaN is missing. Only rows without a reason are read. A row that gets a reason has it in `reason` (int8 [N], 0:
+    none).
+    rules: for infinite, missing, negative and 0, the reason, or 0 if it is a value, or −1 if it failed.
     """
     codes = np.zeros(len(values), np.uint16)
     return codes, int(_codes(read_only(values), float(factor), *rules, reason, codes))
@@ -40,10 +41,13 @@ def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason:
 def hash_addresses(
     key: tuple[int, int], family: U8, data: U8, above: int, *, half: Literal["both", "high"] = "both"
 ) -> tuple[U64, U64]:
-    """Hash addresses as `digest.hash_words` does three words each; two uint64 arrays [N].
+    """Hash addresses as `digest.hash_words` hashes three words each; two uint64 arrays [N].
 
-    It is SipHash-2-4-128 of the family below a number, and of the 16 bytes as two words, the first byte uppermost.
-    family uint8 [N], data uint8 [N, 16]; half: with "high" the second is empty, and a quarter of the work is spared.
+    The hash is SipHash-2-4-128 of three words: the family with `above` in the bits over it, and the 16 bytes as two
+    words with the first byte uppermost.
+    family: uint8 [N].
+    data: uint8 [N, 16].
+    half: with "high" the second array is empty, which saves a quarter of the work.
     """
     high, low = np.empty(len(family), np.uint64), np.empty(len(family) if half == "both" else 0, np.uint64)
     _hash(
@@ -54,14 +58,15 @@ def hash_addresses(
 
 
 def distinct(words: U64, families: U64, *, column: int = 0, family_column: int = 0, shift: int = 0) -> tuple[U32, U64]:
-    """Tell addresses apart: of each its place among those that differ, uint32 [N]; and those in the order they first
-    appear, both words and the family, uint64 [D, 3].
+    """Find distinct addresses.
 
-    words uint64 [N, W]: both words of an address are in a column and the next; families uint64 [N, F]: its family is a
-    byte in a column, `shift` bits above the lowest.
+    Returns the index of each address among the distinct ones, uint32 [N], and the distinct ones in order of first
+    appearance, as both words and the family, uint64 [D, 3].
+    words: uint64 [N, W]; both words of an address are in `column` and the next.
+    families: uint64 [N, F]; the family is a byte in `family_column`, `shift` bits above the lowest.
     """
     place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
-    slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # at most two in three are filled
+    slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # load factor at most 2/3
     inputs = read_only(words), column, read_only(families), family_column, np.uint64(shift)
     found = _distinct(*inputs, slots, known, place)
     return place, known[:found]
@@ -75,12 +80,13 @@ def grouped(
     peer: tuple[I64, U8, U8] | None,
     partitions: int,
 ) -> tuple[U64, I64, int]:
-    """Group measurements by partition, each partition's in their order: as records; how many each partition has; and
-    what `piece.multiset_sum` says of them.
+    """Group measurements by partition, keeping their order within each.
 
-    entities: of each its partition, its place there, and its hash [E]; entity, micros, codes [N]; peer: of each
-    measurement the place among peers [N], of each peer its family [P] and bytes [P, 16]. A record is 2 words, or 4 with
-    peers, as `piece.ALONE` and `piece.WITH_PEER`: uint64 [N, 2 | 4].
+    Returns the records, the number of records in each partition, and their `piece.multiset_sum`. A record is 2 words,
+    or 4 with peers, as `piece.ALONE` and `piece.WITH_PEER`: uint64 [N, 2 | 4].
+    entities: for each entity its partition, its index there, and its hash [E].
+    entity, micros, codes: [N].
+    peer: the index of each measurement's peer [N], and the family [P] and bytes [P, 16] of each peer.
     """
     counts = np.zeros(partitions, np.int64)
     out = np.empty((len(entity), 2 if peer is None else 4), np.uint64)
@@ -93,8 +99,11 @@ def grouped(
 
 
 def placed(partition: U16, family: U8, data: U8, partitions: int) -> tuple[U64, I64, I64]:
-    """Group entities by partition, each partition's in their order, as records of `piece.ENTITY`: uint64 [E, 3]; of
-    each entity its place in its partition, int64 [E]; how many each partition has. data: bytes, uint8 [E, 16].
+    """Group entities by partition, keeping their order within each.
+
+    Returns records of `piece.ENTITY`, uint64 [E, 3]; the index of each entity in its partition, int64 [E]; and the
+    number of entities in each partition.
+    data: bytes, uint8 [E, 16].
     """
     records, local = np.empty((len(family), 3), np.uint64), np.empty(len(family), np.int64)
     counts = np.zeros(partitions, np.int64)
@@ -130,7 +139,7 @@ def _codes(
 
 @compiled
 def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, high: Any, low: Any) -> None:
-    """SipHash-2-4-128 of each row: three words, and their size. low: left alone if it is empty."""
+    """Compute SipHash-2-4-128 of each row: three words, and their size. low: not written if it is empty."""
     for row in range(len(family)):
         a, b, c, d = k0 ^ _INITIAL_A, k1 ^ _INITIAL_B, k0 ^ _INITIAL_C, k1 ^ _INITIAL_D
         for number in range(4):
@@ -176,10 +185,10 @@ def _swapped(word: Any) -> Any:
 def _distinct(
     words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any, known: Any, place: Any
 ) -> Any:
-    """Put addresses into an open hash table; returns how many differ.
+    """Put addresses into an open-addressing hash table; return the number of distinct ones.
 
-    slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
-    which are beyond a processor's cache.
+    slots: half a hash above an index that counts from 1; 0 for an empty slot.
+    known: copies of the fields to compare, close together, because the records do not fit in a processor's cache.
     """
     mask, found = np.uint64(len(slots) - 1), 0
     for row in range(len(words)):

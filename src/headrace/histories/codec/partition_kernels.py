@@ -1,12 +1,12 @@
-"""Pass 2 compiled by numba: measurements in the order of `sort`, and rows of the bytes of `rows`. Extra `histories`.
+"""Run pass 2 in numba: measurements in the order of `sort`, and rows with the bytes of `rows`. Extra `histories`.
 
-Measurements are dealt out to their entities, which stand in order already, and each entity's are sorted by itself: few
-by insertion, more after they were spread by the uppermost bits of their times; times that crowd are sorted digit by
-digit from the lowest, and what agrees in time afterwards. A measurement is moved as two words: its time, and its peer
-above its code. O(N) for any data.
+Entities are in order already. Measurements are distributed to their entities, and each entity is sorted by itself. Few
+measurements are sorted by insertion. More are first spread by the uppermost bits of their times. Times that crowd
+together are sorted digit by digit from the lowest, and measurements of equal time are sorted afterwards. A measurement
+moves as two words: its time, and its peer above its code. O(N) for any data.
 
-The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
-a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. Those
+The peers of a row are found in order without sorting. Each sets a bit, and bits are read from the lowest on; a second
+bit set marks the words of the first that hold any. The cost is O(N), plus one read per 4,096 peers for each row. Peers
 of a row with few measurements are sorted by insertion instead.
 """
 
@@ -19,14 +19,14 @@ import numpy as np
 from headrace.arrays import I32, I64, U8, U16, U32, U64, Ints
 from headrace.compiled import compiled, read_only
 
-_FEW = 16  # sorted by insertion; in rows, peers that are compared each with each
-_MANY = 1 << 10  # sorted by digits of 11 bits instead of 8
-_SPREAD_BITS, _MANY_SPREAD = 12, 1 << 14  # so many are spread a second time before they are sorted by insertion
-_CROWDED = 16  # so many in a bucket that digits are quicker than insertion
+_FEW = 16  # at most this many are sorted by insertion; in rows, the peers are compared pairwise
+_MANY = 1 << 10  # from here on, digits have 11 bits instead of 8
+_SPREAD_BITS, _MANY_SPREAD = 12, 1 << 14  # more than this many are spread twice before insertion
+_CROWDED = 16  # bucket size at which digits are faster than insertion
 _NARROW, _WIDE = np.uint64(8), np.uint64(11)
 _ONE, _16, _32, _58 = (np.uint64(each) for each in (1, 16, 32, 58))
 _HALF, _WORD = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF)
-# Every window of six bits of this word is another number, so the uppermost six tell by how much it was shifted.
+# A de Bruijn sequence: its windows of six bits all differ, so the uppermost six identify the shift.
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _NUMBER_OF_BIT = np.empty(64, np.int64)
 _NUMBER_OF_BIT[[(0x03F79D71B4CB0A89 << bit) % (1 << 64) >> 58 for bit in range(64)]] = np.arange(64)
@@ -35,12 +35,13 @@ _NUMBER_OF_BIT[[(0x03F79D71B4CB0A89 << bit) % (1 << 64) >> 58 for bit in range(6
 def in_order(
     held: list[U64], tail: int, peer: tuple[U32, U32] | None, entities: int
 ) -> tuple[I32, I64, I32 | None, U16]:
-    """Sort measurements by entity, time, peer and code: entity int32 [N], micros int64 [N], peer int32 [N], codes
-    uint16 [N].
+    """Sort measurements by entity, time, peer and code.
 
-    held: one array of records, uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`, which is taken out, so
-    that its memory is free while measurements are sorted: times from 1970 on in the first word, entity (below
-    `entities`) and code in word `tail`. peer: places [N] and of each place its peer; None without peers.
+    Returns entity int32 [N], micros int64 [N], peer int32 [N], codes uint16 [N].
+    held: a list with one array of records, uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`. The array
+    is removed from the list, so that its memory is free while measurements are sorted. Times, from 1970 on, are in the
+    first word; entity (below `entities`) and code are in word `tail`.
+    peer: indices [N], and the peer of each index; None without peers.
     """
     records = held.pop()
     n = len(records)
@@ -58,8 +59,8 @@ def in_order(
 def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:
     """Find the peers of rows; peer [N]: below `peers`.
 
-    index uint32 [N]: of each measurement among its row's peers; the peers uint32 [M] that rows hold, ascending in each
-    row; how many each row holds, and how many of them are not the first `fours`, int64 [R].
+    Returns the index of each measurement's peer among those of its row, uint32 [N]; the peers of the rows, ascending in
+    each row, uint32 [M]; and per row the number of peers and how many of them are not the first `fours`, int64 [R].
     """
     index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
     count, sixes = np.empty(len(starts), np.int64), np.zeros(len(starts), np.int64)
@@ -77,9 +78,11 @@ def fill_rows(
 ) -> None:
     """Write the columns of rows.
 
-    columns: times, codes and peer indices [N], the last empty without peers; places: at which byte these and the peers
-    begin [R]; width: of a peer index [R]; peers: those that rows hold [M], how many each row does [R], how many of all
-    are IPv4, and the bytes of all [P, 16].
+    columns: times, codes and peer indices [N]; the last is empty without peers.
+    places: the bytes where these and the peers begin [R].
+    width: bytes of a peer index [R].
+    peers: the peers of the rows [M], the number in each row [R], how many of all peers are IPv4, and the bytes of all
+    [P, 16].
     """
     held, count, fours, peer_bytes = peers
     words = np.ascontiguousarray(peer_bytes).view("<u4").reshape(-1, 4)
@@ -90,7 +93,7 @@ def fill_rows(
 
 @compiled
 def _deal(records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any, tails: Any) -> None:
-    """Times, and peers above codes, to the entities they are of, in the order of the records; fills `starts`."""
+    """Distribute times, and peers above codes, to their entities, in the order of the records; fill `starts`."""
     for row in range(len(records)):
         starts[np.int64(records[row, last] & _WORD) + 1] += 1
     for number in range(1, len(starts)):
@@ -110,7 +113,7 @@ def _deal(records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any
 
 @compiled
 def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
-    """Sort each entity's measurements by time, then by what is behind it."""
+    """Sort the measurements of each entity by time, then by peer and code."""
     longest = 0
     for number in range(len(starts) - 1):
         longest = max(longest, starts[number + 1] - starts[number])
@@ -146,9 +149,9 @@ def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
 
 @compiled
 def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) -> Any:
-    """Sort both by the uppermost bits in which keys differ, two buckets for each; fill where buckets begin.
+    """Sort both by the uppermost bits in which keys differ, two buckets per key; fill in where buckets begin.
 
-    The sum of the squares of how many are in each: what sorting them by insertion costs.
+    Returns the sum of the squared bucket sizes, which is the cost of sorting the buckets by insertion.
     """
     n = len(keys)
     low = high = keys[0]
@@ -183,7 +186,7 @@ def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) ->
 
 @compiled
 def _insert(keys: Any, tails: Any, to_keys: Any, to_tails: Any) -> None:
-    """Sort both by keys and then tails, into other arrays or in place; quick where they are nearly in order."""
+    """Sort both by keys and then tails, into other arrays or in place; fast if they are nearly in order."""
     for row in range(len(keys)):
         key, tail = keys[row], tails[row]
         at = row
@@ -195,7 +198,7 @@ def _insert(keys: Any, tails: Any, to_keys: Any, to_tails: Any) -> None:
 
 @compiled
 def _by_all(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
-    """Sort both by keys and then tails, whatever they are."""
+    """Sort both by keys and then tails, for any data."""
     _by_digits(keys, tails, spare_keys, spare_tails, counts)
     begin = 0
     for row in range(1, len(keys) + 1):
@@ -209,7 +212,7 @@ def _by_all(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: An
 
 @compiled
 def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
-    """Sort both by keys, in place; those of one key stay in their order."""
+    """Sort both by keys, in place and stably."""
     n = len(keys)
     low = high = keys[0]
     for row in range(n):
@@ -311,7 +314,7 @@ def _peers_of_rows(
 
 @compiled
 def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
-    """Insert the peers of one row into `held`, ascending and each once; return how many differ."""
+    """Insert the peers of one row into `held`, ascending and each once; return the number of distinct ones."""
     found = 0
     for at in range(start, stop):
         this, place = peer[at], total + found
@@ -328,7 +331,7 @@ def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
 
 @compiled
 def _lowest_bit(bits: Any) -> Any:
-    """Find the lowest bit of a word that is 1, by its number."""
+    """Return the number of the lowest 1 bit of a word."""
     return _NUMBER_OF_BIT[((bits & (~bits + _ONE)) * _DE_BRUIJN) >> _58]
 
 

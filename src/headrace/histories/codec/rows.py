@@ -1,20 +1,19 @@
-"""The row blob.
+"""Encode and decode the row blob.
 
-A row blob is a part of one entity's history as columns, little-endian, describing itself. Version 1.
+A row blob holds a part of one entity's history as columns. It is little-endian and describes itself. Version 1:
 
 A header of 64 bytes; then `n` times (u32, seconds since the first, ascending, ties allowed), `n` latency codes (u16),
-`n` peer indices (u8, u16 or u32, as many bytes as the peers need; none without peers), and the peers: IPv4 first, 4
-bytes each, then IPv6, 16 bytes each, both ascending. Each column begins at a multiple of 4 bytes and the blob ends at
-one of 8, with zeros between. Columns are read as views, so a window of a row costs what the window holds.
+`n` peer indices (u8, u16 or u32, the width that the peers need; none without peers), and the peers: IPv4 first, 4 bytes
+each, then IPv6, 16 bytes each, both ascending. Each column begins at a multiple of 4 bytes and the blob ends at a
+multiple of 8, with zeros between. Columns are read as views, so reading a window of a row costs only the window.
 
 Version 2 is a row whose entity or peers are texts, or that has value columns beside the latency. It begins as version 1
-does. Two bytes of the header tell how many value columns there are, and whether there is no latency; behind the peers
-stand the values, see `values`. Rows that need none of this are of version 1.
+does. Two bytes of the header give the number of value columns, and whether there is no latency. The values follow the
+peers, see `values`. Rows that need none of this are of version 1.
 
-`encode_rows` makes the blobs of many rows at once: a few vector operations per column, whatever the number of rows.
-Many rows are checked and decoded together too, in a few vector operations for each law that bytes must keep, up to the
-first that is damaged. Blobs that do not already lie end to end are copied once for the checks, so large rows are
-decoded one by one.
+`encode_rows` makes the blobs of many rows at once, with a few vector operations per column for any number of rows. Many
+rows are checked and decoded together too, with a few vector operations per rule of the format, up to the first damaged
+row. Blobs that are not already contiguous are copied once for the checks, so large rows are decoded one by one.
 """
 
 from __future__ import annotations
@@ -61,11 +60,18 @@ LARGEST_SPAN = (1 << 32) - 1
 class RowColumns:
     """One row, as views of its blob.
 
-    first_time: epoch seconds; offsets uint32 [n]: seconds since then, ascending; codes uint16 [n]: of latencies;
-    peers [n]: index into the peers (uint8, uint16 or uint32), None in rows without peers; peer_family uint8 [m]: 4 or
-    6; peer_bytes uint8 [m, 16]; entity_kind, peer_kind: see `KINDS`; entity_family 4 or 6; entity_bytes uint8 [16];
-    part: place among the rows of the entity, from 0; values [n] each: the value columns; has_latency: False where all
-    codes are 0 because there is none.
+    first_time: epoch seconds.
+    offsets: uint32 [n], seconds since first_time, ascending.
+    codes: uint16 [n], latency codes.
+    peers: [n], index into the peers (uint8, uint16 or uint32); None in rows without peers.
+    peer_family: uint8 [m], 4 or 6.
+    peer_bytes: uint8 [m, 16].
+    entity_kind, peer_kind: see `KINDS`.
+    entity_family: 4 or 6.
+    entity_bytes: uint8 [16].
+    part: index among the rows of the entity, from 0.
+    values: the value columns, [n] each.
+    has_latency: False if there is no latency, so all codes are 0.
     """
 
     first_time: int
@@ -84,17 +90,17 @@ class RowColumns:
 
     @property
     def n(self) -> int:
-        """Count the measurements of the row."""
+        """The number of measurements in the row."""
         return len(self.offsets)
 
     @property
     def times(self) -> I64:
-        """Compute the epoch seconds of every measurement: int64 [n]."""
+        """The epoch seconds of every measurement: int64 [n]."""
         return self.offsets.astype(np.int64) + self.first_time
 
     @property
     def last_time(self) -> int:
-        """Compute the epoch seconds of the last measurement."""
+        """The epoch seconds of the last measurement."""
         return self.first_time + int(self.offsets[-1])
 
 
@@ -102,9 +108,14 @@ class RowColumns:
 class Measurements:
     """Sorted measurements of many rows, and where the rows begin.
 
-    times int64 [N], epoch seconds, ascending inside a row; codes uint16 [N]; peer [N], place in `peers`, or None;
-    peers: ascending by family and bytes, each once; starts int64 [R]: where each row begins, the first at 0, no row
-    empty; entity: of each row, [R]; part int64 [R]; values [N] each, of stored types.
+    times: int64 [N], epoch seconds, ascending inside a row.
+    codes: uint16 [N].
+    peer: [N], index in `peers`, or None.
+    peers: ascending by family and bytes, each once.
+    starts: int64 [R], where each row begins; the first at 0, no row empty.
+    entity: of each row, [R].
+    part: int64 [R].
+    values: [N] each, of stored types.
     """
 
     times: I64
@@ -122,29 +133,29 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Blobs end to end: data uint8, row r is data[offsets[r]:offsets[r + 1]]; offsets int64 [R + 1]."""
+    """Contiguous blobs: data uint8, row r is data[offsets[r]:offsets[r + 1]]; offsets int64 [R + 1]."""
 
     data: U8
     offsets: I64
 
     def row(self, place: int) -> bytes:
-        """Copy one blob."""
+        """Return a copy of one blob."""
         return self.data[int(self.offsets[place]) : int(self.offsets[place + 1])].tobytes()
 
     def blobs(self, places: I64) -> list[bytes]:
-        """Copy the blobs of these rows."""
+        """Return copies of the blobs of these rows."""
         view = self.data.data
         starts, stops = self.offsets[places].tolist(), self.offsets[places + 1].tolist()
         return [bytes(view[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
 def peer_width(peers: I64) -> I64:
-    """Give the bytes of a peer index in rows of this many peers: int64 [R] → 0, 1, 2 or 4."""
+    """Return the bytes of a peer index in rows with this many peers: int64 [R] → 0, 1, 2 or 4."""
     return np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(np.int64)
 
 
 def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
-    """Give the length of rows of `n` measurements with these numbers of peers of each family: int64 [R]."""
+    """Return the length of rows with `n` measurements and these numbers of peers of each family: int64 [R]."""
     width = peer_width(peers4 + peers6)
     return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
 
@@ -154,8 +165,11 @@ def _up(size: I64, multiple: int) -> I64:
 
 
 def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
-    """Encode all rows, in order; O(N log N) for the peers of each row. Raises `ValueError` for a longer span
-    than `LARGEST_SPAN` in one row, or a time before 1970. compiled: by numba, the same bytes in O(N)."""
+    """Encode all rows, in order; O(N log N) for the peers of each row.
+
+    compiled: use numba, which gives the same bytes in O(N).
+    Raises `ValueError` if one row spans more than `LARGEST_SPAN`, or for a time before 1970.
+    """
     starts = rows.starts
     n = np.diff(starts, append=len(rows.times))
     first = rows.times[starts]
@@ -180,8 +194,8 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
         columns, places = (rows.times, rows.codes, index), (at_times, at_codes, at_index, at_peers)
         fill_rows(data, starts, columns, places, width, (held, count, _fours(rows), rows.peers.bytes))
     else:
-        place = np.arange(len(rows.times)) - np.repeat(starts, n)  # of each measurement in its row
-        # Every column begins at an even byte, so words and half-words are scattered as such.
+        place = np.arange(len(rows.times)) - np.repeat(starts, n)  # index of each measurement in its row
+        # Every column begins at an aligned byte, so words and half-words are scattered whole.
         words, halves = data.view("<u4"), data.view("<u2")
         words[np.repeat(at_times >> 2, n) + place] = rows.times - np.repeat(first, n)
         halves[np.repeat(at_codes >> 1, n) + place] = rows.codes
@@ -209,12 +223,12 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
 
 
 def _fours(rows: Measurements) -> int:
-    """Count the peers that are IPv4, which stand first."""
+    """Count the IPv4 peers, which come first."""
     return int(np.searchsorted(rows.peers.family, 6))
 
 
 def _fill_peers(words: U32, peers: Addresses, held: Ints, count: I64, fours: I64, at: I64) -> None:
-    """Write the peers of rows. held, count: as `_peers_of_rows` gives them; at: bytes where they begin, [R]."""
+    """Write the peers of rows. held, count: as returned by `_peers_of_rows`; at: bytes where they begin, [R]."""
     row = np.repeat(np.arange(len(count)), count)
     nth = np.arange(len(held)) - np.repeat(np.cumsum(count) - count, count)
     six = peers.family[held] == 6
@@ -225,8 +239,11 @@ def _fill_peers(words: U32, peers: Addresses, held: Ints, count: I64, fours: I64
 
 
 def _peers_of_rows(rows: Measurements, n: I64, *, compiled: bool) -> tuple[Ints, Ints, I64, I64]:
-    """index [N]: of each measurement among its row's peers, empty without; held [M]: the peers of all rows, ascending
-    in each; how many each row has, and how many of them are IPv6, int64 [R]."""
+    """Find the peers of each row.
+
+    Returns index [N], each measurement's index among the peers of its row, empty without peers; held [M], the peers of
+    all rows, ascending in each; and per row the number of peers, and how many of them are IPv6, int64 [R].
+    """
     if rows.peer is None:
         none = np.zeros(len(rows.starts), np.int64)
         return none[:0], none[:0], none, none
@@ -248,9 +265,9 @@ Law = tuple[Bools, Callable[[int], str]]
 
 
 def first_broken(laws: Sequence[Law]) -> tuple[int, str] | None:
-    """Find the first row that breaks a law, and say what the first law that it breaks says of it.
+    """Return the first row that breaks a rule, and the message of the first rule that it breaks.
 
-    laws: which rows are wrong, bool [R], and words for one of these by its number.
+    laws: pairs of which rows are wrong, bool [R], and a function that makes the message for a row number.
     """
     rows = [int(wrong.argmax()) if wrong.any() else len(wrong) for wrong, _ in laws]
     first = min(rows)
@@ -260,13 +277,18 @@ def first_broken(laws: Sequence[Law]) -> tuple[int, str] | None:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The columns of R sound rows, end to end.
+    """The columns of R undamaged rows, end to end.
 
-    head [R]: their headers; n, peers4, peers6 int64 [R]: measurements, and peers of each family; at_index int64 [R]:
-    the byte of a row where its peer indices begin; seconds uint32 [N], since the first of the row; codes uint16 [N];
-    index [N]: of each measurement among the peers of its row, 0 in a row without, None if no row has any; peers [P]:
-    row by row; values [N] each; at_values int64 [R]: the byte of a row where they begin, None without. damage: what is
-    wrong with the row that follows, None if no row does.
+    head: [R], their headers.
+    n, peers4, peers6: int64 [R], numbers of measurements, and of peers of each family.
+    at_index: int64 [R], the byte of a row where its peer indices begin.
+    seconds: uint32 [N], since the first of the row.
+    codes: uint16 [N].
+    index: [N], each measurement's index among the peers of its row; 0 in a row without peers; None if no row has any.
+    peers: [P], row by row.
+    values: [N] each.
+    at_values: int64 [R], the byte of a row where they begin; None without.
+    damage: what is wrong with the next row; None if there is no damaged row.
     """
 
     head: npt.NDArray[np.void]
@@ -284,12 +306,12 @@ class Decoded:
 
     @property
     def starts(self) -> I64:
-        """Say where the measurements of each row begin."""
+        """Where the measurements of each row begin."""
         return np.cumsum(self.n) - self.n
 
 
 def decode_together(data: U8, sizes: I64) -> Decoded:
-    """Decode blobs that lie end to end, up to the first that is damaged. sizes [R]: bytes of each."""
+    """Decode contiguous blobs, up to the first that is damaged. sizes [R]: bytes of each."""
     found = _decode(data, sizes)
     if isinstance(found, Decoded):
         return found
@@ -299,7 +321,7 @@ def decode_together(data: U8, sizes: I64) -> Decoded:
 
 
 def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
-    """Decode all rows, or return the row that is damaged and the words for it."""
+    """Decode all rows, or return the number of the damaged row and the message for it."""
     broken = first_broken(
         [
             (sizes < HEADER_BYTES, lambda row: f"has {sizes[row]} bytes, a row has at least {HEADER_BYTES}"),
@@ -382,15 +404,20 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
 
 
 def _types_of_values(row: U8, at: int, columns: int) -> U8:
-    """Read the types of a row's value columns; none where it is too short for them or they are unknown."""
+    """Read the types of a row's value columns; none if the row is too short for them or a type is unknown."""
     types = row[at : at + columns]
     return types if len(types) == columns and (types < len(STORED)).all() else types[:0]
 
 
 def _column(data: U8, at: I64, n: I64, width: int) -> npt.NDArray[Any]:
-    """Read a column of rows end to end. at: bytes where it begins; n: values of each row, [R]; width: bytes of one."""
+    """Read a column of rows end to end.
+
+    at: bytes where it begins.
+    n: number of values in each row, [R].
+    width: bytes of one value.
+    """
     view, first = data.view(f"<u{width}"), at // width
-    if len(n) == 1:  # a large row comes alone, and as it lies
+    if len(n) == 1:  # a large row is decoded alone, as a view
         return view[int(first[0]) : int(first[0] + n[0])]
     return view[np.repeat(first - (np.cumsum(n) - n), n) + np.arange(int(n.sum()))]
 
@@ -410,7 +437,7 @@ def _indices(data: U8, at: I64, n: I64, width: I64) -> npt.NDArray[Any] | None:
 
 
 def _peers(data: U8, at: I64, fours: I64, peers: I64) -> Addresses:
-    """Read the peers of rows. at: bytes where they begin; fours: how many of the peers are IPv4 and stand first."""
+    """Read the peers of rows. at: bytes where they begin; fours: number of IPv4 peers, which come first."""
     nth = np.arange(int(peers.sum())) - np.repeat(np.cumsum(peers) - peers, peers)
     fours = np.repeat(fours, peers)
     six = nth >= fours
@@ -423,7 +450,7 @@ def _peers(data: U8, at: I64, fours: I64, peers: I64) -> Addresses:
 
 
 def decode_blobs(blobs: Sequence[bytes | memoryview]) -> Decoded:
-    """Decode blobs, wherever they lie, up to the first that is damaged."""
+    """Decode blobs, contiguous or not, up to the first that is damaged."""
     sizes = np.fromiter(map(len, blobs), np.int64, len(blobs))
     data = blobs[0] if len(blobs) == 1 else b"".join(blobs)
     return decode_together(np.frombuffer(data, np.uint8), sizes)
@@ -437,8 +464,9 @@ def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
 def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> list[RowColumns]:
     """Decode blobs into views of each of them; peers are copied, so that no row keeps others in memory.
 
-    names: file and row of each, for errors. Raises `CorruptShard` for bytes that are not a row: every column lies in
-    the blob, every peer index is of a peer, times ascend from 0 to the header's span.
+    names: file and row of each, for errors.
+    Raises `CorruptShard` for bytes that are not a row. Every column must lie in the blob, every peer index must name a
+    peer, and times must ascend from 0 to the header's span.
     """
     small = [number for number, blob in enumerate(blobs) if len(blob) < _LARGE]
     groups = [[number] for number, blob in enumerate(blobs) if len(blob) >= _LARGE]
@@ -452,7 +480,7 @@ def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> li
 
 
 def damaged(where: str, damage: str) -> str:
-    """Say that a row is damaged."""
+    """Return the message for a damaged row."""
     return f"{where}: {damage}; it is damaged: restore the file or prepare the run again"
 
 

@@ -1,8 +1,8 @@
-"""Read texts as addresses, compiled by numba: the same as `addresses.parse` without a call each. Extra `histories`.
+"""Parse texts as addresses in numba, like `addresses.parse` but without a call per text. Extra `histories`.
 
-All bytes of a text are looked at together: which of them are separators is a number with a bit for each, and a group of
-digits is turned into its value as one word. `addresses.parse` decides on what is not plainly an address that way. The
-interpreter lock is not held. Three steps are written in LLVM, because without them reading texts takes three to four
+All bytes of a text are examined together: a bit mask marks which of them are separators, and a group of digits is
+converted to its value as one word. Texts that are not clearly addresses this way are left to `addresses.parse`. The
+interpreter lock is released. Three steps are written in LLVM, because without them reading texts takes three to four
 times as long, and a whole run a fifth longer.
 """
 
@@ -28,24 +28,24 @@ except ImportError as error:
 
 _DOT, _COLON, _ZERO, _NINE = (ord(letter) for letter in ".:09")
 _LOWER_A, _LOWER_F, _UPPER_A, _UPPER_F = (ord(letter) for letter in "afAF")
-_UNSURE = 255  # not plainly an address, and not plainly none
-_GROUPS = 8  # of an IPv6 address, 16 bits each
-_LONGEST, _LONGEST_DOTTED, _LONGEST_COLONED = 45, 15, 39  # text of an address; of numbers; of groups alone
-_LOOKED_AT = 64  # bytes from the begin of a text on, whatever its length
+_UNSURE = 255  # neither clearly an address nor clearly something else
+_GROUPS = 8  # in an IPv6 address, 16 bits each
+_LONGEST, _LONGEST_DOTTED, _LONGEST_COLONED = 45, 15, 39  # characters of any address; of IPv4; of IPv6 in groups only
+_LOOKED_AT = 64  # bytes read from the start of a text, whatever its length
 _1, _3, _4, _6, _8, _10, _16, _24, _32, _100 = (np.uint64(each) for each in (1, 3, 4, 6, 8, 10, 16, 24, 32, 100))
 _BYTE, _UPPER_BYTE, _HALF = (np.uint64(each) for each in (0xFF, 0xFF00, 0xFFFF))
 _EVERY, _NIBBLES, _LETTERS = np.uint64(0x01010101), np.uint64(0x0F0F0F0F), np.uint64(9)
-_SHIFT = np.uint64(63)  # the largest that is one
-_LEAST = np.uint64(0x640A0000)  # number of so many digits, a byte each
+_SHIFT = np.uint64(63)  # the largest valid shift of a word
+_LEAST = np.uint64(0x640A0000)  # smallest number with 1, 2 and 3 digits, a byte each
 
 
 def _intrinsic(function: Any) -> Any:
-    """Decorate a function whose LLVM instructions are written by hand: numba's decorator, which has no types."""
+    """Decorate a function whose LLVM instructions are written by hand; wraps numba's decorator, which has no types."""
     return intrinsic(function)
 
 
 def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
-    """Read texts: the family, 0 for what is no address, and the bytes of each: uint8 [N], uint8 [N, 16]."""
+    """Parse texts into family, 0 for no address, and bytes: uint8 [N], uint8 [N, 16]."""
     n = len(texts)
     family, data = np.zeros(n, np.uint8), np.zeros((n, 16), np.uint8)
     if n:
@@ -61,7 +61,7 @@ def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
 
 
 def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
-    """Say where each text begins and the last ends: [N + 1]."""
+    """Return where each text begins and the last ends: [N + 1]."""
     width: type[np.integer] = np.int64 if pa.types.is_large_string(texts.type) else np.int32
     if not len(texts):
         return np.zeros(1, width)
@@ -70,7 +70,7 @@ def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
 
 @compiled
 def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
-    """halves uint16 [N, 8]: of the bytes of the address; zeros. They hold anything where it is not sure."""
+    """Parse texts; halves uint16 [N, 8]: the bytes of the address, zeros before; undefined if the text is unsure."""
     for row in range(len(family)):
         start = np.int64(offsets[row])
         size = np.int64(offsets[row + 1]) - start
@@ -89,9 +89,9 @@ def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
 
 @compiled
 def _plainly_dotted(letters: Any, start: Any, size: Any, mine: Any, halves: Any, row: Any) -> Any:
-    """Four decimal numbers; fills two of `halves`. False, and nothing filled, where that is not sure.
+    """Parse four decimal numbers into two of `halves`; False, and nothing filled, if the text is not clearly that.
 
-    How long a number is costs no jump, as a processor could not guess it.
+    The length of a number decides no branch, because a processor could not predict it.
     """
     dots = _between16(letters, start, _DOT, _DOT) & mine
     if dots | (_between16(letters, start, _ZERO, _NINE) & mine) != mine:
@@ -102,7 +102,7 @@ def _plainly_dotted(letters: Any, start: Any, size: Any, mine: Any, halves: Any,
         end = min(_lowest_bit(dots), size) if part < 3 else size
         bits = np.uint64(end - at) << _3
         wrong |= (end - at < 1) | (end - at > 3)
-        digits = (_word(letters, start + at) << ((_32 - bits) & _SHIFT)) & _NIBBLES  # the last one uppermost
+        digits = (_word(letters, start + at) << ((_32 - bits) & _SHIFT)) & _NIBBLES  # the last digit uppermost
         number = (digits >> _24) + _10 * ((digits >> _16) & _BYTE) + _100 * ((digits >> _8) & _BYTE)
         wrong |= (number > _BYTE) | (number < (_LEAST >> (bits & _SHIFT)) & _BYTE)
         value |= number << np.uint64(8 * part)
@@ -117,7 +117,7 @@ def _plainly_dotted(letters: Any, start: Any, size: Any, mine: Any, halves: Any,
 
 @compiled
 def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any, halves: Any, row: Any) -> Any:
-    """Eight groups of hexadecimal digits, or fewer around one `::`; fills `halves`. False where that is not sure."""
+    """Parse eight groups of hexadecimal digits, or fewer around one `::`, into `halves`; False if not clearly that."""
     digits = _between64(letters, start, _ZERO, _NINE) | _between64(letters, start, _LOWER_A, _LOWER_F)
     digits = (digits | _between64(letters, start, _UPPER_A, _UPPER_F)) & mine
     double = colons & (colons >> _1)
@@ -134,7 +134,7 @@ def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any
         if end - at > 4 or group == _GROUPS:
             return False
         word = _word(letters, start + at) << ((_32 - (np.uint64(end - at) << _3)) & _SHIFT)  # the last digit uppermost
-        word = (word & _NIBBLES) + _LETTERS * ((word >> _6) & _EVERY)  # letters have a bit that digits have not
+        word = (word & _NIBBLES) + _LETTERS * ((word >> _6) & _EVERY)  # letters have bit 6 set, digits do not
         word = (word << _4) | (word >> _8)
         halves[row, group] = (word & _BYTE) | ((word >> _8) & _UPPER_BYTE)
         group, at = group + 1, end + 1
@@ -142,18 +142,20 @@ def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any
         if end < size and (double >> np.uint64(end)) & _1 != 0:
             gap, at = group, end + 2
             colons &= colons - _1
-        elif at == size:  # a single colon is followed by something
+        elif at == size:  # a single colon must not end the text
             return False
     return _gap_filled(halves, row, group, gap)
 
 
 @compiled
 def _gap_filled(halves: Any, row: Any, count: Any, gap: Any) -> Any:
-    """Tell if so many groups are an address, with a `::` before group `gap`, or none if that is below 0; those behind
-    it are moved to the end."""
+    """Check if this many groups are an address, with a `::` before group `gap`, and move those after it to the end.
+
+    gap: below 0 if there is no `::`.
+    """
     if gap < 0:
         return count == _GROUPS
-    if count == _GROUPS:  # a gap of no group
+    if count == _GROUPS:  # a `::` that replaces no group
         return False
     behind = count - gap
     for place in range(1, behind + 1):
@@ -165,7 +167,7 @@ def _gap_filled(halves: Any, row: Any, count: Any, gap: Any) -> Any:
 
 @_intrinsic
 def _word(typing: Any, letters: Any, at: Any) -> Any:  # noqa: ARG001
-    """Read the four bytes that begin there, the first lowermost; places need not be multiples of four."""
+    """Read the four bytes at a position, the first lowermost; it need not be aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.zext(_loaded(context, builder, signature, arguments, ir.IntType(32)), ir.IntType(64))
@@ -175,7 +177,7 @@ def _word(typing: Any, letters: Any, at: Any) -> Any:  # noqa: ARG001
 
 @_intrinsic
 def _lowest_bit(typing: Any, bits: Any) -> Any:  # noqa: ARG001
-    """Find the lowest bit of a word that is 1, by its number; 64 if there is none."""
+    """Return the number of the lowest 1 bit of a word; 64 if there is none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -185,7 +187,7 @@ def _lowest_bit(typing: Any, bits: Any) -> Any:  # noqa: ARG001
 
 def _between(count: int) -> Any:
     def between(typing: Any, letters: Any, at: Any, least: Any, most: Any) -> Any:  # noqa: ARG001
-        """Test which of the bytes that begin there are from `least` to `most`: a bit each, the first lowermost."""
+        """Test which of the bytes from a position on are from `least` to `most`: a bit each, the first lowermost."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             vector, byte = ir.VectorType(ir.IntType(8), count), ir.IntType(8)
@@ -204,7 +206,7 @@ _between16, _between64 = _between(16), _between(64)
 
 
 def _loaded(context: Any, builder: Any, signature: Any, arguments: Any, pointed: Any) -> Any:
-    """Load what begins at arguments[1] of arguments[0], as a value of this type."""
+    """Load a value of this type from arguments[0] at offset arguments[1]."""
     letters = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     at = context.cast(builder, arguments[1], signature.args[1], types.int64)
     return builder.load(builder.bitcast(builder.gep(letters, [at]), pointed.as_pointer()), align=1)

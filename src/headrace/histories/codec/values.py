@@ -1,9 +1,8 @@
-"""Value columns of measurements beside the latency: integers, floats and categories.
+"""Convert value columns of measurements beside the latency: integers, floats and categories.
 
-A value travels as one word of 64 bits until its row is written: the bits of a number, or the hash of a category's text
-(0 where it is missing). Rows hold it in the type that is asked for; of a category they hold the code, counted from 1,
-in as few bytes as its dictionary needs, and 0 where it is missing. A missing integer is the least of its type, and a
-missing float is NaN.
+Until its row is written, a value is one word of 64 bits: the bits of a number, or the hash of a category's text (0 if
+it is missing). Rows hold it in the requested type. For a category they hold the code, counted from 1, in as few bytes
+as its dictionary needs, and 0 if it is missing. A missing integer is the least of its type, and a missing float is NaN.
 """
 
 from __future__ import annotations
@@ -17,20 +16,24 @@ import numpy.typing as npt
 from headrace.arrays import I64, U64, Bools
 
 Values = tuple[npt.NDArray[Any], ...]
-# The number of a type in a row is its place here; those of categories come first.
+# The number of a type in a row is its index here; types of categories come first.
 STORED = tuple(np.dtype(each) for each in ("u1", "<u2", "<u4", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"))
 _MIX_A, _MIX_B = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
 def stored_type(kind: str, categories: int = 0) -> np.dtype[Any]:
-    """Give the type that rows hold. kind: as the settings call it; categories: how many a category has."""
+    """Return the type of a column in rows.
+
+    kind: as named in the settings.
+    categories: the number of texts of a category.
+    """
     if kind != "category":
         return np.dtype(kind).newbyteorder("<")
     return next(each for each in STORED[:3] if categories < 1 << 8 * each.itemsize)
 
 
 def is_missing(values: npt.NDArray[Any]) -> Bools:
-    """Tell which values of a row are missing."""
+    """Return which values of a row are missing."""
     if values.dtype.kind == "f":
         absent: Bools = np.isnan(values)
     else:
@@ -39,9 +42,9 @@ def is_missing(values: npt.NDArray[Any]) -> Bools:
 
 
 def as_words(values: npt.NDArray[Any]) -> U64:
-    """Make words of numbers of a stored type: [N] → uint64 [N]."""
-    if values.dtype.kind == "f":  # minus zero is zero, and NaN is NaN
-        with np.errstate(invalid="ignore"):  # a NaN of damaged bytes may be a signal
+    """Convert numbers of a stored type to words: [N] → uint64 [N]."""
+    if values.dtype.kind == "f":  # equal values need equal bits: -0.0 becomes 0.0, and every NaN the same one
+        with np.errstate(invalid="ignore"):  # damaged bytes may hold a signalling NaN
             plain = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
         bits: npt.NDArray[Any] = plain.view(f"u{values.dtype.itemsize}")
         return bits.astype(np.uint64)
@@ -50,14 +53,14 @@ def as_words(values: npt.NDArray[Any]) -> U64:
 
 
 def of_words(words: U64, stored: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Make numbers of words, the inverse of `as_words`."""
+    """Convert words to numbers, the inverse of `as_words`."""
     if stored.kind == "f":
         return words.astype(f"<u{stored.itemsize}").view(stored)
     return words.view(np.int64).astype(stored)
 
 
 def mixed_values(words: U64) -> U64:
-    """Mix the words of each measurement to one: uint64 [N, K] → uint64 [N]."""
+    """Mix the words of each measurement into one: uint64 [N, K] → uint64 [N]."""
     mixed = np.zeros(len(words), np.uint64)
     for column in range(words.shape[1]):
         mixed = (mixed ^ (mixed >> np.uint64(33)) ^ words[:, column]) * _MIX_A + _MIX_B
@@ -66,16 +69,18 @@ def mixed_values(words: U64) -> U64:
 
 
 def values_bytes(n: I64, types: Sequence[np.dtype[Any]]) -> I64:
-    """Give the bytes that the value columns take behind rows of `n` measurements: int64 [R]."""
+    """Return the bytes of the value columns in rows of `n` measurements: int64 [R]."""
     if not types:
         return np.zeros_like(n)
     return _up(np.full_like(n, len(types))) + sum((_up(each.itemsize * n) for each in types), np.zeros_like(n))
 
 
 def write_values(words: U64, at: I64, n: I64, values: Values) -> None:
-    """Write the value columns of rows: the numbers of their types, then each of them, all at multiples of 8 bytes.
+    """Write the value columns of rows: their type numbers, then each column, all at multiples of 8 bytes.
 
-    words uint64: the bytes of all rows, zeros; at: bytes where the part of each row begins; n: its measurements [R].
+    words: uint64, the bytes of all rows, initially zero.
+    at: bytes where the values of each row begin.
+    n: measurements of each row [R].
     """
     data = words.view(np.uint8)
     kinds = np.array([STORED.index(each.dtype) for each in values], np.uint8)
@@ -88,7 +93,7 @@ def write_values(words: U64, at: I64, n: I64, values: Values) -> None:
 
 
 def read_values(data: npt.NDArray[np.uint8], at: I64, n: I64, kinds: npt.NDArray[np.uint8]) -> Values:
-    """Read what `write_values` wrote, of all rows end to end. kinds: of the columns, the same in every row."""
+    """Read what `write_values` wrote, for all rows end to end. kinds: types of the columns, the same in every row."""
     columns: list[npt.NDArray[Any]] = []
     at = at + _up(np.full_like(n, len(kinds)))
     for kind in kinds.tolist():
@@ -101,7 +106,7 @@ def read_values(data: npt.NDArray[np.uint8], at: I64, n: I64, kinds: npt.NDArray
 
 
 def _places(first: I64, n: I64) -> I64:
-    """Count from the first place of each row on."""
+    """Return consecutive indices from the first of each row on."""
     places: I64 = np.repeat(first - (np.cumsum(n) - n), n) + np.arange(int(n.sum()))
     return places
 

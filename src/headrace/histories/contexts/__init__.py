@@ -1,1 +1,1 @@
-"""From prepared histories to token contexts: which, of what, in which order. People import `headrace.contexts`."""
+"""Make token contexts from prepared histories. Users import `headrace.contexts`."""

@@ -1,11 +1,11 @@
-"""The contexts of prepared histories: as a stream for the ranks of a job, or by position, one or a batch.
+"""Make contexts from prepared histories, as a stream for the ranks of a job or by position, singly or in batches.
 
     contexts = open_contexts("out", "train", seed=7)
     for batch in contexts.stream(batch_size=32): ...     # int32 [32, 1024]; ranks, epochs, state as of every stream
     contexts.batch(range(32))["inputs"]                  # the first 32 of the same contexts
 
-Position p of an endless run is in epoch p div N, N = len(contexts). Which context is there depends on the run, the
-options and p alone, so any process can make any part. Picklable; safe in threads.
+Position p of an endless run is in epoch p div N, where N = len(contexts). The context at p depends only on the run, the
+options and p, so any process can make any part. `Contexts` is picklable and thread-safe.
 """
 
 from __future__ import annotations
@@ -67,12 +67,15 @@ class ContextArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPlan:
-    """Say what an epoch will be, before it is run. `dataclasses.asdict` is JSON.
+    """Describe an epoch before it runs. `dataclasses.asdict` is JSON.
 
-    rows, measurements: of the split. small_rows come whole, once an epoch, in small_contexts; large ones are sampled in
-    large_contexts. context_bytes: of one context's arrays. Estimated from `sampled` contexts that were really made:
-    padding, the share of tokens that is padding; measurements_per_context; coverage, the share of all measurements that
-    an epoch is expected to show at least once.
+    rows, measurements: totals of the split. Small rows appear whole, once per epoch, in small_contexts; large rows are
+    sampled in large_contexts.
+    context_bytes: size of the arrays of one context. The rest is estimated from `sampled` contexts that were actually
+    made.
+    padding: share of tokens that are padding.
+    measurements_per_context: mean over the sampled contexts.
+    coverage: share of all measurements that an epoch is expected to show at least once.
     """
 
     rows: int
@@ -102,10 +105,10 @@ class ContextPlan:
 
 
 class Contexts:
-    """The contexts of some rows: `stream` shares an epoch out among ranks.
+    """The contexts of some rows; `stream` divides an epoch among ranks.
 
-    `contexts[p]` is one by its position, int32 [L] arrays; `batch(positions)` are many, int32 [B, L]. Grain and MaxText
-    need this random access, as they own the order of what they read, the ranks and the checkpoints.
+    `contexts[p]` is the context at position p, as int32 [L] arrays. `batch(positions)` makes several, int32 [B, L].
+    Grain and MaxText need this random access, because they manage reading order, ranks and checkpoints themselves.
     """
 
     def __init__(self, rows: HistoryRows, options: ContextOptions) -> None:
@@ -114,27 +117,31 @@ class Contexts:
 
     @cached_property
     def index(self) -> ContextIndex:
-        """Index the contexts of an epoch. Rows that may be smaller than a context are read for it, once."""
+        """The index of the contexts of an epoch.
+
+        Building it reads, once, each row that may be smaller than a context.
+        """
         return index_rows(self.rows, self.options)
 
     def __len__(self) -> int:
-        """Count the contexts of an epoch, the same in every epoch: N."""
+        """Return N, the number of contexts per epoch, which is the same for every epoch."""
         return len(self.index)
 
     @property
     def vocabulary_size(self) -> int:
-        """Count the token ids: those of the vocabulary, and one for each value column."""
+        """The number of token ids: the vocabulary, plus one for each value column."""
         return SIZE[self.options.vocab] + len(self.rows.values)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
-        """Make the context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
+        """Return the context at a position of an endless run, 0 or more, as int32 [L] arrays. Raises as `batch`."""
         return {name: array[0] for name, array in self.batch([position]).items()}
 
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
-        """Make the contexts at these positions, in this order; each row that they touch is opened once.
+        """Return the contexts at these positions, in this order.
 
-        The arrays of a batch may lie in one block of memory, which stays as long as one of them does.
-        Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
+        Each row is opened once, even if several contexts use it. The arrays of a batch may share one block of memory,
+        which is freed once none of them is in use. Raises `IndexError` for negative positions and if an epoch has no
+        contexts, `CorruptShard` for damaged rows.
         """
         asked = (
             np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
@@ -155,12 +162,14 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamLoader:
-        """Stream batches of this rank's share of an epoch: every context once over all ranks, equal steps on each.
+        """Stream batches of this rank's share of an epoch.
 
-        Epoch e has the positions e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and `valid`, bool
-        [B], which is false for contexts that only fill the last step. They are made ahead of the loop in
-        `read_threads` threads; workers: processes that run the transform. Members, state and the other options are
-        those of a stream of rows, see `StreamOptions`. Raises `SettingsError`, `InputError`, `StreamError`.
+        Over all ranks every context comes once, and all ranks make the same number of steps. Epoch e has the positions
+        e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and `valid`, bool [B], which is False for
+        contexts that only fill the last step. Contexts are made ahead of the loop in `read_threads` threads.
+        workers: processes that run the transform. Members, state and the other options are those of a stream of rows,
+        see `StreamOptions`.
+        Raises `SettingsError`, `InputError`, `StreamError`.
         """
         return stream_of(self._parts(batch_size, options), workers=workers, topology=topology)
 
@@ -172,7 +181,7 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamingDataset:
-        """Stream the same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+        """Return the stream as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
 
         num_workers: that of the DataLoader. Raises as `stream`, and `MissingExtra` without torch.
         """
@@ -188,9 +197,10 @@ class Contexts:
         return index, no_block, asked, ItemPasses
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
-        """Say what an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
+        """Describe an epoch before it runs.
 
-        Raises `CorruptShard` for damaged rows.
+        Estimates are based on at most `sample` contexts, spread evenly over an epoch. Raises `CorruptShard` for damaged
+        rows.
         """
         index, n = self.index, self.rows.n
         ids = np.unique(np.linspace(0, max(len(self) - 1, 0), min(sample, len(self))).astype(np.int64))
@@ -227,7 +237,7 @@ class Contexts:
 
 
 class Built(NamedTuple):
-    """The parts of a batch, and its tokens."""
+    """The intermediate results of a batch, and its tokens."""
 
     segments: Segments
     candidates: Candidates
@@ -235,7 +245,7 @@ class Built(NamedTuple):
 
 
 def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
-    """Index the contexts that an epoch of these rows has. Rows that may be small are read once, some at a time."""
+    """Index the contexts that an epoch of these rows has. Rows that may be small are read once, a portion at a time."""
     maybe = np.flatnonzero(may_be_small(rows.n, options.room))
     facts = np.zeros((len(maybe), 5), np.int64)
     for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
@@ -248,7 +258,7 @@ def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
 
 
 class Kernels(NamedTuple):
-    """The steps that there are compiled and without numba, alike to the bit."""
+    """The steps that exist both in numba and in numpy, with bit-identical results."""
 
     sampling: Sampling
     tokens: Callable[[Segments, Candidates, int, int], Tokens]
@@ -257,7 +267,7 @@ class Kernels(NamedTuple):
 
 @cache
 def chosen_kernels(kernel: Kernel) -> Kernels:
-    """Choose compiled steps or others. Raises `MissingExtra` if numba is asked for and not there."""
+    """Choose the numba or the numpy steps. Raises `MissingExtra` if numba is requested but not installed."""
     if kernel != "numpy":
         try:
             from headrace.histories.contexts.draw_kernels import IN_NUMBA
@@ -273,7 +283,7 @@ def chosen_kernels(kernel: Kernel) -> Kernels:
 def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
     """Build the contexts at these positions of an endless run; each row is opened once for all of them.
 
-    Raises `CorruptShard` if a row is not what it was when the index was made.
+    Raises `CorruptShard` if a row has changed since the index was made.
     """
     kernels = chosen_kernels(index.options.kernel)
     segments = index.segments(*index.at(positions, kernels.sampling), kernels.sampling)
@@ -288,35 +298,35 @@ def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
 
 
 class ContextItems:
-    """Give contexts as items of a stream."""
+    """Contexts as items of a stream."""
 
-    lanes = Lanes(1, 1, 1)  # their order is that of `ContextOptions.shuffle`
+    lanes = Lanes(1, 1, 1)  # one lane: `ContextOptions.shuffle` decides the order
 
     def __init__(self, contexts: Contexts) -> None:
         self.contexts, self.split = contexts, contexts.rows.split
         options = {name: getattr(contexts.options, name) for name in _OF_ORDER}
         self.identity = sha256_hex(canonical_json([contexts.rows.identity, options]))
 
-    def count(self, epoch: int) -> int:  # noqa: ARG002 - every epoch has as many
-        """Count the contexts of an epoch."""
+    def count(self, epoch: int) -> int:  # noqa: ARG002 - the same in every epoch
+        """Return the number of contexts per epoch."""
         return len(self.contexts)
 
     def chunk(self, epoch: int) -> None:
-        """Every epoch is a pass."""
+        """Return None: an epoch is one pass, not several chunks."""
 
     def sample(self) -> dict[str, I32]:
-        """Make a batch of no contexts."""
+        """Return an empty batch of contexts."""
         return self.contexts.batch([])
 
     def batches(
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
-        """Make batches in threads, several at a time: as many as `prefetch_bytes` hold, and one in any case."""
+        """Make batches in threads, several at a time: at least one, and no more than fit in `prefetch_bytes`."""
         size, first = options.batch_size, state.epoch * state.rows
         held = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
         ahead = max(1, min(options.threads, held))
         threads, coming = start_threads(ahead, name="headrace-contexts"), deque[Future[dict[str, I32]]]()
-        end = end_threads  # this module may be empty when the interpreter ends
+        end = end_threads  # module globals may be gone when the interpreter exits
         try:
             for piece in positions:
                 for begin in range(0, len(piece), size):
@@ -330,7 +340,7 @@ class ContextItems:
             end(threads)
 
 
-# What decides which contexts an epoch has, and their order, beside the rows and the seed.
+# The options that, with the rows and the seed, decide the contexts of an epoch and their order.
 _OF_ORDER = ("context_tokens", "rows", "measurements_per_context", "contexts_per_row", "shuffle", "max_segments")
 
 
@@ -346,10 +356,11 @@ def open_contexts(
 ) -> Contexts:
     """Open the contexts of a split of prepared histories. options: see `ContextOptions`.
 
-    run: a run_id, to choose another. verify: shards are checked against their checksums at the "first_touch" in each
-    process, or "never". A run in an object store is read from copies of its shards in cache_dir (None:
-    ~/.cache/headrace), which take up to disk_bytes, are checked, and are shared by the processes of a machine.
-    Raises `InputError` where there are no histories, `SettingsError` for options that cannot work.
+    run: a run_id, to choose another run.
+    verify: "first_touch" compares each shard with its checksum when a process first uses it; "never" does not. If the
+    run is in an object store, its shards are copied to cache_dir (None: ~/.cache/headrace). The copies take up to
+    disk_bytes, are verified, and are shared by the processes of a machine.
+    Raises `InputError` if there are no histories, `SettingsError` for invalid options.
     """
     checked = ContextOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)

@@ -1,4 +1,4 @@
-"""Draws and candidates compiled by numba: the numbers of `draws` and `sample`, bit by bit. Extra `histories`."""
+"""Draw and gather candidates with numba, bit-identical to `draws` and `sample`. Extra `histories`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _mixed(word: Any) -> Any:
 
 @compiled
 def _draw(key: Any, slot: Any) -> Any:
-    """`draw`, of one key and slot."""
+    """Compute `draw` for one key and slot."""
     return _mixed(key + np.uint64(slot) * _GAMMA)
 
 
@@ -107,7 +107,7 @@ def _half(round_key: Any, value: Any) -> Any:
 
 @compiled
 def _halves(size: Any) -> Any:
-    """Count the residues of the two halves of a place."""
+    """Count the residues of the two halves of an index."""
     left = np.uint64(max(np.ceil(np.sqrt(np.float64(size))), 1.0))
     return left, (size + left - _ONE) // left
 
@@ -141,9 +141,9 @@ def _permuted(key: Any, size: Any, places: Any, out: Any) -> None:
 
 @compiled
 def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> None:
-    """Compute where each key's permutation puts 0, 1, 2, …, counted from its beginning.
+    """Compute where the permutation of each key maps 0, 1, 2, …, plus the key's element of `begins`.
 
-    Round by round for all places of a key: a round is a loop without a branch, which takes several places at once.
+    All indices of a key go through a round before the next round: the loop of a round has no branch, so it vectorises.
     """
     most = 0
     for k in range(len(keys)):
@@ -159,7 +159,7 @@ def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> Non
         left, right = _halves(size)
         a, b = all_a[:count], all_b[:count]
         for place in range(count):
-            quotient = np.int32(np.float64(place) / np.float64(right))  # exact, and floats too are divided at once
+            quotient = np.int32(np.float64(place) / np.float64(right))  # exact, and float division vectorises
             a[place] = np.uint64(quotient)
             b[place] = np.uint64(place - np.int64(quotient) * np.int64(right))
         for number in range(0, ROUNDS, 2):
@@ -168,7 +168,7 @@ def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> Non
         mine = out[offsets[k] : offsets[k + 1]]
         for place in range(count):
             value = a[place] * right + b[place]
-            while value >= size:  # outside: it walks on
+            while value >= size:  # outside the domain: cycle-walk
                 value = _network(round_keys, left, right, value)
             mine[place] = np.int64(value) + begins[k]
 
@@ -182,7 +182,7 @@ def _round(round_key: Any, other: Any, residues: Any, half: Any) -> None:
 
 @compiled
 def _windows(keys: Any, sampled: Any, starts: Any, counts: Any, fills: Any, window: Any, begin: Any) -> None:
-    """Choose the window of each segment: its length and first place. One that is not sampled is its own window."""
+    """Choose the window of each segment: its length and first index. An unsampled segment is its own window."""
     for s in range(len(keys)):
         window[s], begin[s] = counts[s], starts[s]
         if sampled[s]:

@@ -1,21 +1,22 @@
-"""Number the contexts of an epoch, in closed form from a few facts of every row.
+"""Number the contexts of an epoch, in closed form from a few facts about each row.
 
-A row is *small* if all its measurements without their timestamps fit into one context, else *large*. The contexts of
-an epoch are those of the small rows, S of them, then those of the large rows, K each (see `ContextOptions`), by prefix
-sums: context id → (row, k) is one binary search. The number of contexts is the same in every epoch, so position p of
-an endless run is context p mod N of epoch p div N, and a state is one number.
+A row is *small* if all its measurements without their timestamps fit into one context, else *large*. The contexts of an
+epoch are the S contexts of the small rows, followed by K contexts for each large row (see `ContextOptions`). Prefix
+sums map a context id to (row, k) with one binary search. The number of contexts is the same in every epoch, so position
+p of an endless run is context p mod N of epoch p div N, and a state is one number.
 
-Small rows give every measurement once an epoch, several rows packed into a context. All rows of a context are in one
-mode, so modes are dealt out before packing: the rows are in ten groups at random, of equal size, and a group goes
-through a cycle of ten epochs, four of them with full, three with partial and three without timestamps, each group
-beginning elsewhere, so that every epoch has its 40, 30 and 30 %. Packing a group for a mode is done once, and ten
-epochs repeat it; what is drawn inside contexts differs in each. An epoch that needs fewer contexts than the fullest
-one has some of them cut in two.
+Small rows show every measurement once per epoch, several rows packed into a context. All rows of a context have the
+same mode, so modes are assigned before packing. The rows are divided at random into ten groups of equal size. A group
+goes through a cycle of ten epochs: four with full, three with partial and three without timestamps. Groups start the
+cycle at different points, so every epoch has 40, 30 and 30 %. A group is packed once per mode and the ten epochs reuse
+the result; the draws inside contexts differ in each epoch. If an epoch needs fewer contexts than the fullest one, some
+of its contexts are cut in two.
 
-The length of a small row is known from three facts of it, without its measurements: tokens without timestamps,
-distances of 256 seconds and more, and the time it spans. With full timestamps and with none that is exact. With some,
-no more distances can be long than the span has room for, nor than were long or have lost a timestamp; that is exact for
-histories with long pauses and a few percent above for steady ones. It is never below, so what is packed fits.
+Three facts about a small row determine its length without its measurements: tokens without timestamps, the number of
+distances of 256 seconds and more, and its time span. The length is exact with full timestamps and with none. With
+partial timestamps it is an upper bound: long distances cannot outnumber what the span has room for, nor the distances
+that were long or have lost a timestamp. The bound is exact for histories with long pauses and a few percent too high
+for steady ones. It is never too low, so packed rows fit.
 """
 
 from __future__ import annotations
@@ -36,15 +37,20 @@ from headrace.digest import derive_key, permutation
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.sample import FULL, IN_NUMPY, NONE, PARTIAL, Sampling, Segments
 
-_SHORTEST = 6  # start, source of 5: no row of more measurements than room / 6 is small
+_SHORTEST = 6  # start, source of 5: a row with more than room / 6 measurements is never small
 _WELL_FILLED = 0.97  # share of a context's tokens
 _FEWEST = 4  # measurements worth a piece of their own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmallFacts:
-    """Lengths of each small row, int64 [R]. tokens: without timestamps; longest: of its measurements; long_gaps:
-    distances of 256 s and more between neighbours; span: seconds from first to last."""
+    """The facts that determine the length of each small row, int64 [R].
+
+    tokens: without timestamps.
+    longest: tokens of the longest measurement.
+    long_gaps: number of distances of 256 s and more between neighbours.
+    span: seconds from first to last.
+    """
 
     n: I64
     tokens: I64
@@ -53,13 +59,17 @@ class SmallFacts:
     span: I64
 
     def take(self, rows: I64) -> SmallFacts:
-        """Take those of some rows."""
+        """Return the facts of some rows."""
         return SmallFacts(self.n[rows], self.tokens[rows], self.longest[rows], self.long_gaps[rows], self.span[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Pieces of rows in bins: piece p is count[p] measurements of row[p] from start[p]; int64. bins: of pieces."""
+    """Pieces of rows in bins; int64.
+
+    Piece p is count[p] measurements of row[p] from start[p].
+    bins: the pieces of each bin.
+    """
 
     row: I64
     start: I64
@@ -67,21 +77,21 @@ class Packed:
     bins: Bins
 
     def pieces(self, numbers: I64) -> tuple[I64, I64, I64]:
-        """Give (row, start, count) of these pieces."""
+        """Return (row, start, count) of these pieces."""
         return self.row[numbers], self.start[numbers], self.count[numbers]
 
     def of_rows(self, numbers: I64) -> Packed:
-        """Call row r numbers[r]."""
+        """Renumber the rows: row r becomes numbers[r]."""
         return Packed(numbers[self.row], self.start, self.count, self.bins)
 
 
 def may_be_small(n: I64, room: int) -> np.typing.NDArray[np.bool_]:
-    """Tell the rows whose facts are needed; all others are certainly large."""
+    """Return which rows may be small, bool [R]. Their facts must be read; all others are certainly large."""
     return (n > 0) & (n <= room // _SHORTEST)
 
 
 def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, span: I64) -> I64:
-    """Bound the tokens that the timestamps of `count` measurements take in this mode."""
+    """Return an upper bound on the tokens of the timestamps of `count` measurements in this mode."""
     if mode == NONE:
         return np.zeros_like(count)
     long = long_gaps
@@ -96,11 +106,11 @@ def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, spa
 
 
 def pack_group(facts: SmallFacts, mode: int, fraction: np.uint64, room: int, max_segments: int | None) -> Packed:
-    """Pack all measurements of some rows, in one mode, into hardly more contexts than are needed.
+    """Pack all measurements of some rows, in one mode, into close to the fewest contexts possible.
 
-    Rows are numbered as given. Whole rows first, by first fit decreasing: of rows of one length those that come first
-    share contexts. Contexts that this fills badly are given up, and their rows follow one another from context to
-    context, cut where one is full.
+    Rows are numbered as given. Whole rows are packed first, by first fit decreasing; of rows with the same length, the
+    earlier ones share contexts. Contexts that this fills badly are dissolved. Their rows are then laid end to end from
+    context to context, and cut where a context is full.
     """
     lengths = facts.tokens + stamp_tokens(mode, fraction, facts.n, facts.long_gaps, facts.span)
     fits = np.flatnonzero(lengths <= room)
@@ -127,7 +137,7 @@ def pack_group(facts: SmallFacts, mode: int, fraction: np.uint64, room: int, max
 def _laid_end_to_end(
     rows: I64, facts: SmallFacts, lengths: I64, mode: int, fraction: np.uint64, room: int, max_segments: int | None
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """(row, start, count) of pieces in order, and how many each context has. O(rows) Python."""
+    """Return (row, start, count) of pieces in order, and the number of pieces in each context. O(rows) Python."""
     pieces: tuple[list[int], list[int], list[int]] = ([], [], [])
     sizes: list[int] = []
     free = segments = 0
@@ -160,7 +170,7 @@ def _laid_end_to_end(
 
 
 def _bound(count: int, longest: int, gaps: int, span: int, mode: int, fraction: int) -> int:
-    """Most tokens that any `count` neighbouring measurements take; as `stamp_tokens`, of one row."""
+    """Return an upper bound on the tokens of any `count` neighbouring measurements, as `stamp_tokens` for one row."""
     length = count * longest
     if mode == NONE or not count:
         return length
@@ -172,15 +182,17 @@ def _bound(count: int, longest: int, gaps: int, span: int, mode: int, fraction: 
 
 
 CYCLE = 10
-# The mode of each epoch of a cycle, and which of the partial ones it is.
+# The mode of each epoch of a cycle, and its number among the partial ones.
 _PHASES = ((FULL, 0), (NONE, 0), (PARTIAL, 0), (FULL, 0), (NONE, 0), (PARTIAL, 1), (FULL, 0), (PARTIAL, 2), (NONE, 0), (FULL, 0))  # fmt: skip  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmallContexts:
-    """Context c of the small rows has the pieces offsets[c] : offsets[c + 1]; int64. row, start, count: int64 [P].
+    """The contexts of small rows. Context c has the pieces offsets[c] : offsets[c + 1]; int64.
 
-    mode: uint8 [S]; fraction: uint64 [S].
+    row, start, count: int64 [P].
+    mode: uint8 [S].
+    fraction: uint64 [S].
     """
 
     offsets: I64
@@ -194,7 +206,9 @@ class SmallContexts:
 class ContextIndex:
     """The contexts of every epoch.
 
-    n: int64 [R], measurements of each row; small: bool [R], which rows are small; facts: of the small ones, in order.
+    n: int64 [R], measurements of each row.
+    small: bool [R], which rows are small.
+    facts: facts of the small rows, in order.
     """
 
     def __init__(self, n: I64, small: npt.NDArray[np.bool_], facts: SmallFacts, options: ContextOptions) -> None:
@@ -215,7 +229,7 @@ class ContextIndex:
         self._units = lru_cache(maxsize=2)(self._shuffled_units)
 
     def __len__(self) -> int:
-        """Count the contexts of an epoch."""
+        """Return the number of contexts per epoch."""
         return self.small_contexts + self.large_contexts
 
     def __getstate__(self) -> dict[str, Any]:
@@ -227,18 +241,18 @@ class ContextIndex:
 
     @property
     def large_contexts(self) -> int:
-        """Count the contexts of an epoch that are drawn from large rows."""
+        """The number of contexts per epoch that are drawn from large rows."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @cached_property
     def _mode_fractions(self) -> npt.NDArray[np.uint64]:
-        """Part of the measurements that loses its timestamp, for each group and each partial epoch of a cycle."""
+        """Return the share of measurements without timestamp, for each group and each partial epoch of a cycle."""
         keys = draws.context_keys(self.options.seed, -1, np.arange(CYCLE))
         fractions = np.zeros((CYCLE, 3), np.uint64)
         for epoch, x in enumerate(draws.unit(draws.draw(keys, draws.FRACTION)).tolist()):
             for group in range(CYCLE):
                 mode, turn = _PHASES[(group + epoch) % CYCLE]
-                if mode == PARTIAL:  # one of each third of 10..90 %, so that epochs are of like length
+                if mode == PARTIAL:  # one from each third of 10..90 %, so that epochs have similar lengths
                     fractions[group, turn] = int((0.1 + 0.8 * (turn + (x + turn / 3) % 1) / 3) * (1 << 32))
         return fractions
 
@@ -261,7 +275,7 @@ class ContextIndex:
         return [self._groups[group][_PHASES[(group + epoch) % CYCLE]] for group in range(CYCLE)]
 
     def _cut(self, epoch: int) -> SmallContexts:
-        """Cut the contexts of the small rows in one epoch of a cycle; exactly as many as in every other."""
+        """Cut the contexts of the small rows in one epoch of a cycle, so that every epoch has the same number."""
         packed = self._of_epoch(epoch)
         sizes = np.concatenate([each.bins.counts for each in packed])
         phases = [_PHASES[(group + epoch) % CYCLE] for group in range(CYCLE)]
@@ -275,18 +289,18 @@ class ContextIndex:
             sizes[longest] -= halves
             sizes = np.insert(sizes, longest, halves)
             mode, fraction = np.insert(mode, longest, mode[longest]), np.insert(fraction, longest, fraction[longest])
-        empty = self.small_contexts - len(sizes)  # rows so few that there is nothing left to cut
+        empty = self.small_contexts - len(sizes)  # too few rows: nothing left to cut
         offsets = np.concatenate([[0], np.cumsum(np.pad(sizes, (0, empty)))])
         pieces = [each.pieces(each.bins.sequences) for each in packed]
         row, start, count = (np.concatenate(part) for part in zip(*pieces, strict=True))
         return SmallContexts(offsets, row, start, count, np.pad(mode, (0, empty)), np.pad(fraction, (0, empty)))
 
     def small_contexts_of(self, epoch: int) -> SmallContexts:
-        """Give the contexts of the small rows in this epoch: ids 0..S-1."""
+        """Return the contexts of the small rows in this epoch, ids 0..S-1."""
         return self._small(epoch % CYCLE)
 
     def at(self, positions: I64, sampling: Sampling = IN_NUMPY) -> tuple[I64, I64]:
-        """Give (epoch, context id) of positions 0, 1, 2, … of an endless run, in the order of `shuffle`; int64."""
+        """Return (epoch, context id) of these positions of an endless run, in the order that `shuffle` sets; int64."""
         epochs, inside = np.divmod(positions, len(self))
         if self.options.shuffle == "none":
             return epochs, inside
@@ -306,7 +320,10 @@ class ContextIndex:
         return shuffled
 
     def _shuffled_units(self, epoch: int) -> tuple[I64, I64]:
-        """Shuffle units (a large row, a context of small rows): where each ends, its first id less where it begins."""
+        """Shuffle units (a large row, or a context of small rows).
+
+        Returns where each unit ends, and its first context id minus the position where it begins.
+        """
         sizes = np.concatenate([np.ones(self.small_contexts, np.int64), np.diff(self.ends, prepend=0)])
         begins = np.cumsum(sizes) - sizes
         order = permutation(derive_key(self.options.seed, "contexts.rows", epoch), len(sizes))
@@ -314,14 +331,14 @@ class ContextIndex:
         return ends, begins[order] - ends + sizes[order]
 
     def row_and_turn(self, ids: I64) -> tuple[I64, I64]:
-        """Give (row, k) of contexts of large rows: the k-th of the row's K; ids int64, S <= id < N."""
+        """Return (row, k) of contexts of large rows, the k-th of the row's K; ids int64, S <= id < N."""
         place = ids - self.small_contexts
         which = np.searchsorted(self.ends, place, side="right")
         begins = np.where(which > 0, self.ends[which - 1], 0)
         return self.large_rows[which], place - begins
 
     def segments(self, epochs: I64, ids: I64, sampling: Sampling = IN_NUMPY) -> Segments:
-        """Give the segments of these contexts, in order; context c of the answer is the c-th asked for."""
+        """Return the segments of these contexts, in order; context c of the result is the c-th requested."""
         keys = np.empty(len(ids), np.uint64)
         parts = []
         for epoch in _distinct(epochs) or [0]:
@@ -332,7 +349,7 @@ class ContextIndex:
                 parts.append(self._small_segments(epoch, mine[is_small], ids, keys))
             if not is_small.all() or not len(mine):
                 parts.append(self._large_segments(mine[~is_small], ids, keys, sampling))
-        if len(parts) == 1:  # in order already
+        if len(parts) == 1:  # already in order
             return Segments(*parts[0])
         columns = [np.concatenate(part) for part in zip(*parts, strict=True)]
         order = np.argsort(columns[0], kind="stable")
@@ -356,19 +373,19 @@ class ContextIndex:
 
 
 def _even_groups(tokens: I64, seed: int) -> I64:
-    """Deal rows to groups at random, so that each group gets as many rows of like length."""
+    """Deal rows to groups at random, so that each group gets the same number of rows of similar length."""
     if not len(tokens):
         return np.empty(0, np.int64)
     by_length = np.argsort(tokens, kind="stable")
     rank = permutation(derive_key(seed, "contexts.groups"), len(tokens))
-    dealt = np.lexsort((rank, np.arange(len(tokens)) // CYCLE))  # places in by_length, ten by ten at random
+    dealt = np.lexsort((rank, np.arange(len(tokens)) // CYCLE))  # indices in by_length, shuffled within each ten
     groups = np.empty(len(tokens), np.int64)
     groups[by_length[dealt]] = np.arange(len(tokens)) % CYCLE
     return groups
 
 
 def _distinct(values: I64) -> list[int]:
-    """Return each value once, rising; mostly there is one."""
+    """Return each value once, ascending; usually there is only one."""
     if len(values) and (values == values[0]).all():
         return [int(values[0])]
     distinct: list[int] = np.unique(values).tolist()

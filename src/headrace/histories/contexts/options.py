@@ -16,23 +16,24 @@ Kernel = Literal["auto", "numba", "numpy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
-    """Say what contexts are made of rows, and how they look.
+    """Choose how contexts are made from rows, and their layout.
 
-    context_tokens: L, tokens of a context; L + 1 are drawn, so that every place has a target. At least 64, so that any
-        measurement fits.
-    seed: of everything random.
-    rows: how many contexts an epoch has of a row that is larger than a context: "uniform", min(⌈n / measurements_per_
-        context⌉, contexts_per_row); "measurements", ⌈n / measurements_per_context⌉, so that long histories weigh as
-        much as they are long. Smaller rows come once, with all their measurements.
+    context_tokens: L, the tokens of a context, at least 64 so that any measurement fits. L + 1 are drawn, so that every
+    position has a target.
+    seed: seed of everything random.
+    rows: how many contexts per epoch come from a row that is larger than a context. "uniform": min(⌈n /
+    measurements_per_context⌉, contexts_per_row). "measurements": ⌈n / measurements_per_context⌉, so that long histories
+    weigh in proportion to their length. Smaller rows come once, with all their measurements.
     shuffle: "contexts", all at random; "rows", rows at random and the contexts of one row one after another, which
-        reads each row once; "none".
-    vocab: "standard", or "compat" with its 267 ids. keys: "maxtext", six arrays; "four", those of the specification.
-    max_segments: most rows that share a context; None: as many as fit. Some attention kernels have a limit.
-    kernel: "numba"; "numpy", which compiles nothing and suits a few contexts; or "auto", numba where it is installed.
-        The tokens are the same.
-    cache_bytes: most bytes of rows that are kept open, in each process.
+    reads each row once; "none".
+    vocab: "standard", or "compat" with its 267 ids.
+    keys: "maxtext", six arrays; "four", those of the specification.
+    max_segments: most rows that share a context, because some attention kernels have a limit; None: as many as fit.
+    kernel: "numba"; "numpy", which compiles nothing and suits a few contexts; or "auto", numba if it is installed. The
+    tokens are the same.
+    cache_bytes: limit on the bytes of rows kept open, per process.
 
-    Raises `SettingsError` when built with values that cannot work.
+    Raises `SettingsError` when built with invalid values.
     """
 
     context_tokens: int = 1024
@@ -62,12 +63,12 @@ class ContextOptions:
 
     @property
     def room(self) -> int:
-        """Count the tokens that are drawn for a context."""
+        """The number of tokens drawn for a context, L + 1."""
         return self.context_tokens + 1
 
     @property
     def context_bytes(self) -> int:
-        """Count the bytes of the arrays of one context, int32 each."""
+        """The size in bytes of the arrays of one context, int32 each."""
         return (6 if self.keys == "maxtext" else 4) * 4 * self.context_tokens
 
 

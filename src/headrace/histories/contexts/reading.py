@@ -1,9 +1,9 @@
-"""Read the big rows of a finished run by number: from ArrayRecord shards, or from mapped Arrow files.
+"""Read the big rows of a finished run by number, from ArrayRecord shards or memory-mapped Arrow files.
 
-What planning needs is in `rows.parquet`; a shard is opened when a row of it is first wanted, and checked against its
-checksum then. Rows stay open, the least recently used going first: of an ArrayRecord row its bytes, of a mapped one
-views, so that a context out of a mapped row of 8 MB reads only the pages where its measurements lie. Safe in threads;
-pickled to a worker without what is open.
+Planning needs only `rows.parquet`. A shard is opened, and compared with its checksum, when one of its rows is first
+read. Rows stay open in a least-recently-used cache. For an ArrayRecord row the cache holds its bytes, for a mapped row
+views, so a context from a mapped row of 8 MB reads only the pages that hold its measurements. Thread-safe; pickling to
+a worker leaves open files and rows behind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.histories.shard_file import open_array_record, unreadable
 
 ROWS = "rows.parquet"
 _COLUMNS = ["split", "shard", "position", "n_measurements"]
-_VIEW_BYTES = 2048  # what an open mapped row costs beside its peers, about
+_VIEW_BYTES = 2048  # approximate memory of an open mapped row without its peers
 
 
 class _Shard(Protocol):
@@ -41,10 +41,12 @@ class _Shard(Protocol):
 
 
 class HistoryRows:
-    """The rows of one split, in the order of `rows.parquet`. n: int64 [R], measurements of each; values: names of the
-    value columns, and their types in rows.
+    """The rows of one split, in the order of `rows.parquet`.
 
-    cache_bytes: rows kept open, by each process. files: how shards become local files.
+    n: int64 [R], measurements of each row.
+    values: names of the value columns, and their types in rows.
+    cache_bytes: limit on the rows kept open, per process.
+    files: how shards become local files.
     """
 
     def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
@@ -66,7 +68,7 @@ class HistoryRows:
         self._forget()
 
     def __len__(self) -> int:
-        """Count the rows of the split: R."""
+        """Return R, the number of rows of the split."""
         return len(self.n)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class HistoryRows:
         self._forget()
 
     def open(self, numbers: Sequence[int]) -> Mapping[int, RowColumns]:
-        """Open these rows, each read once. Raises `CorruptShard` for bytes that are not what was published."""
+        """Open these rows, each read once. Raises `CorruptShard` for bytes that differ from what was published."""
         found: dict[int, RowColumns] = {}
         missing: list[int] = []
         with self._lock:
@@ -97,7 +99,7 @@ class HistoryRows:
         return found
 
     def facts(self, numbers: Sequence[int]) -> I64:
-        """Read the facts of these rows, see `facts_of_blobs`: int64 [len(numbers), 5]. Nothing is kept open."""
+        """Read the facts of these rows, see `facts_of_blobs`; int64 [len(numbers), 5]. Keeps nothing open."""
         blob_of: dict[int, bytes | memoryview] = {}
         for _, wanted, blobs in self._read(numbers):
             blob_of.update(zip(wanted, blobs, strict=True))
@@ -107,7 +109,7 @@ class HistoryRows:
         return facts
 
     def _read(self, numbers: Sequence[int]) -> Iterator[tuple[_Shard, list[int], Sequence[bytes | memoryview]]]:
-        """Read rows as they lie in the shards: (shard, some of the rows asked for, their blobs)."""
+        """Yield rows in the order of the shards, as (shard, some of the requested rows, their blobs)."""
         by_shard: dict[int, list[int]] = {}
         for number in numbers:
             by_shard.setdefault(int(self._shard_of_row[number]), []).append(number)
@@ -152,7 +154,7 @@ class HistoryRows:
 
 
 def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, files: LocalFiles) -> HistoryRows:
-    """Open the rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
+    """Open the rows of a split of prepared histories. Raises `InputError` if `path` has none."""
     root, manifest = find_run(path, run)
     if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
         raise InputError(
@@ -165,9 +167,9 @@ def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int
 
 
 def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
-    """Compute the columns of `SmallFacts` of each row: int64 [R, 5]. names: file and row, for errors.
+    """Compute the columns of `SmallFacts` for each row: int64 [R, 5].
 
-    Raises `CorruptShard` for blobs that are not rows.
+    names: file and row, for errors. Raises `CorruptShard` for blobs that are not rows.
     """
     if not blobs:
         return np.zeros((0, 5), np.int64)
@@ -182,7 +184,7 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
         lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.peers4 + found.peers6 > 0, n)
     long_gaps = np.diff(found.seconds.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # at each measurement, in all rows
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # over the measurements of all rows
     return np.column_stack(
         [
             n,

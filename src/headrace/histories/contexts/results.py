@@ -1,4 +1,4 @@
-"""The tokens of what was measured: the latency, and the value columns behind it. See `vocabulary`."""
+"""Make the tokens of results: the latency, followed by the value columns. See `vocabulary`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _BESIDE = 1 + 17 + 17 + 9 + 3  # start, source, destination, timestamp, latency
 
 
 def longest_measurement(values: Mapping[str, str]) -> int:
-    """Count the tokens that any measurement has at most. values: names and types of the value columns."""
+    """Return the largest number of tokens of any measurement. values: names and types of the value columns."""
     return _BESIDE + sum(1 + np.dtype(each).itemsize for each in values.values())
 
 
 def result_sizes(codes: U16, values: Values, has_latency: bool | Bools) -> I64:
-    """Count the tokens of each measurement: int64 [M]. has_latency: one for all, or bool [M]."""
+    """Count the tokens of each result: int64 [M]. has_latency: one bool for all, or bool [M]."""
     sizes = np.where(codes == 0, 1, 3) * has_latency
     for column in values:
         sizes += np.where(is_missing(column), 0, 1 + column.dtype.itemsize)
@@ -28,7 +28,7 @@ def result_sizes(codes: U16, values: Values, has_latency: bool | Bools) -> I64:
 
 
 def result_tokens(codes: U16, values: Values, *, has_latency: bool) -> I32:
-    """Write the tokens of each measurement from the left: int32 [M, W]; W = 0 where a latency is all there is."""
+    """Write the tokens of each result from the left: int32 [M, W]; W = 0 if there is only a latency."""
     if not values and has_latency:
         return np.zeros((len(codes), 0), np.int32)
     width = 3 * has_latency + sum(1 + each.dtype.itemsize for each in values)

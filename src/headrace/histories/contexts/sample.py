@@ -1,10 +1,10 @@
-"""Choose the measurements that may come into each context, and read their columns.
+"""Choose the measurements that may enter each context, and read their columns.
 
-A *segment* is what one row gives to one context. A sampled segment draws a window of its row, of log-uniform size and
-uniform place; its candidates are a prefix of a random permutation of the window, as many as could ever fit. How many
-do fit is known when their tokens are: see `tokens`. A whole segment has all measurements of its piece as candidates.
-Only candidates are touched: of a mapped row of 8 MB that is a hundred places. Cost: O(candidates) vector operations,
-and a handful of calls for each row that a batch touches.
+A *segment* is what one row contributes to one context. A sampled segment draws a window of its row, with log-uniform
+size and uniform position. Its candidates are a prefix of a random permutation of the window, as long as could ever fit.
+How many do fit is known once their tokens are, see `tokens`. A whole segment has all measurements of its piece as
+candidates. Only candidates are read: about a hundred positions of a mapped row of 8 MB. Cost: O(candidates) vector
+operations, and a handful of calls for each row that a batch uses.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ _SIZES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """S segments, those of one context next to each other and in order.
+    """S segments; those of one context are adjacent and in order.
 
-    context: int64 [S], number of the context in its batch, never falling; row: int64 [S]; start, count: int64 [S],
-    measurements of the row, all of it if sampled; sampled: bool [S]; mode: uint8 [S]; fraction: uint64 [S], part of
-    the measurements that loses its time in the mode PARTIAL, in 2**-32; key: uint64 [S].
+    context: int64 [S], number of the context in its batch, never decreasing.
+    row: int64 [S].
+    start, count: int64 [S], measurements of the row; all of them if sampled.
+    sampled: bool [S].
+    mode: uint8 [S].
+    fraction: uint64 [S], share of the measurements that lose their time in the mode PARTIAL, in units of 2**-32.
+    key: uint64 [S].
     """
 
     context: I64
@@ -62,11 +66,16 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Segment s may take a prefix of the candidates offsets[s] : offsets[s + 1], which stand in random order.
+    """Candidates in random order; segment s may take a prefix of offsets[s] : offsets[s + 1].
 
-    index: int64 [M], place in the row (later is not earlier in time); time: int64 [M]; code: uint16 [M];
-    family: uint8 [M], 4, 6 or 0 where there is no peer; address: uint8 [M, 16], the first 4 or 16 bytes count;
-    source_family: uint8 [S]; source: uint8 [S, 16]; result_sizes: int64 [M], results: int32 [M, W], see `results`.
+    index: int64 [M], position in the row (later is never earlier in time).
+    time: int64 [M].
+    code: uint16 [M].
+    family: uint8 [M], 4, 6, or 0 without a peer.
+    address: uint8 [M, 16], of which the first 4 or 16 bytes count.
+    source_family: uint8 [S].
+    source: uint8 [S, 16].
+    result_sizes, results: int64 [M] and int32 [M, W], see `results`.
     """
 
     offsets: I64
@@ -82,13 +91,13 @@ class Candidates:
 
 
 def shortest_measurement(row: RowColumns) -> int:
-    """Count the tokens that any measurement of the row has at least, without a timestamp."""
+    """Return the smallest number of tokens of any measurement of the row, without a timestamp."""
     peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
     return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + row.has_latency
 
 
 class Columns(NamedTuple):
-    """Columns of candidates, as `Candidates` has them, to be filled."""
+    """Columns of candidates to be filled, laid out as in `Candidates`."""
 
     time: I64
     code: U16
@@ -106,7 +115,7 @@ class Sampling(NamedTuple):
 
 
 def dealt(keys: U64) -> tuple[U8, U64, U64]:
-    """Draw mode, fraction and key of the one segment of each sampled context, by the context's key."""
+    """Draw mode, fraction and key of the one segment of each sampled context, from the context's key."""
     own = segment_keys(keys, np.zeros(len(keys), np.int64))
     chance = unit(draw(own, MODE))
     mode = np.where(chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)).astype(np.uint8)
@@ -115,9 +124,9 @@ def dealt(keys: U64) -> tuple[U8, U64, U64]:
 
 
 def indices(segments: Segments, fills: I64, offsets: I64) -> I64:
-    """Draw the place in its row of every candidate; int64 [M].
+    """Draw the position in its row of every candidate; int64 [M].
 
-    fills: int64 [S], candidates of segments that are sampled, and the least length of their windows.
+    fills: int64 [S], for sampled segments the number of candidates and the smallest length of their windows.
     """
     drawn = log_uniform(draw(segments.key, WINDOW), fills, segments.count)
     window = np.where(segments.sampled, drawn, segments.count)
@@ -127,7 +136,7 @@ def indices(segments: Segments, fills: I64, offsets: I64) -> I64:
 
 
 def gather(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -> None:
-    """Fill in the candidates of some segments, all of one row; mine: their numbers, in rising order."""
+    """Fill in the candidates of some segments, all of one row. mine: numbers of the segments, ascending."""
     places = _places(mine, offsets)
     wanted = index[places]
     out.time[places] = row.offsets[wanted]
@@ -147,10 +156,10 @@ IN_NUMPY = Sampling(permuted, dealt, indices, gather)
 def candidates(
     segments: Segments, rows: Mapping[int, RowColumns], room: int, sampling: Sampling = IN_NUMPY
 ) -> Candidates:
-    """Give the candidates of all segments. rows: those that the segments name, opened, and no others; room: tokens
-    of a context.
+    """Return the candidates of all segments.
 
-    Raises `CorruptShard` for a row that is shorter than its segments say.
+    rows: exactly the rows that the segments name, opened.
+    room: tokens of a context. Raises `CorruptShard` for a row that is shorter than its segments require.
     """
     numbers = np.array(sorted(rows), np.int64)
     opened = [rows[number] for number in numbers.tolist()]
@@ -160,7 +169,7 @@ def candidates(
         changed = int(segments.row[short.argmax()])
         raise CorruptShard(f"row {changed} of the split is shorter than it was when it was indexed; open the run again")
     shortest = np.ones(len(opened), np.int64)
-    for place in np.flatnonzero(np.bincount(which[segments.sampled])).tolist():  # of other rows all are candidates
+    for place in np.flatnonzero(np.bincount(which[segments.sampled])).tolist():  # other rows take all measurements
         shortest[place] = shortest_measurement(opened[place])
     fills = np.minimum(segments.count, room // (shortest[which] + 2 * (segments.mode == FULL)) + 1)
     offsets = np.zeros(len(fills) + 1, np.int64)
@@ -174,7 +183,7 @@ def candidates(
         np.empty((total, 16), np.uint8),
     )
     values = tuple(np.empty(total, each.dtype) for each in (opened[0].values if opened else ()))
-    order = np.argsort(which, kind="stable")  # a row is read in one go for all its segments
+    order = np.argsort(which, kind="stable")  # read a row once for all its segments
     ends = np.searchsorted(which[order], np.arange(len(opened)), side="right").tolist()
     for row, begin, end in zip(opened, [0, *ends], ends, strict=False):
         sampling.gather(row, order[begin:end], offsets, index, columns)
@@ -190,7 +199,7 @@ def candidates(
 
 
 def _places(segments: I64, offsets: I64) -> slice | I64:
-    """Draw the candidates of some segments, in rising order."""
+    """Draw the candidates of some segments, ascending."""
     first, last = int(segments[0]), int(segments[-1])
     if last - first + 1 == len(segments):
         return slice(int(offsets[first]), int(offsets[last + 1]))

@@ -1,11 +1,11 @@
-"""Candidates into tokens, and tokens into the arrays of training loops, compiled by numba. Extra `histories`.
+"""Make tokens from candidates, and training arrays from tokens, compiled by numba. Extra `histories`.
 
-The same tokens as `tokens` makes, context after context. What a segment takes is found first: the first candidates, as
-many as would fit if every distance of time were a short one; those with a timestamp in order of time, by buckets; then
-the last candidate is given up until the rest fits, each time two distances becoming one in a chain. So the work is in
-proportion to what is taken. Then it is written, measurement after measurement. Inside a measurement nothing is decided
-by its field order, which no processor could foresee: where each field begins is summed from the lengths of those before
-it. Nothing is kept between segments, and the interpreter lock is not held.
+Makes the same tokens as `tokens`, context after context. The first step finds what a segment takes. It counts the first
+candidates that would fit if every time distance were short, and sorts those with a timestamp by time, in buckets. Then
+it drops the last candidate until the rest fits; each time, two distances in a chain become one. So the work is
+proportional to what is taken. The second step writes the tokens, measurement after measurement. Inside a measurement no
+branch depends on the field order, which no processor could predict: the start of each field is the sum of the lengths
+of the fields before it. Nothing is kept between segments, and the interpreter lock is released.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
 _0, _1, _2, _3, _4, _5, _8, _9 = (np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9))
 _16, _17, _24, _27, _30, _31, _32 = (np.uint64(each) for each in (16, 17, 24, 27, 30, 31, 32))
 _LOW, _ONES, _BYTE = np.uint64((1 << 32) - 1), np.uint64(0x01010101), np.uint64(255)
-# Four lengths in the bytes of a word; for each order and field the bytes of those fields that stand before it.
+# Four lengths are the bytes of a word; this masks, for each order and field, the bytes of the fields before it.
 _BEFORE = np.array(
     [
         [sum(0xFF << (8 * each) for each in order[: order.index(f)]) for f in range(4)]
@@ -51,8 +51,8 @@ def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: 
 def batch_in_numba(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
     """Compute `batch_of`, compiled.
 
-    The arrays lie in one block. Several would be given back to the system after every batch, and each of their pages
-    would cost a fault in the next one, which is more than filling it costs.
+    The arrays lie in one block. Several separate arrays would be returned to the system after every batch, and page
+    faults on each of their pages in the next batch would cost more than filling them.
     """
     contexts, room = tokens.tokens_BT.shape
     none = np.empty((2, 0, room - 1), np.int32)
@@ -71,9 +71,13 @@ def batch_in_numba(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: 
 
 
 class Fitted(NamedTuple):
-    """The candidates that fit: segment s takes the first taken[s] of offsets[s] : offsets[s + 1], timed[s] of them with
-    a timestamp, in lengths[s] tokens; int64 [S]. order: uint64 [M], there, the numbers of those with one, by time, then
-    of those without, as they came; each counted from the segment's first candidate."""
+    """The candidates that fit.
+
+    Segment s takes the first taken[s] of offsets[s] : offsets[s + 1]; timed[s] of them have a timestamp; they make
+    lengths[s] tokens; int64 [S].
+    order: uint64 [M], per segment the numbers of the candidates with a timestamp, by time, then of those without, in
+    their given order; counted from the segment's first candidate.
+    """
 
     order: U64
     timed: I64
@@ -101,9 +105,9 @@ def _fit(
     for s in range(len(context)):
         most = max(most, offsets[s + 1] - offsets[s])
     sizes = np.empty(most + 1, np.int64)  # tokens of a candidate without its timestamp
-    places = np.empty(most + 1, np.uint64)  # of those with a timestamp: place in the row × 2**32 + number
+    places = np.empty(most + 1, np.uint64)  # of candidates with a timestamp: index in the row × 2**32 + number
     by_time = np.empty(most + 1, np.uint64)
-    at_random = np.empty(most + 1, np.uint64)  # numbers of those without
+    at_random = np.empty(most + 1, np.uint64)  # numbers of the candidates without
     chain = np.empty((3, most + 1), np.int64)
     used, last = 0, -1
     for s in range(len(context)):
@@ -131,7 +135,7 @@ def _first(
     mode: Any, fraction: Any, limit: Any, base: Any, index: Any, results: Any, family: Any, sizes: Any, places: Any,
     at_random: Any,
 ) -> Any:  # fmt: skip
-    """Count the candidates that fit if every timestamp is short, those that have one, and the tokens of all else."""
+    """Count the candidates that fit if every timestamp is short, those with a timestamp, and the tokens of all else."""
     total, timed, untimed, lost = 0, 0, 0, _0
     for j in range(len(index)):
         now = (np.uint64(j + 1) * fraction + _LOW) >> _32
@@ -143,7 +147,7 @@ def _first(
             return j, timed, total
         total += size
         sizes[j] = size
-        places[timed] = (np.uint64(index[j]) << _32) | np.uint64(j)  # both are written, one of them counts
+        places[timed] = (np.uint64(index[j]) << _32) | np.uint64(j)  # write to both lists; only one count advances
         at_random[untimed] = np.uint64(j)
         timed += has_time
         untimed += 1 - has_time
@@ -152,7 +156,7 @@ def _first(
 
 @compiled
 def _sort(places: Any, count: Any, ends: Any, out: Any) -> None:
-    """Sort places, rising. They are uniform, so as many buckets as places hold about one each."""
+    """Sort indices, ascending. They are uniform, so `count` buckets hold about one each."""
     low, high = places[0], places[0]
     for q in range(count):
         low, high = min(low, places[q]), max(high, places[q])
@@ -190,7 +194,7 @@ def _stamps(by_time: Any, timed: Any, time: Any) -> Any:
 
 @compiled
 def _shorten(by_time: Any, timed: Any, count: Any, total: Any, limit: Any, sizes: Any, time: Any, chain: Any) -> Any:
-    """Give up the last candidates until the rest fits; how many are left, and their tokens."""
+    """Drop the last candidates until the rest fits; return how many are left, and their tokens."""
     before, after, where = chain[0], chain[1], chain[2]
     where[:count] = -1
     for q in range(timed):
@@ -218,7 +222,7 @@ def _shorten(by_time: Any, timed: Any, count: Any, total: Any, limit: Any, sizes
 
 @compiled
 def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
-    """Keep the numbers by time, but for those given up; return how many they are."""
+    """Write the numbers by time, without the dropped candidates; return how many there are."""
     kept = 0
     for q in range(timed):
         number = by_time[q] & _LOW
@@ -291,7 +295,7 @@ def _build(
 
 @compiled
 def _sum(lengths: Any) -> Any:
-    """Add up the four bytes of a word; the sum is below 256."""
+    """Sum the four bytes of a word; the sum is below 256."""
     return (lengths * _ONES >> _24) & _BYTE
 
 
@@ -309,7 +313,7 @@ def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
 
 @compiled
 def _time(out: Any, at: Any, size: Any, value: Any) -> None:
-    """Write a role and the value's bytes, the largest first: 8, or of a distance 1 or 4."""
+    """Write a role and the bytes of a time, big-endian: 8 for an absolute time, 1 or 4 for a distance."""
     if size == _2:
         out[at] = v.TIME_DELTA
         out[at + _1] = v.BYTE + value
@@ -324,7 +328,7 @@ def _batch(
     tokens: Any, context: Any, lengths: Any, lower: Any, inputs: Any, targets: Any, segment: Any, position: Any,
     target_segment: Any, target_position: Any,
 ) -> None:  # fmt: skip
-    """int32 [B, L] each; the last two may be empty, and are then left out."""
+    """Fill int32 [B, L] arrays; the last two may be empty, and are then left out."""
     contexts, width = inputs.shape
     all_six = len(target_segment) > 0
     s = 0

@@ -1,23 +1,24 @@
-"""Candidates into tokens, segment by segment in plain Python: what tokens are, for a few contexts, or without numba.
+"""Make tokens from candidates in plain Python. This defines the tokens, and serves for a few contexts or without numba.
 
-`token_kernels` makes the same tokens a hundred times as fast.
+`token_kernels` makes the same tokens a hundred times faster.
 
-A segment takes the longest prefix of its candidates whose tokens fit into what is left of its context. Prefixes of a
-random order are random subsets, and one candidate more never makes fewer tokens (a gap cut in two saves at most one
-token, a measurement has seven), so candidates are taken until one does not fit. Those taken are laid out by mode:
+A segment takes the longest prefix of its candidates whose tokens fit into the rest of its context. Prefixes of a random
+order are random subsets. Another candidate never reduces the number of tokens (a gap cut in two saves at most one
+token, a measurement has seven), so candidates are taken until one does not fit. The candidates taken are laid out by
+mode:
 
     full      by time, every one with its timestamp: absolute, then the distance to the one before
-    partial   ⌈fraction × taken⌉ of them lose their timestamp and stand in random order, at random places between the
-              others, which stay in order of time; their distances skip what has no timestamp
+    partial   ⌈fraction × taken⌉ of them lose their timestamp and stand in random order, at random positions between
+              the others, which stay in order of time; distances skip measurements without a timestamp
     none      in random order, without timestamps
 
-Inside a measurement source, destination, result and timestamp stand in an order of its own.
+Each measurement draws the order of its fields: source, destination, result and timestamp.
 
-`batch_of` makes of tokens the arrays that training loops take. L + 1 tokens are drawn for a context of L, so that the
-last place has a target too. Inputs are the first L; the target of a place is the token after it *in the same segment*:
-the last token of a segment has none, its target is pad and its `targets_segmentation` is 0, which is where a loss has
-to be masked. Segments are numbered 1, 2, … in a context and 0 is padding; positions count from 0 in each segment.
-Nothing is masked by the value of a token.
+`batch_of` turns tokens into the arrays of training loops. L + 1 tokens are drawn for a context of L, so that the last
+position has a target too. Inputs are the first L; the target of a position is the next token *in the same segment*. The
+last token of a segment has no target: there the target is pad and `targets_segmentation` is 0, so mask the loss there.
+Segments are numbered 1, 2, … in a context and 0 is padding; positions count from 0 in each segment. Nothing is masked
+by the value of a token.
 """
 
 from __future__ import annotations
@@ -50,10 +51,14 @@ FIELD_ORDERS = np.array(list(permutations(range(4))), np.int64)  # source, desti
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """tokens_BT: int32 [B, T], standard ids, 0 behind the last measurement; what each segment takes of it:
-    lengths: int64 [S], in tokens; taken: int64 [S], in measurements, a prefix of its candidates."""
+    """Tokens of contexts, and how much each segment takes.
 
-    tokens_BT: I32  # noqa: N815 - B contexts, T places
+    tokens_BT: int32 [B, T], standard ids, 0 behind the last measurement.
+    lengths: int64 [S], tokens of each segment.
+    taken: int64 [S], measurements of each segment, a prefix of its candidates.
+    """
+
+    tokens_BT: I32  # noqa: N815 - B contexts, T positions
     lengths: I64
     taken: I64
 
@@ -73,7 +78,7 @@ def tokens_in_python(segments: Segments, found: Candidates, contexts: int, room:
 
 
 def _segment(segments: Segments, found: Candidates, number: int, room: int) -> tuple[list[int], int]:
-    """Make the tokens of a segment, and count the candidates that they hold."""
+    """Return the tokens of a segment, and the number of candidates in them."""
     mine = slice(found.offsets[number], found.offsets[number + 1])
     place, time = found.index[mine].tolist(), found.time[mine].tolist()
     source = _address(v.SOURCE_V4, int(found.source_family[number]), found.source[number])
@@ -89,8 +94,8 @@ def _segment(segments: Segments, found: Candidates, number: int, room: int) -> t
     ]
     mode, fraction = int(segments.mode[number]), int(segments.fraction[number])
 
-    by_time: list[tuple[int, int]] = []  # place in the row, and number, of the candidates taken with a timestamp
-    at_random: list[int] = []  # the numbers of those without
+    by_time: list[tuple[int, int]] = []  # (index in the row, number) of the candidates taken with a timestamp
+    at_random: list[int] = []  # the numbers of the candidates without
     for candidate, three in enumerate(fields):
         room -= 1 + sum(map(len, three))
         at = bisect(by_time, (place[candidate], candidate))
@@ -111,7 +116,7 @@ def _segment(segments: Segments, found: Candidates, number: int, room: int) -> t
     chances = below(draw(segments.key[number : number + 1], POSITIONS + places), taken - places).tolist()
     without, with_time = iter(at_random), (each for _, each in by_time)
     left, previous, tokens = len(at_random), -1, list[int]()
-    for order, chance in zip(orders, chances, strict=True):  # selection sampling of the places without a timestamp
+    for order, chance in zip(orders, chances, strict=True):  # selection sampling of the positions without a timestamp
         stamp: list[int] = []
         if chance < left:
             left -= 1
@@ -127,18 +132,18 @@ def _segment(segments: Segments, found: Candidates, number: int, room: int) -> t
 
 
 def loses_time(fraction: int, place: int) -> bool:
-    """Tell if a place of a random order loses its timestamp, such that of any first n places ⌈fraction × n⌉ do."""
+    """Check if an index of a random order loses its timestamp; of any first n indices, ⌈fraction × n⌉ do."""
     ceiling = (1 << 32) - 1
     return ((place + 1) * fraction + ceiling) >> 32 > (place * fraction + ceiling) >> 32
 
 
 def _stamps(times: list[int]) -> int:
-    """Count the tokens that the timestamps of neighbours take."""
+    """Count the tokens of the timestamps of neighbours."""
     return sum(len(_stamp(before, time)) for before, time in pairwise([-1, *times]))
 
 
 def _stamp(previous: int, time: int) -> list[int]:
-    """Make a timestamp behind another; previous: −1 for none."""
+    """Return the tokens of a timestamp that follows another; previous: −1 for none."""
     if previous < 0:
         return _value(v.TIME_ABSOLUTE, time, 8)
     delta = time - previous
@@ -146,7 +151,7 @@ def _stamp(previous: int, time: int) -> list[int]:
 
 
 def _address(role: int, family: int, address: U8) -> list[int]:
-    """role: that of IPv4; the one of IPv6 follows it."""
+    """Return the tokens of an address. role: the role for IPv4; the next id is that for IPv6."""
     return [role + (family == 6), *(v.BYTE + each for each in address[: ADDRESS_BYTES[family]].tolist())] * (family > 0)
 
 
@@ -155,13 +160,13 @@ def _value(role: int, value: int, size: int) -> list[int]:
 
 
 def batch_of(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
-    """Make int32 [B, L] arrays: the six that MaxText names, or "inputs", "targets", "segmentation", "positions".
+    """Return int32 [B, L] arrays: the six of MaxText, or "inputs", "targets", "segmentation", "positions".
 
-    targets_position is that of the inputs. Of the four, segmentation is 1, 2, … where a token is and 0 in padding.
-    Nothing else says which places of the four have a target: with the standard vocabulary those whose target is not 0;
-    with "compat", where 0 is a token too, those whose next place is of the same segment, but for the last place.
+    targets_position is that of the inputs. Among the four, segmentation is 1, 2, … at tokens and 0 in padding. The four
+    have no mask of targets. With the standard vocabulary a position has a target if its target is not 0. With "compat",
+    0 is a token too: a position has a target if the next position is in the same segment, except for the last position.
     """
-    segment_BT, position_BT = numbered(tokens, segments)  # noqa: N806 - B contexts, T places
+    segment_BT, position_BT = numbered(tokens, segments)  # noqa: N806 - B contexts, T positions
     drawn = in_vocabulary(tokens.tokens_BT, vocab)
     inputs, segment, position = drawn[:, :-1], segment_BT[:, :-1], position_BT[:, :-1]
     has_target = (segment > 0) & (segment_BT[:, 1:] == segment)
@@ -175,9 +180,9 @@ def batch_of(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) 
 
 
 def numbered(tokens: Tokens, segments: Segments) -> tuple[I32, I32]:
-    """Give every token its segment number (0 in padding) and its position in the segment; int32 [B, T]."""
+    """Return the segment number (0 in padding) of every token and its position in the segment; int32 [B, T]."""
     contexts, room = tokens.tokens_BT.shape
-    begin = np.cumsum(tokens.lengths) - tokens.lengths  # in the tokens of all contexts, without padding
+    begin = np.cumsum(tokens.lengths) - tokens.lengths  # offsets in the tokens of all contexts, without padding
     first = np.searchsorted(segments.context, segments.context)
     number = np.arange(len(first)) - first + 1
     used = np.bincount(segments.context, tokens.lengths, contexts).astype(np.int64)

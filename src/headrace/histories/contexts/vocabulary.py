@@ -1,4 +1,4 @@
-"""The token ids, and the way back from tokens to measurements.
+"""Define the token ids, and decode tokens to measurements.
 
 | id      | compat  | token                 | what follows                                            |
 |---------|---------|-----------------------|---------------------------------------------------------|
@@ -17,12 +17,11 @@
 | 12..267 | 11..266 | byte 0..255           |                                                         |
 | 268 + k | 267 + k | value column k        | 1 to 8 bytes, as the column's type has, big-endian      |
 
-Value columns stand behind the result, in the order of their names; one that is missing has no token. A category is its
-place in its dictionary, an integer its two's complement, a float its IEEE 754 bits. Without a latency there is no
-result.
+Value columns follow the result, in the order of their names; a missing value has no token. A category is its index in
+its dictionary, an integer its two's complement, a float its IEEE 754 bits. Without a latency there is no result.
 
-"compat" is the older layout of 267 ids, in which pad and start share 0: there only the segment ids tell padding.
-The timestamp before is the last one in the same segment, whatever measurements without one stand between.
+"compat" is the older layout of 267 ids, in which pad and start share 0, so only the segment ids mark padding. "The
+timestamp before" is the last one in the same segment; measurements without a timestamp may lie between.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ BYTE = 12
 VALUE = 268
 SIZE: dict[Vocabulary, int] = {"standard": 268, "compat": 267}
 
-_FIELDS = {  # what a role tells, and how many bytes follow it
+_FIELDS = {  # the field of each role, and the number of bytes that follow it
     SOURCE_V4: ("source", 4),
     SOURCE_V6: ("source", 16),
     DESTINATION_V4: ("destination", 4),
@@ -70,8 +69,9 @@ _FIELDS = {  # what a role tells, and how many bytes follow it
 class Measurement(NamedTuple):
     """One decoded measurement.
 
-    time: epoch seconds or None; code: latency code, 0 = failed, None in histories without latency; values: of the value
-    columns, a category by its place in the dictionary, None where it is missing.
+    time: epoch seconds or None.
+    code: latency code; 0 = failed, None in histories without latency.
+    values: of the value columns; a category is its index in the dictionary; None if missing.
     """
 
     time: int | None
@@ -82,7 +82,7 @@ class Measurement(NamedTuple):
 
 
 def in_vocabulary(tokens: npt.NDArray[np.int32], vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
-    """Turn standard ids into ids of this vocabulary; same shape, int32."""
+    """Map standard ids to ids of this vocabulary; same shape, int32."""
     return tokens if vocabulary == "standard" else np.maximum(tokens - 1, 0)
 
 
@@ -93,12 +93,13 @@ def decode(
     vocabulary: Vocabulary = "standard",
     values: Mapping[str, str] | None = None,
 ) -> list[list[Measurement]]:
-    """Decode the measurements of one context, a list for each segment, in the order in which they stand.
+    """Decode the measurements of one context, as a list for each segment, in the order of the tokens.
 
-    tokens: integers [T]; segments: integers [T], 0 = padding, else as `inputs_segmentation` has them; None: all before
-    the padding is one segment (compat has no padding to go by there: every token counts); values: names and types of
-    the value columns, as `Contexts.rows.values` has them. For a context as loaders give it see `decode_context`. Raises
-    `InputError` for tokens that are no measurements, naming the position.
+    tokens: integers [T].
+    segments: integers [T], 0 = padding, as in `inputs_segmentation`. None: everything before the padding is one
+    segment; compat padding cannot be recognised then, so every token counts.
+    values: names and types of the value columns, as in `Contexts.rows.values`. For a context from a loader see
+    `decode_context`. Raises `InputError` for tokens that are not measurements, and names the position.
     """
     ids = np.asarray(tokens, np.int64) + (vocabulary == "compat")
     if segments is None:
@@ -118,18 +119,18 @@ def decode_context(
     vocabulary: Vocabulary = "standard",
     values: Mapping[str, str] | None = None,
 ) -> list[list[Measurement]]:
-    """Decode the measurements of one context as `Contexts` and its loaders give it, a list for each segment, in order.
+    """Decode the measurements of one context from `Contexts` or its loaders, as a list for each segment, in order.
 
-    context: integers [L] by name, six or four of them. L + 1 tokens were drawn, and in a full context the last of them
-    is a target only: of the inputs alone the last measurement is cut. Raises `InputError` as `decode` does, and where
-    arrays are missing.
+    context: integers [L] by name, six or four arrays. L + 1 tokens were drawn, and in a full context the last of them
+    is only a target, so the last measurement would be cut if the inputs alone were decoded. Raises `InputError` as
+    `decode` does, and if arrays are missing.
     """
     names = ("inputs", "inputs_segmentation") if "inputs_segmentation" in context else ("inputs", "segmentation")
     missing = [name for name in (*names, "targets") if name not in context]
     if missing:
         raise InputError(f"context: has no {missing[0]}, only {', '.join(context)}; give a context as it was delivered")
     tokens, segments, targets = (np.asarray(context[name], np.int64) for name in (*names, "targets"))
-    if len(tokens) and targets[-1]:  # no measurement ends with the token 0: it is pad, or in compat also start
+    if len(tokens) and targets[-1]:  # no measurement ends with token 0, which is pad, or start too in compat
         tokens, segments = np.append(tokens, targets[-1]), np.append(segments, segments[-1])
     return decode(tokens, segments, vocabulary=vocabulary, values=values)
 
