@@ -79,7 +79,7 @@ def test_large_splits_are_sampled_and_the_answer_says_so(tmp_path: Path, monkeyp
     figure = drift(run_of(tmp_path))
 
     assert figure is not None
-    assert "a sample of about 100 rows" in figure.answer
+    assert "a sample of about 100 rows was counted" in figure.answer
 
 
 def test_a_run_without_numbers_has_no_such_picture(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
     if gap < _SMALL_DRIFT:
         answer = f"Hardly. {answer}"
     if any(facts.manifest.splits[each].rows > _DRIFT_ROWS for each in samples):
-        answer += f" Counted in a sample of about {_DRIFT_ROWS:,} rows of each split."
+        answer += f" Of larger splits, a sample of about {_DRIFT_ROWS:,} rows was counted."
     if len(gaps) > len(shown):
         answer += f" The {len(shown)} largest differences are drawn."
     chart = charts.bars(
@@ -286,8 +286,8 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
         parts[split] = counted(own, edges)
         if len(own):
             lines.append(
-                f"{split}: {many(len(own), 'entity', 'entities')} of {np.median(own):,.0f} rows in the middle, "
-                f"{own.max():,.0f} at most ({share(float(own.max()), float(own.sum()))} of {split})."
+                f"{split}: {many(len(own), 'entity', 'entities')} with a median of {np.median(own):,.0f} rows and at most "
+                f"{own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of {split})."
             )
     both = _on_both_sides(sizes)
     column = known.get("entity", "the entity")
