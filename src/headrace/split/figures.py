@@ -286,8 +286,8 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
         parts[split] = counted(own, edges)
         if len(own):
             lines.append(
-                f"{split}: {many(len(own), 'entity', 'entities')} with a median of {np.median(own):,.0f} rows and at most "
-                f"{own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of {split})."
+                f"{split}: {many(len(own), 'entity', 'entities')} with a median of {np.median(own):,.0f} rows "
+                f"and at most {own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of {split})."
             )
     both = _on_both_sides(sizes)
     column = known.get("entity", "the entity")
