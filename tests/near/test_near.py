@@ -20,10 +20,10 @@ from headrace.near.candidates import (
     distinct,
     documents_of,
     first_copies,
+    jaccard,
     pair_words,
     propose,
 )
-from headrace.near.likeness import jaccard
 from headrace.near.minhash import HASHES, LEAST_RECALL, MOST_BANDS, Bands, sign
 from headrace.near.shingles import TOKENS, WORDS, Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from laws import examples

@@ -5,8 +5,7 @@ index of their sets of shingles, shared ÷ all. MinHash signatures propose pairs
 
     shingles    texts or tokens → hashed shingles of each document
     minhash     shingles → a few 32-bit numbers per document; near documents share one with a known probability
-    candidates  numbers → pairs that share one, a bounded number per document
-    likeness    pairs → their exact Jaccard index; pairs at the threshold → connected components
+    candidates  numbers → pairs that share one, a bounded number per document; pairs → their exact Jaccard index
 
 `headrace.run.near` does this out of core, as stages of a run.
 """

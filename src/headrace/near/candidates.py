@@ -1,4 +1,4 @@
-"""Propose pairs of documents that may be near: pairs that share a band, a bounded number per document.
+"""Propose pairs of documents that share a band, a bounded number per document, and compute their Jaccard index.
 
 Documents with the same digest are copies. One of them represents all, so ten thousand equal texts give ten thousand
 pairs. A bucket holds the documents with the same number in one band. Starting with the smallest bucket, all pairs of a
@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
-from headrace.arrays import I64, U32, U64
+from headrace.arrays import F64, I64, U32, U64
 
 PAIRS, LEAST_PAIRS = 2, 1 << 16  # pairs of a band: per document, and at least in total
 NEXT, LEADERS = 2, 2
@@ -112,3 +113,15 @@ def propose(documents: I64, band: U32, next_band: U32) -> tuple[U64, Crowds]:
     first, second = (np.concatenate([np.empty(0, np.int64), *(pair[half] for pair in found)]) for half in (0, 1))
     other = first != second
     return distinct(pair_words(documents[first[other]], documents[second[other]])), crowds
+
+
+def jaccard(shingles: pl.Series, first: I64, second: I64) -> F64:
+    """Compute the Jaccard index of pairs of documents: shared shingles ÷ all; 0 if neither has any.
+
+    shingles: a list for each document; first, second: numbers of documents, int64 [pairs].
+    """
+    sets = shingles.list.unique()
+    counts = sets.list.len().to_numpy().astype(np.int64)
+    pairs = pl.DataFrame({"a": sets.gather(first), "b": sets.gather(second)})
+    shared = pairs.select(pl.col("a").list.set_intersection("b").list.len()).to_series().to_numpy().astype(np.int64)
+    return np.asarray(shared / np.maximum(counts[first] + counts[second] - shared, 1), np.float64)

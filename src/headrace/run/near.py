@@ -34,10 +34,10 @@ from headrace.near.candidates import (
     distinct,
     documents_of,
     first_copies,
+    jaccard,
     pair_words,
     propose,
 )
-from headrace.near.likeness import jaccard
 from headrace.near.minhash import Bands, sign
 from headrace.near.shingles import Shingles
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
