@@ -15,7 +15,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.choose import Choice, choose
+from headrace.packing.choose import Choice
 from headrace.packing.config import PackedSequences
 from headrace.packing.encode import TOO_LONG, encode, images_of
 from headrace.packing.near import of_task
@@ -123,16 +123,7 @@ def _choose(settings: PackedSequences, tokenised: Tokenised, blank: int | None) 
     if settings.near is not None:
         parts = [of_task(settings, tokenised.context.run, task, blank) for task in tokenised.tasks]
         near = find_near(tokenised.context, parts, settings.near)
-    return choose(
-        tokenised.datasets,
-        tokenised.origins,
-        ratios=settings.ratios,
-        keyed=settings.entity is not None,
-        seed=settings.seed,
-        duplicates=settings.duplicates_are,
-        least_tokens=settings.least_compared,
-        near=near,
-    )
+    return tokenised.choice(least_tokens=settings.least_compared, near=near)
 
 
 def _pools(settings: PackedSequences, tokenised: Tokenised) -> list[Pool]:

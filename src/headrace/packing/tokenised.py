@@ -16,12 +16,13 @@ from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import CURES
-from headrace.packing.choose import Choice
+from headrace.packing.choose import Choice, choose
 from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins
 from headrace.packing.storage.spool import JoinedSpool, Spool
 from headrace.run.context import RunContext, TaskFiles, read_arrow
 from headrace.run.events import Note
+from headrace.run.near import Near
 from headrace.run.receipts import Receipt
 from headrace.stream.audit.exclude import read_excluded
 from headrace.stream.audit.overlap import Benchmarks
@@ -51,6 +52,20 @@ class Tokenised:
     def whole_origins(self) -> Origins:
         """Join the origins of all datasets end to end."""
         return Origins.joined(self.origins, [len(each.names) for each in self.datasets])
+
+    def choice(self, *, least_tokens: int = 1, near: Near | None = None) -> Choice:
+        """Choose a split for each sequence by the settings; see `choose`."""
+        settings = self.settings
+        return choose(
+            self.datasets,
+            self.origins,
+            ratios=settings.ratios,
+            keyed=settings.entity is not None,
+            seed=settings.seed,
+            duplicates=settings.duplicates_are,
+            least_tokens=least_tokens,
+            near=near,
+        )
 
     def summed(self, *names: str) -> dict[str, int]:
         """Add up counts of the tasks."""

@@ -26,7 +26,7 @@ from headrace.formats.detect import Kind
 from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.choose import Choice, choose
+from headrace.packing.choose import Choice
 from headrace.packing.preferences.encode import COLUMNS, encode
 from headrace.packing.preferences.registration import REGISTRATION
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
@@ -60,14 +60,7 @@ def execute(settings: Preferences, context: RunContext, files: Sequence[tuple[Pa
     run, encoder = context.run, ChatEncoder(settings)
     work = partial(encode, settings=settings, encoder=encoder)
     tokenised = tokenise(settings, context, encoder, work, [REJECTED])
-    choice = choose(
-        tokenised.datasets,
-        tokenised.origins,
-        ratios=settings.ratios,
-        keyed=settings.entity is not None,
-        seed=settings.seed,
-        duplicates=settings.duplicates_are,
-    )
+    choice = tokenised.choice()
     rows_of, records = _splits(settings, tokenised.whole_origins, choice)
     names = [task.file() for task in tokenised.tasks]
     schema = _schema(settings, [read_arrow(run / f"{name}{COLUMNS}").schema for name in names])
