@@ -97,9 +97,9 @@ def prepare(
     returns when the whole run is finished. patience: how long they wait for each other. Neither the engine nor the
     number of processes changes a byte of the output.
     fingerprint_by: "content" identifies sources by their bytes instead of by size and modification time.
-    work_dir: a local directory with room for intermediate files and output (None: ~/.cache/headrace), used if `out` is
-    in an object store (s3://, gs://, az://). The run is made there, published file by file, and removed from there at
-    the end. Processes that make a run together need only the store in common.
+    work_dir: a local directory for intermediate files and output (None: ~/.cache/headrace), used if `out` is in an
+    object store. The run is made there, published file by file, and removed from there at the end. Processes that make
+    a run together need only the store in common.
     on_event: receives every event, from any thread; see `headrace.run.events`. None draws progress below the cell in a
     notebook; elsewhere, warnings go to the log "headrace".
 

@@ -61,16 +61,11 @@ class RowColumns:
     """One row, as views of its blob.
 
     first_time: epoch seconds.
-    offsets: uint32 [n], seconds since first_time, ascending.
-    codes: uint16 [n], latency codes.
+    offsets: uint32 [n], seconds since first_time, ascending. codes: uint16 [n], latency codes.
     peers: [n], index into the peers (uint8, uint16 or uint32); None in rows without peers.
-    peer_family: uint8 [m], 4 or 6.
-    peer_bytes: uint8 [m, 16].
-    entity_kind, peer_kind: see `KINDS`.
-    entity_family: 4 or 6.
-    entity_bytes: uint8 [16].
-    part: index among the rows of the entity, from 0.
-    values: the value columns, [n] each.
+    peer_family: uint8 [m], 4 or 6. peer_bytes: uint8 [m, 16].
+    entity_kind, peer_kind: see `KINDS`. entity_family: 4 or 6. entity_bytes: uint8 [16].
+    part: index among the rows of the entity, from 0. values: the value columns, [n] each.
     has_latency: False if there is no latency, so all codes are 0.
     """
 
@@ -110,12 +105,9 @@ class Measurements:
 
     times: int64 [N], epoch seconds, ascending inside a row.
     codes: uint16 [N].
-    peer: [N], index in `peers`, or None.
-    peers: ascending by family and bytes, each once.
+    peer: [N], index in `peers`, or None. peers: ascending by family and bytes, each once.
     starts: int64 [R], where each row begins; the first at 0, no row empty.
-    entity: of each row, [R].
-    part: int64 [R].
-    values: [N] each, of stored types.
+    entity: of each row, [R]. part: int64 [R]. values: [N] each, of stored types.
     """
 
     times: I64
@@ -279,15 +271,11 @@ def first_broken(laws: Sequence[Law]) -> tuple[int, str] | None:
 class Decoded:
     """The columns of R undamaged rows, end to end.
 
-    head: [R], their headers.
-    n, peers4, peers6: int64 [R], numbers of measurements, and of peers of each family.
+    head: [R], their headers. n, peers4, peers6: int64 [R], numbers of measurements, and of peers of each family.
     at_index: int64 [R], the byte of a row where its peer indices begin.
-    seconds: uint32 [N], since the first of the row.
-    codes: uint16 [N].
+    seconds: uint32 [N], since the first of the row. codes: uint16 [N].
     index: [N], each measurement's index among the peers of its row; 0 in a row without peers; None if no row has any.
-    peers: [P], row by row.
-    values: [N] each.
-    at_values: int64 [R], the byte of a row where they begin; None without.
+    peers: [P], row by row. values: [N] each. at_values: int64 [R], the byte of a row where they begin; None without.
     damage: what is wrong with the next row; None if there is no damaged row.
     """
 
@@ -412,9 +400,7 @@ def _types_of_values(row: U8, at: int, columns: int) -> U8:
 def _column(data: U8, at: I64, n: I64, width: int) -> npt.NDArray[Any]:
     """Read a column of rows end to end.
 
-    at: bytes where it begins.
-    n: number of values in each row, [R].
-    width: bytes of one value.
+    at: bytes where it begins. n: number of values in each row, [R]. width: bytes of one value.
     """
     view, first = data.view(f"<u{width}"), at // width
     if len(n) == 1:  # a large row is decoded alone, as a view
