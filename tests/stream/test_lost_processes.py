@@ -41,7 +41,7 @@ def told(folder, processes, *, but=()):
 def test_a_failure_in_one_process_of_the_only_rank_ends_the_other(tmp_path):
     run_ranks(lose_one, 2, 2, str(tmp_path), "broken", 1, 0)
     other, own = told(tmp_path, 2)
-    words = "process 1 of 2 (rank 0 of 1) stopped the stream: rank 0 of 1: part-00004.parquet block 0: "
+    words = "process 1 of 2 (rank 0 of 1) stopped the stream: part-00004.parquet block 0: "
 
     assert other["kind"] == own["kind"] == "StreamError"
     assert "the disk has gone" in own["error"]

@@ -68,10 +68,10 @@ class Failure:
     number: int = 0
 
     def __str__(self) -> str:
-        who = f"rank {self.rank} of {self.world_size}"
+        who = rank = f"rank {self.rank} of {self.world_size}"
         if self.process is not None and (self.process, self.processes) != (self.rank, self.world_size):
             who = f"process {self.process} of {self.processes} ({who})"
-        return f"{who} stopped the stream: {self.message}"
+        return f"{who} stopped the stream: {self.message.removeprefix(f'{rank}: ')}"
 
 
 class Group:
