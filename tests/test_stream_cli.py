@@ -167,12 +167,12 @@ def test_where_and_seen_answer_for_entities(out, tmp_path, home):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("where", "OUT", *SPLIT), "give --row SHARD:ROW, or --entity"),
-        (("where", "OUT", *SPLIT, "--entity", "a", "--row", "b:1"), "give --row SHARD:ROW, or --entity"),
+        (("where", "OUT", *SPLIT), "give --row SHARD:ROW, --entity"),
+        (("where", "OUT", *SPLIT, "--entity", "a", "--row", "b:1"), "give --row SHARD:ROW, --entity"),
         (("where", "OUT", *SPLIT, "--entities", "none.txt"), "cannot be read as UTF-8 text"),
-        (("where", "OUT", *SPLIT, "--entity-column", "row"), "no entity is given"),
+        (("where", "OUT", *SPLIT, "--entity-column", "row"), "no entity was given"),
         (("index", "OUT", "--entity", "--place", "beside"), "kept in the cache"),
-        (("forget", "OUT"), "no entity is given"),
+        (("forget", "OUT"), "no entity was given"),
         (("forget", "a", "raw"), "holds no finished run"),
     ],
 )
@@ -252,7 +252,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
         (("plan", "OUT", "--ranks", "2", "--batch-size", "8"), 1, "has 3 splits"),
         (("plan", "OUT", *SPLIT, "--remainder", "some"), 2, "remainder is 'some'"),
         (("plan", "OUT", *SPLIT, "--remainder", "exact"), 2, 'remainder="exact"'),
-        (("where", "OUT", "--row", "part", *SPLIT), 2, "write SHARD:ROW"),
+        (("where", "OUT", "--row", "part", *SPLIT), 2, "expected SHARD:ROW"),
         (("where", "OUT", "--row", "part:1", *SPLIT), 1, "is no shard"),
         (("seen", "none.json", "OUT"), 2, "cannot be read"),
         (("plan", "OUT", *SPLIT, "--state", "none.json"), 2, "cannot be read"),

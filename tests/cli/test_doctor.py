@@ -31,7 +31,7 @@ def test_a_healthy_place_is_ok_and_a_hidden_rank_is_a_problem(tmp_path: Path) ->
     found = {each["name"]: each for each in record["findings"]}
 
     assert record["ok"]
-    assert found["rank"]["found"] == "0 of 1, no launcher is visible"
+    assert found["rank"]["found"] == "0 of 1, no launcher was detected"
     assert found["extra torch"]["verdict"] == "ok"
     assert f"{tmp_path}: " in found["place"]["found"]
     assert list(tmp_path.iterdir()) == []
@@ -98,7 +98,7 @@ def test_a_place_that_may_only_be_read_is_told_and_no_problem(tmp_path: Path) ->
     place.mkdir(mode=0o500)
     found = directory(place)
 
-    assert "may be read and not written" in found[0].found
+    assert "is readable but not writable" in found[0].found
     assert "note" == found[0].verdict
 
 
@@ -137,10 +137,10 @@ def test_launchers_are_known_by_what_they_set(environ: dict[str, str], words: st
 @pytest.mark.parametrize(
     ("environ", "name", "verdict", "words"),
     [
-        ({"OMP_NUM_THREADS": "many"}, "OMP_NUM_THREADS", "problem", "not a number of threads"),
+        ({"OMP_NUM_THREADS": "many"}, "OMP_NUM_THREADS", "problem", "not a valid number of threads"),
         ({"OMP_NUM_THREADS": "8", "LOCAL_WORLD_SIZE": "4"}, "OMP_NUM_THREADS", "note", "set OMP_NUM_THREADS=2"),
         ({"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS", "note", "8 cores are free"),
-        ({"LOCAL_WORLD_SIZE": "4"}, "OMP_NUM_THREADS", "note", "takes all 8 cores"),
+        ({"LOCAL_WORLD_SIZE": "4"}, "OMP_NUM_THREADS", "note", "uses all 8 cores"),
         ({"LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4", "OMP_NUM_THREADS": "2"}, "LOCAL_RANK", "problem", "numbered from 0"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR", "note", "init_process_group"),
         ({"WORLD_SIZE": "3", "SLURM_NTASKS": "2"}, "WORLD_SIZE", "problem", "Slurm started 2 tasks"),

@@ -125,7 +125,7 @@ def test_the_command_tells_it_and_a_finished_run_needs_no_estimate(
     source_bytes = sum(path.stat().st_size for path in (tmp_path / "raw").iterdir())
     assert source_bytes == before["source_bytes"] == before["out_bytes"]
     assert before["memory_bytes"] > 0
-    assert "output: at most the source" in before["estimate"]
+    assert "output: at most the size of the source" in before["estimate"]
     assert "output, at most about" in shown
     assert not (tmp_path / "out").exists()
     assert 0 == runner.invoke(app, ["run", "c.yaml", "--json"]).exit_code

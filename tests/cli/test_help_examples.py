@@ -80,5 +80,5 @@ def test_paragraphs_of_help_flow() -> None:
 def test_every_command_stands_under_what_it_is_for() -> None:
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"}).output
 
-    assert [panel for panel in ("Prepare", "Look at what was prepared", "Stream", "This machine") if f"─ {panel} ─" not in shown] == []  # fmt: skip
+    assert [panel for panel in ("Prepare", "Inspect prepared data", "Stream", "This machine") if f"─ {panel} ─" not in shown] == []  # fmt: skip
     assert "─ Commands ─" not in shown

@@ -166,7 +166,7 @@ def test_the_command_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.Monk
     runner = CliRunner()
 
     assert 0 == runner.invoke(app, call).exit_code
-    assert "is there already" in str(runner.invoke(app, call).exception)
+    assert "already exists" in str(runner.invoke(app, call).exception)
     assert 0 == runner.invoke(app, ["run", "h.yaml", "--dry-run"]).exit_code
     assert not Path("out").exists()
 

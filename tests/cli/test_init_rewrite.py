@@ -137,7 +137,7 @@ def test_the_command_writes_what_run_takes(tmp_path: Path, monkeypatch: pytest.M
 
     assert 0 == runner.invoke(app, asked).exit_code
     assert 0 == runner.invoke(app, ["run", "r.yaml", "--set", "cache_dir=cache", "--report", "never"]).exit_code
-    assert "is there already" in str(runner.invoke(app, asked).exception)
+    assert "already exists" in str(runner.invoke(app, asked).exception)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")

@@ -209,7 +209,7 @@ def test_a_configuration_is_not_overwritten(tmp_path: Path) -> None:
     )
 
     assert code == 2
-    assert "is there already" in err
+    assert "already exists" in err
     assert (tmp_path / "series.yaml").read_text() == "mine"
 
 

@@ -88,4 +88,4 @@ def test_an_interrupted_command_says_that_it_can_go_on() -> None:
     ended = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=250)
 
     assert (130, "") == (ended.returncode, ended.stdout)
-    assert "error: interrupted; finished shards are kept, run the same command again to go on\n" == ended.stderr
+    assert "error: interrupted; finished shards are kept, run the same command again to continue\n" == ended.stderr

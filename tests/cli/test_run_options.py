@@ -36,7 +36,7 @@ def config(tmp_path: Path) -> Path:
 def test_a_setting_is_named_by_a_text(tmp_path: Path, key: str) -> None:
     (tmp_path / "config.yaml").write_text(f"source: raw\n{key}: dst_addr\n")
 
-    with pytest.raises(SettingsError, match=r"config.yaml: .* is not the name of a setting; write names as text"):
+    with pytest.raises(SettingsError, match=r"config.yaml: .* is not a valid name of a setting; write names as text"):
         read_config(tmp_path / "config.yaml")
 
 
@@ -57,10 +57,10 @@ def test_set_replaces_and_nests() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("seed", "give NAME=VALUE"),
-        ("=3", "give NAME=VALUE"),
+        ("seed", "expected NAME=VALUE"),
+        ("=3", "expected NAME=VALUE"),
         ("x=[", "is not valid YAML"),
-        ("seed.x=3", "set seed as a whole"),
+        ("seed.x=3", "set all of seed"),
     ],
 )
 def test_set_says_what_is_wrong(text: str, words: str) -> None:
@@ -120,5 +120,7 @@ def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
 
 
 def test_a_directory_in_place_of_a_configuration_is_told_what_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"is a directory; give a file of settings, `headrace init RECIPE "):
+    with pytest.raises(
+        SettingsError, match=r"is a directory, not a file of settings; write one with `headrace init RECIPE "
+    ):
         read_config(tmp_path)

@@ -360,7 +360,7 @@ def test_the_command_refuses_what_is_no_plain_shards(tmp_path: Path, monkeypatch
     (tmp_path / "out" / "runs").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     for words, kind, message in (
-        ([tmp_path / "out"], InputError, "is a prepared dataset, whose runs have an index"),
+        ([tmp_path / "out"], InputError, "is a prepared dataset, whose runs already have an index"),
         ([tmp_path / "none"], InputError, "no such file, directory or match"),
         ([tmp_path / "empty"], InputError, "holds no .csv"),
         ([shards(tmp_path / "raw"), "--place", "here"], SettingsError, "expected one of beside, cache"),

@@ -107,7 +107,7 @@ def test_open_starts_the_browser_or_says_that_there_is_none(tmp_path: Path) -> N
 
     assert (0, page.as_uri()) == (shown.returncode, opened.read_text().strip())
     assert "no browser" not in shown.stderr
-    assert (0, f"no browser could be started here; open {page} yourself\n") == (missing.returncode, missing.stderr)
+    assert (0, f"no browser could be started; open {page} yourself\n") == (missing.returncode, missing.stderr)
 
 
 def test_wrong_calls_say_what_to_do(tmp_path: Path) -> None:

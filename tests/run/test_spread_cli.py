@@ -49,7 +49,7 @@ def test_two_commands_make_one_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (("--shard-of", "3"), "--shard-of: '3' is not I/N; write e.g. 0/4 for the first of 4"),
+        (("--shard-of", "3"), "--shard-of: expected I/N, got '3'; write e.g. 0/4 for the first of 4"),
         (("--shard-of", "4/4"), "shard_of is 4/4; processes are numbered 0 to N-1"),
         (("--engine", "dask"), "engine is 'dask'; give one of local, ray"),
         (("--address", "auto"), "address is 'auto', which is of a Ray cluster"),

@@ -342,7 +342,7 @@ def test_the_command_says_what_it_found_and_exits_by_the_threshold(tmp_path):
 
     done = command(*asked)
     assert done.returncode == 1
-    assert "2.00% of a split or benchmark was found elsewhere, and at most 0.10% may be" in done.stderr
+    assert "2.00% of a split or benchmark was found elsewhere, but at most 0.10% is allowed" in done.stderr
     assert "train/part-0.parquet:3 = test/part-0.parquet:49" in done.stdout
     assert command(*asked, "--max-share", "0.05").returncode == 0
     told = json.loads(command(*asked, "--max-share", "0.05", "--json").stdout)

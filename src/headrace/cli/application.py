@@ -29,7 +29,7 @@ from headrace.recipe import load, registrations
 
 _PANELS = {
     "Prepare": ("init", "run", "schema"),  # after the commands of the recipes
-    "Look at what was prepared": ("inspect", "folds", "verify", "leaks", "report", "card", "forget", "gc"),
+    "Inspect prepared data": ("inspect", "folds", "verify", "leaks", "report", "card", "forget", "gc"),
     "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
     "This machine": ("doctor",),
 }

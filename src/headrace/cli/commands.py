@@ -21,10 +21,10 @@ from headrace.report.words import many, size
 
 Settings = Annotated[
     list[str] | None,
-    unless_given("--set", metavar="NAME=VALUE", help="A setting instead of the file's; may be repeated."),
+    unless_given("--set", metavar="NAME=VALUE", help="Override a setting of the file; may be repeated."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Run = Annotated[str | None, typer.Option("--run", help="Another run than the newest.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done without doing it.")]
+Run = Annotated[str | None, typer.Option("--run", help="A run other than the newest.")]
 Prepared = Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")]
 
 _CHUNK = 32 << 20  # bytes of text that a task holds at once
@@ -45,7 +45,7 @@ def run(
         Path, typer.Argument(help="YAML or JSON file: recipe, settings, out, workers, fingerprint_by, engine, address.")
     ],
     *,
-    out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output directory; overrides the one in the file.")] = None,
     settings: Settings = None,
     dry_run: DryRun = False,
     about: RunOptions,
@@ -102,7 +102,7 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     console = printer()
     print_run(console, prepared.manifest, prepared.run, "short")
     if prepared.how == "reused":
-        told = ": this was made before from the same files and settings; nothing was computed"
+        told = ": this run already exists for the same files and settings; nothing was computed"
         console.print(Text.assemble(("reused", "green"), told))
     names = prepared.manifest.facts["directories"]
     if prepared.manifest.folds:
@@ -151,7 +151,11 @@ def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
         "recipe": recipe.recipe_name,
         "run_id": identity,
         "run": str(run),
-        "state": "finished: it would be reused" if finished else "begun: it would go on" if receipts else "new",
+        "state": "finished: it would be reused"
+        if finished
+        else "unfinished: it would be resumed"
+        if receipts
+        else "new",
         "tasks_done": receipts,
         "source_files": len(pairs),
         "source_bytes": sum(sizes[path] for path, _ in pairs),
@@ -170,9 +174,9 @@ def estimate(recipe: Any, sizes: Mapping[Path, int], workers: int) -> dict[str, 
     """
     unpacked = [size * _times(path) for path, size in sizes.items()]
     kept = getattr(recipe, "format", None) == "same" and recipe.compression is None
-    output = "the source, as it lies" if kept else "the source, as text"
+    output = "the size of the source" if kept else "the size of the source as text"
     if hasattr(recipe, "memory_limit"):
-        memory, held = int(recipe.memory_limit) + _SHARD, "memory_limit, and 50 MiB for a shard that is read"
+        memory, held = int(recipe.memory_limit) + _SHARD, "memory_limit, plus 50 MiB for the shard being read"
     else:
         chunk = min(_CHUNK, max(unpacked, default=0))
         memory, held = workers * _COPIES * chunk, f"{workers} tasks with chunks of up to {_CHUNK >> 20} MiB each"
@@ -207,7 +211,7 @@ def show_dry_run(recipe: Any, out: Path, about: RunOptions) -> None:
     }
     made = record_table(f"{record['recipe']}, not run", facts)
     if record.get("free_bytes") is not None and record.get("out_bytes", 0) > record["free_bytes"]:
-        made.add_row("beware", Text("the output may be larger than the room on the disk", style="bold red"))
+        made.add_row("beware", Text("the output may not fit in the free space on the disk", style="bold red"))
     made.add_section()
     for name, value in sorted(record["settings"].items()):
         if name != "recipe":
@@ -242,7 +246,7 @@ def folds(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None:
 
     root, manifest = find_run(out, run_id)
     if not manifest.folds:
-        raise SettingsError(f"{root}: was prepared as one split and has no folds; prepare it with --folds")
+        raise SettingsError(f"{root}: was prepared as a single split, so it has no folds; prepare it with --folds")
     if as_json:
         each = [manifest.fold(number) for number in range(len(manifest.folds))]
         emit(
@@ -266,14 +270,14 @@ def verify(
     out: Prepared,
     *,
     run_id: Run = None,
-    workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Shards verified at a time; default: one per core.")] = None,
     certificate: Annotated[
         Path | None,
-        unless_given(help="Write what was proved, and what was not, into this file."),
+        unless_given(help="Write a certificate of what was proved, and what was not, to this file."),
     ] = None,
     against: Annotated[
         Path | None,
-        unless_given(help="A file of --certificate: check that the run is still what it says."),
+        unless_given(help="Compare the run with a certificate that --certificate wrote."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -310,14 +314,14 @@ def gc(
     out: Annotated[Path | None, typer.Argument(help="A dataset directory.", show_default=False)] = None,
     *,
     incomplete: Annotated[
-        bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
+        bool, typer.Option("--incomplete", help="Also delete unfinished runs, which could be resumed.")
     ] = False,
     tables: Annotated[
         str | None,
-        unless_given(metavar="TIME", help="Delete copies of tables that were not opened for so long, such as 30d."),
+        unless_given(metavar="TIME", help="Delete copies of tables that were not opened for this long, such as 30d."),
     ] = None,
     cache_dir: Annotated[
-        Path | None, unless_given(help="The cache, where --cache-dir of another command named one.")
+        Path | None, unless_given(help="The cache directory, if another command was given --cache-dir.")
     ] = None,
     work_dir: WorkDir = None,
     as_json: Json = False,
@@ -331,7 +335,10 @@ def gc(
     from headrace.run.collect import Swept, collect
 
     if (out is None) == (tables is None):
-        raise SettingsError("gc: give a dataset directory, or --tables TIME for the cache, such as --tables 30d")
+        raise SettingsError(
+            "gc: nothing to clean was named; give a dataset directory, or --tables TIME to clean "
+            "the cache, such as --tables 30d"
+        )
     if out is None:
         from headrace.checks import duration_us
         from headrace.dataset.tables import remove_unused
@@ -344,6 +351,6 @@ def gc(
         emit({"removed": removed, "bytes": swept.bytes, "busy": busy})
         return
     for path in swept.busy:
-        say(f"left alone, in use: {path}")
+        say(f"kept, in use: {path}")
     what = "leftover" if tables is None else "table"
     say(f"removed {many(len(swept.removed), what)}, {size(swept.bytes)}")

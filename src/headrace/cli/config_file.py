@@ -17,11 +17,11 @@ from headrace.errors import SettingsError
 from headrace.printable import shown
 
 OF_THE_RUN: dict[str, Any] = {  # allowed in a configuration besides the settings
-    "out": {"type": "string", "description": "Output directory; --out stands before it."},
-    "workers": {"type": ["integer", "null"], "minimum": 1, "description": "Tasks at a time; default one per core."},
-    "fingerprint_by": {"enum": ["stat", "content", None], "description": "What tells source files apart."},
-    "engine": {"enum": ["local", "ray", None], "description": "Where the tasks are done."},
-    "address": {"type": ["string", "null"], "description": "Of the Ray cluster."},
+    "out": {"type": "string", "description": "Output directory; --out overrides it."},
+    "workers": {"type": ["integer", "null"], "minimum": 1, "description": "Tasks at a time; default: one per core."},
+    "fingerprint_by": {"enum": ["stat", "content", None], "description": "How source files are identified."},
+    "engine": {"enum": ["local", "ray", None], "description": "Where tasks run."},
+    "address": {"type": ["string", "null"], "description": "Address of the Ray cluster."},
 }
 _ANYTHING = {"type": ["string", "number", "array", "object"]}
 
@@ -34,7 +34,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
     if path.is_dir():
         raise SettingsError(
-            f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
+            f"{path}: is a directory, not a file of settings; write one with `headrace init RECIPE {path} … "
+            "--config FILE`"
         )
     try:
         record = load_yaml(path.read_text("utf-8"))
@@ -45,9 +46,9 @@ def read_config(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path}: is not valid YAML ({error}); fix the file") from error
     if not isinstance(record, dict):
-        raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
+        raise SettingsError(f"{path}: contains no settings; write `recipe: temporal_split` and its settings")
     for wrong in (key for key in record if not isinstance(key, str)):
-        raise SettingsError(f"{path}: {shown(wrong)} is not the name of a setting; write names as text")
+        raise SettingsError(f"{path}: {shown(wrong)} is not a valid name of a setting; write names as text")
     return record
 
 
@@ -64,7 +65,7 @@ def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, 
         for step in path:
             below = inner.get(step, {})
             if not isinstance(below, Mapping):
-                raise SettingsError(f"--set {text!r}: {step} is {below!r} and has no {last}; set {step} as a whole")
+                raise SettingsError(f"--set {text!r}: {step} is {below!r}, which has no {last}; set all of {step}")
             inner[step] = dict(below)
             inner = inner[step]
         inner[last] = value
@@ -79,7 +80,7 @@ def one_setting(text: str) -> tuple[str, Any]:
 
     name, found, value = text.partition("=")
     if not found or not name.strip():
-        raise SettingsError(f"--set is {text!r}; give NAME=VALUE, e.g. --set seed=7")
+        raise SettingsError(f"--set: expected NAME=VALUE, got {text!r}; write e.g. --set seed=7")
     try:
         return name.strip(), load_yaml(value)
     except yaml.YAMLError as error:
@@ -111,19 +112,19 @@ def about_the_run(
     target = out or found["out"]
     count = found["workers"] if flags.workers is None else flags.workers
     if target is None:
-        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
+        raise SettingsError(f"{config}: has no `out`; add it or give --out DIRECTORY")
     if not isinstance(target, str | PurePath):
         raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
-        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a whole number, 1 or more")
     words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
     return path_of(target), replace(flags, workers=count, **words)
 
 
 def schema(
-    recipe: Annotated[str | None, typer.Argument(help="Of this recipe only; all unless given.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="The schema of one recipe; all recipes unless given.")] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="The same on one line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the schema on one line.")] = False,
 ) -> None:
     """Print the JSON Schema of configuration files. It is never stricter than `headrace run`, which has the last word.
 

@@ -24,5 +24,5 @@ def convert_shards(source: str, out: Path, *, as_json: bool) -> None:
         columns.add_row(printable(name), kind)
     printer().print(columns)
     for reason, count in made.skipped.items():
-        say(f"left out, {reason}: {count:,}")
+        say(f"skipped, {reason}: {count:,}")
     say(f"shards  {made.path}")

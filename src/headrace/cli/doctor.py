@@ -39,9 +39,12 @@ _SLOW_SYNC_MS = 50.0
 _PATIENCE_S = 30.0  # limit for a store that does not respond
 _SYNCS = 5
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "gluster", "9p", "afs", "fuse.", "virtiofs")
-_OF_A_NETWORK = "of a network: keep it mounted alike on all machines, and runs that make one output together on one"
-_NO_LOCKS = "two runs into one output are not kept apart here; start one at a time"
-_SLOW_SYNC = "each shard is synced before it counts as done: give runs of many small shards a larger shard size"
+_OF_A_NETWORK = (
+    "network file system: mount it the same way on all machines, and start processes that share one "
+    "output on one machine"
+)
+_NO_LOCKS = "two runs that write the same output are not kept apart here; start one at a time"
+_SLOW_SYNC = "each shard is synced before it counts as finished; use larger shards for runs of many small ones"
 _MOUNTS = Path("/proc/self/mountinfo")
 
 # Launchers with the variables that only they set, innermost launcher first.
@@ -70,7 +73,7 @@ def doctor(
     places: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Directories or addresses (s3://, gs://, az://) that data is read from or runs are written to.",
+            help="Directories or addresses (s3://, gs://, az://) to read data from or write runs to.",
             show_default=False,
         ),
     ] = None,
@@ -137,10 +140,10 @@ def extras(requirements: Iterable[str]) -> list[Finding]:
         if len(missing) == len(versions):
             absent.append(extra)
             continue
-        advice = f"pip install 'headrace[{extra}]' where it is needed" if missing else ""
+        advice = f"pip install 'headrace[{extra}]' if you need it" if missing else ""
         lines.append(Finding(f"extra {extra}", shown, "note" if missing else "ok", advice))
     if absent:
-        advice = "pip install 'headrace[NAME]' where one is needed"
+        advice = "pip install 'headrace[NAME]' if you need one"
         lines.append(Finding("extras not installed", ", ".join(absent), "note", advice))
     return lines
 
@@ -168,7 +171,7 @@ def limits() -> list[Finding]:
 
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         few = 0 <= files < _LEAST_FILES
-        advice = "many shards are open at once; raise it with ulimit -n 4096" if few else ""
+        advice = "streaming opens many shards at once; raise the limit with ulimit -n 4096" if few else ""
         found.append(Finding("open files", f"at most {files:,}", "problem" if few else "ok", advice))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         told, limit = f"{memory / 1e9:,.1f} GB", _read(_CGROUP / "memory.max")
@@ -181,12 +184,18 @@ def limits() -> list[Finding]:
     if shared.is_dir():
         room = shutil.disk_usage(shared).total
         small = room < _LEAST_SHARED
-        advice = "DataLoader workers pass batches through it; docker run --shm-size=1g" if small else ""
+        advice = (
+            "DataLoader workers pass batches through it; start the container with docker run --shm-size=1g"
+            if small
+            else ""
+        )
         found.append(Finding("shared memory", f"{room / 1e6:,.0f} MB", "problem" if small else "ok", advice))
     temporary = tempfile.gettempdir()
     free = shutil.disk_usage(temporary).free
     little = free < _LEAST_TEMPORARY
-    advice = "series and samples are kept there for a while; set TMPDIR to a place with room" if little else ""
+    advice = (
+        "series and samples are written there temporarily; set TMPDIR to a directory with more space" if little else ""
+    )
     found.append(Finding("temporary", f"{temporary}: {free / 1e9:,.1f} GB free", "note" if little else "ok", advice))
     return found
 
@@ -206,7 +215,7 @@ def topology(environ: Mapping[str, str]) -> Finding:
         found = capture(environ=environ)
     except HeadraceError as error:
         return Finding("rank", "unknown", "problem", str(error))
-    sources = {"alone": "no launcher is visible", "environment": "from RANK and WORLD_SIZE"}
+    sources = {"alone": "no launcher was detected", "environment": "from RANK and WORLD_SIZE"}
     return Finding("rank", f"{found.rank} of {found.world_size}, {sources.get(found.source, found.source)}")
 
 
@@ -232,15 +241,17 @@ def _threads(environ: Mapping[str, str], cores: int) -> Iterable[Finding]:
         count = _whole(text)
         advice = ""
         if count is None or count < 1:
-            yield Finding(name, repr(text), "problem", f"is not a number of threads; unset {name}, or give 1 or more")
+            yield Finding(
+                name, repr(text), "problem", f"is not a valid number of threads; unset {name}, or give 1 or more"
+            )
         elif count * local > 2 * cores:
             advice = f"{local} processes with {count} threads share {cores} cores; set {name}={max(1, cores // local)}"
         elif count == 1 and local == 1 and cores > 1:
-            advice = f"one thread where {cores} cores are free; unset {name} to prepare data faster"
+            advice = f"only one thread although {cores} cores are free; unset {name} to prepare data faster"
         if advice:
             yield Finding(name, text, "note", advice)
     if local > 1 and "OMP_NUM_THREADS" not in environ:
-        advice = f"each of {local} processes takes all {cores} cores; set OMP_NUM_THREADS={max(1, cores // local)}"
+        advice = f"each of {local} processes uses all {cores} cores; set OMP_NUM_THREADS={max(1, cores // local)}"
         yield Finding("OMP_NUM_THREADS", "not set", "note", advice)
 
 
@@ -249,14 +260,15 @@ def _ranks(environ: Mapping[str, str]) -> Iterable[Finding]:
     world, rank, local_rank, tasks = (_whole(environ.get(name)) for name in names)
     local = _local_size(environ)
     if local_rank is not None and local is not None and local_rank >= local:
-        advice = f"there are {local} processes on this machine, numbered from 0; correct the launch script"
+        advice = f"there are {local} processes on this machine, numbered from 0; fix the launch script"
         yield Finding("LOCAL_RANK", str(local_rank), "problem", advice)
     if world is not None and world > 1 and rank is not None and not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
         advice = "init_process_group() needs MASTER_ADDR and MASTER_PORT; export them, or start with torchrun"
         yield Finding("MASTER_ADDR", "not set", "note", advice)
     if tasks is not None and tasks > 1 and world is not None and (world < tasks or world % tasks):
         advice = (
-            f"Slurm started {tasks} tasks, which {world} ranks cannot be of; export WORLD_SIZE=$SLURM_NTASKS in each"
+            f"Slurm started {tasks} tasks, which does not fit {world} ranks; export WORLD_SIZE=$SLURM_NTASKS in "
+            "each task"
         )
         yield Finding("WORLD_SIZE", str(world), "problem", advice)
 
@@ -265,7 +277,7 @@ def _devices(environ: Mapping[str, str]) -> Iterable[Finding]:
     visible, local = environ.get("CUDA_VISIBLE_DEVICES"), _local_size(environ) or 1
     count = len([each for each in (visible or "").split(",") if each.strip()])
     if visible is not None and 1 < count < local:  # 1 is fine: some launchers give each process its own device
-        advice = f"{local} processes on this machine share {count} devices; start as many as there are devices"
+        advice = f"{local} processes on this machine share {count} devices; start one process per device"
         yield Finding("CUDA_VISIBLE_DEVICES", visible, "note", advice)
 
 
@@ -275,9 +287,11 @@ def _workers(environ: Mapping[str, str]) -> Finding:
 
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     if method == "fork" and environ.get("TOKENIZERS_PARALLELISM", "").lower() == "true":
-        advice = "TOKENIZERS_PARALLELISM=true and forked workers hang; unset it, or multiprocessing_context='spawn'"
-        return Finding("DataLoader workers", "start by fork", "problem", advice)
-    return Finding("DataLoader workers", f"start by {method}")
+        advice = (
+            "forked workers hang with TOKENIZERS_PARALLELISM=true; unset it, or set multiprocessing_context='spawn'"
+        )
+        return Finding("DataLoader workers", "started by fork", "problem", advice)
+    return Finding("DataLoader workers", f"started by {method}")
 
 
 def _local_size(environ: Mapping[str, str]) -> int | None:
@@ -315,12 +329,14 @@ def directory(out: Path) -> list[Finding]:
             *_tried(standing),
         ]
     except PermissionError as error:
-        found = [Finding("place", f"{standing}: {error.strerror}", "problem", "choose a directory you may write to")]
+        found = [
+            Finding("place", f"{standing}: {error.strerror}", "problem", "choose a directory that you may write to")
+        ]
         if out.exists() and os.access(out, os.R_OK):
-            told = f"{out}: may be read and not written ({error.strerror})"
-            found = [Finding("place", told, "note", "data may lie here; runs need another directory")]
+            told = f"{out}: is readable but not writable ({error.strerror})"
+            found = [Finding("place", told, "note", "data can be read from here; write runs to another directory")]
     except OSError as error:
-        advice = "mend the file system, or choose another"
+        advice = "repair the file system, or choose another"
         found = [Finding("place", f"{standing}: {error.strerror}", "problem", advice)]
     kind = file_system(standing) or "unknown"
     network = kind.startswith(_NETWORK)
@@ -362,7 +378,7 @@ def _locks(file: Path) -> Finding:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return Finding("locks", "hold")
-    return Finding("locks", "do not hold", "note", _NO_LOCKS)
+    return Finding("locks", "do not work", "note", _NO_LOCKS)
 
 
 def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
@@ -403,11 +419,14 @@ def store(path: Path) -> list[Finding]:
         trial.put_new(b"headrace")
         took = (time.perf_counter() - began) * 1e3
     except (HeadraceError, OSError) as error:
-        return [*found, Finding("writing", f"refused: {error}", "note", "data may lie here; runs need another place")]
-    told = f"an object in {took:,.0f} ms, names are claimed once"
+        return [
+            *found,
+            Finding("writing", f"refused: {error}", "note", "data can be read from here; write runs elsewhere"),
+        ]
+    told = f"an object in {took:,.0f} ms; a name is claimed only once"
     try:
         trial.put_new(b"another")
-        advice = "this store replaces objects: two runs into one output would spoil each other"
+        advice = "this store overwrites objects: two runs into one output would corrupt each other"
         return [*found, Finding("writing", told, "problem", advice)]
     except CorruptShard:  # the name is taken, as expected
         return [*found, Finding("writing", told)]

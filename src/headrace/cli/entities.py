@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # most lines of a table; --json has all
 
-EntityFile = Annotated[Path | None, unless_given("--entities", help="A file of entities, one a line.")]
+EntityFile = Annotated[Path | None, unless_given("--entities", help="A file of entities, one per line.")]
 EntityColumn = Annotated[
     str | None,
-    unless_given(help="Column whose values name entities; default: the run's."),
+    unless_given(help="Column that names the entity; default: the one of the run."),
 ]
 
 
@@ -73,11 +73,11 @@ def names_of(named: Sequence[str], file: Path | None) -> list[str]:
             names += file.read_text("utf-8-sig").split("\n")  # splitlines would also split at form feeds
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(
-                f"{file}: cannot be read as UTF-8 text ({error}); give a file of one entity a line"
+                f"{file}: cannot be read as UTF-8 text ({error}); give a file with one entity per line"
             ) from error
     found = [name for name in dict.fromkeys(names) if name]
     if not found:
-        raise SettingsError("no entity is given; name one, or a file of them with --entities")
+        raise SettingsError("no entity was given; name one, or give a file of them with --entities")
     return found
 
 
@@ -85,8 +85,8 @@ def say_absent(absent: int, asked: int, where: str) -> None:
     """Report how many entities have no row, because a misspelled name looks the same as an absent one."""
     if absent:
         say(
-            f"{absent:,} of {asked:,} entities have no row in {where}; an entity is named by the text of its column,"
-            " where 17, 17.0 and 017 are three"
+            f"{absent:,} of {asked:,} entities have no row in {where}; write entities exactly as the text of "
+            "their column, where 17, 17.0 and 017 are three different entities"
         )
 
 
@@ -160,7 +160,10 @@ def answer(
     if len(row):
         printer().print(made)
     if len(asked.names) > _SHOWN or len(row) > _SHOWN:
-        say(f"{many(len(asked.names), 'entity', 'entities')} and {many(len(row), 'row')} in all; --json has them")
+        say(
+            f"{many(len(asked.names), 'entity', 'entities')} and {many(len(row), 'row')} in total; --json prints "
+            "them all"
+        )
 
 
 def forget(
@@ -171,9 +174,9 @@ def forget(
     entities: EntityFile = None,
     entity_column: EntityColumn = None,
     delete_old: Annotated[
-        bool, typer.Option("--delete-old", help="Delete the run that is read, once the new one is published.")
+        bool, typer.Option("--delete-old", help="Delete the old run once the new one is published.")
     ] = False,
-    workers: Annotated[int | None, unless_given(min=1, help="Tasks at a time; default one per core.")] = None,
+    workers: Annotated[int | None, unless_given(min=1, help="Tasks at a time; default: one per core.")] = None,
     work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
@@ -208,19 +211,19 @@ def forget(
         return
     say_absent(done.entities - done.found, done.entities, out)
     if done.how == "nothing":
-        say("nothing was written: no row is of these entities")
+        say("nothing was written: no row belongs to these entities")
     else:
         say(
-            f"erased {done.rows:,} rows of {done.found:,} entities: {done.shards:,} shards written again,"
-            f" {done.bytes:,} bytes for {done.bytes_before:,}; the others are linked"
+            f"erased {done.rows:,} rows of {done.found:,} entities: {done.shards:,} shards rewritten, from "
+            f"{done.bytes_before:,} to {done.bytes:,} bytes; the other shards are linked"
         )
         say(f"run     {done.run}")
         say(f"record  {done.run / 'forgotten.json'}")
     if done.how != "nothing" and not delete_old:
         say(f"The old run {done.old} still has these rows. --delete-old deletes it.")
     if done.other_runs:
-        say(f"Other runs were not looked at: {', '.join(done.other_runs)}")
+        say(f"Other runs were not checked: {', '.join(done.other_runs)}")
     say(
-        "The data is gone only when the old runs, copies of them, caches of decoded blocks and the checkpoints that"
-        " were trained on it are deleted too. Preparing from a source that still has it brings it back."
+        "The data is gone only once the old runs, copies of them, caches of decoded blocks and checkpoints "
+        "trained on it are deleted too. Preparing again from a source that still has the data brings it back."
     )

@@ -57,19 +57,21 @@ Report = Annotated[
 WorkDir = Annotated[
     Path | None,
     _machines(
-        help="Where a run for an object store is made: a local directory with room; ~/.cache/headrace unless given.",
+        help=(
+            "Local directory with free space where a run for an object store is built; ~/.cache/headrace unless given."
+        ),
     ),
 ]
 
 Source = Annotated[
     str, typer.Argument(metavar="PATH", help="A prepared dataset, or plain shards: directory, file, glob.")
 ]
-Split = Annotated[str | None, typer.Option(help="Which split; may be left out where there is only one.")]
+Split = Annotated[str | None, typer.Option(help="The split; needed only if there are several.")]
 Ranks = Annotated[int, typer.Option(min=1, max=1 << 20, help="World size.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows per batch of one rank.")]
 Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="Shuffle rows, or read files in order.")]
-Seed = Annotated[int, typer.Option(help="Seed of the order.")]
-Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows of an epoch; default: all.")]
+Seed = Annotated[int, typer.Option(help="Seed of the shuffled order.")]
+Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows per epoch; default: all.")]
 Distribution = Annotated[
     str,
     typer.Option(
@@ -156,30 +158,37 @@ def _flags_of(command: Any) -> dict[str, str]:
 class RunOptions:
     """Run options of every preparing command. None of them changes a byte of the output."""
 
-    workers: Annotated[int | None, unless_given(help="Tasks at a time; default one per core.")] = None
+    workers: Annotated[int | None, unless_given(help="Tasks at a time; default: one per core.")] = None
     fingerprint_by: Annotated[
         str | None,
         unless_given(
-            help="What tells source files apart: stat (default): size and time; content: their bytes, read once more.",
+            help=(
+                "How source files are identified: by size and time (stat, the default), or by their bytes, which "
+                "are read once more (content)."
+            ),
             autocompletion=offers("stat", "content"),
         ),
     ] = None
     engine: Annotated[
         str | None,
         _machines(
-            help="local (default) | ray: the tasks on a Ray cluster over shared storage.",
+            help="local (default) | ray: run tasks on a Ray cluster over shared storage.",
             autocompletion=offers("local", "ray"),
         ),
     ] = None
     address: Annotated[
         str | None,
-        _machines(help="Of the Ray cluster; auto: the one this machine belongs to. Unless given, Ray is started here."),
+        _machines(
+            help=(
+                "Address of the Ray cluster; auto: the one this machine belongs to. Unless given, Ray is started here."
+            )
+        ),
     ] = None
     shard_of: Annotated[
         str | None,
         _machines(
             metavar="I/N",
-            help="This is process I of N (0 to N-1) that make the run together, e.g. of a Slurm array.",
+            help="Run as process I of N (0 to N-1) that make the run together, e.g. in a Slurm array.",
         ),
     ] = None
     work_dir: WorkDir = None
@@ -205,7 +214,9 @@ class RunOptions:
         if self.shard_of is not None:
             found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", str(self.shard_of))
             if found is None:
-                raise SettingsError(f"--shard-of: {self.shard_of!r} is not I/N; write e.g. 0/4 for the first of 4")
+                raise SettingsError(
+                    f"--shard-of: expected I/N, got {self.shard_of!r}; write e.g. 0/4 for the first of 4"
+                )
             options["shard_of"] = (int(found[1]), int(found[2]))
         return options
 
@@ -215,7 +226,7 @@ class PlainShards:
     """Options for opening a dataset: how to read plain shards, and which fold of a prepared dataset."""
 
     fold: Annotated[
-        int | None, unless_given(min=0, help="Which fold of a dataset that was prepared in folds, from 0.")
+        int | None, unless_given(min=0, help="Fold of a dataset that was prepared in folds, counted from 0.")
     ] = None
     types: Annotated[
         list[str] | None,
@@ -228,7 +239,7 @@ class PlainShards:
         list[str] | None, unless_given(help="Text that means missing in typed columns; repeatable.")
     ] = None
     cache_dir: Annotated[
-        Path | None, unless_given(help="Where the index of plain shards is kept; ~/.cache/headrace unless given.")
+        Path | None, unless_given(help="Directory for the index of plain shards; ~/.cache/headrace unless given.")
     ] = None
 
     def options(self) -> dict[str, Any]:
@@ -265,7 +276,9 @@ def types_of(words: Sequence[str] | None) -> dict[str, str]:
                 f"--types: expected NAME=TYPE or infer, got {word!r}; write e.g. --types distance=int32"
             )
         if types.setdefault(name.strip(), kind.strip()) != kind.strip():
-            raise SettingsError(f"--types: {name.strip()!r} is {types[name.strip()]} and {kind.strip()}; give one")
+            raise SettingsError(
+                f"--types: {name.strip()!r} is given as {types[name.strip()]} and as {kind.strip()}; give one type"
+            )
     return types
 
 
@@ -306,19 +319,22 @@ class OneEpoch:
     ] = None
     shuffle: Shuffle = True
     seed: Seed = 0
-    epoch: Annotated[int, typer.Option(min=0, help="Which epoch.")] = 0
-    lanes: Annotated[int | None, typer.Option(min=1, help="Lanes; default: as a stream of this topology chooses.")] = (
-        None
-    )
+    epoch: Annotated[int, typer.Option(min=0, help="The epoch, counted from 0.")] = 0
+    lanes: Annotated[
+        int | None, typer.Option(min=1, help="Lanes; default: what a stream of this topology chooses.")
+    ] = None
     shuffle_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows a reader shuffles among; default: as a stream.")
+        int | None, typer.Option(min=1, help="Rows that a reader shuffles together; default: what a stream chooses.")
     ] = None
     samples_per_epoch: Samples = None
     distribution: Distribution = "balanced"
     balance: Annotated[
         str,
         typer.Option(
-            help="none, or flops: all ranks get packed bins of like cost in each step. Counts the tokens of all bins.",
+            help=(
+                "none, or flops: give all ranks packed bins of similar cost in each step. Counts the tokens of all "
+                "bins."
+            ),
             autocompletion=offers("none", "flops"),
         ),
     ] = "none"

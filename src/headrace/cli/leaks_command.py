@@ -31,36 +31,42 @@ class LeakOptions:
         list[str] | None,
         unless_given(help="A column to compare; may be repeated. Default: all but time, entity, label."),
     ] = None
-    entity: Annotated[str | None, unless_given(help="Column whose values name entities; default: the run's.")] = None
-    label: Annotated[str | None, unless_given(help="Column to predict; default: the run's.")] = None
-    time: Annotated[str | None, unless_given(help="Column of the time of a row; default: the run's.")] = None
+    entity: Annotated[str | None, unless_given(help="Column that names the entity; default: the one of the run.")] = (
+        None
+    )
+    label: Annotated[str | None, unless_given(help="Column to predict; default: the one of the run.")] = None
+    time: Annotated[str | None, unless_given(help="Column of the time of a row; default: the one of the run.")] = None
     label_horizon: Annotated[
         str | None,
-        unless_given(help="How far behind its row a label looks, e.g. 30d: rows closer to the cutoff count."),
+        unless_given(
+            help=("How far past its row a label looks, e.g. 30d; labels that look past the cutoff are counted.")
+        ),
     ] = None
     against: Annotated[
         list[Path] | None,
-        unless_given(help="A file or directory of benchmark items that should not be in the data; may be repeated."),
+        unless_given(help="A file or directory of benchmark items that the data should not contain; may be repeated."),
     ] = None
     near: Annotated[
         float | None,
         unless_given(
             min=LEAST_NEAR,
             max=1,
-            help="Look for near duplicates too: rows whose shingles of three words have this Jaccard index or more; "
-            "of packed rows, sequences by shingles of five tokens. 0.8 is usual.",
+            help="Also look for near duplicates: rows whose word trigrams have at least this Jaccard index (for "
+            "packed rows, sequences by token 5-grams). 0.8 is usual.",
         ),
     ] = None
-    ngram: Annotated[int, typer.Option(min=3, help="Words in a row that an item and a row must share.")] = 13
-    html: Annotated[Path | None, unless_given(help="Draw what was found as a page in this file.")] = None
+    ngram: Annotated[
+        int, typer.Option(min=3, help=("Length in words of the passages that a benchmark item and a row must share."))
+    ] = 13
+    html: Annotated[Path | None, unless_given(help="Write the findings as a page to this file.")] = None
     max_share: Annotated[
         float,
         typer.Option(
             min=0,
             max=1,
-            help="Largest share that may be found: of a split's rows that are the same as or near those of an earlier "
-            "split, or whose labels look past the cutoff; of its entities that have another name there; of a "
-            "benchmark's items. Time that splits share and columns that give the label away do not count.",
+            help="Largest share allowed before the command fails: of a split's rows that repeat or nearly repeat an "
+            "earlier split or whose labels look past the cutoff; of its entities that have another name there; "
+            "of a benchmark's items. Shared time and columns that give the label away do not count.",
         ),
     ] = 0.001
 
@@ -103,8 +109,8 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
         _print(report)
     if report.worst > asked.max_share:
         raise HeadraceError(
-            f"{path}: {report.worst:.2%} of a split or benchmark was found elsewhere, and at most {asked.max_share:.2%}"
-            " may be: prepare the data without it, or allow it with --max-share"
+            f"{path}: {report.worst:.2%} of a split or benchmark was found elsewhere, but at most "
+            f"{asked.max_share:.2%} is allowed; prepare the data without it, or raise --max-share"
         )
 
 
@@ -121,7 +127,7 @@ def _print(report: LeakReport) -> None:
     printer().print(made)
     blank = sum(report.blank.values())
     if blank:
-        say(f"{many(blank, report.unit, report.units)} without any value in these columns: not compared")
+        say(f"{many(blank, report.unit, report.units)} with no value in these columns: not compared")
     if report.near is not None:
         _print_near(report.near, report)
     ids = report.near_ids
@@ -130,11 +136,11 @@ def _print(report: LeakReport) -> None:
         have = f"{many(ids.entities, 'entity', 'entities')} {'has' if ids.entities == 1 else 'have'} several names"
         say(f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's entities): {examples}")
     for each in report.telling:
-        right = f"right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
-        say(f"{printable(each.column)} alone gives the label: {right}")
+        right = f"it is right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
+        say(f"{printable(each.column)} alone predicts the label: {right}")
     for period in report.periods:
         if period.unread:
-            say(f"{many(period.unread, 'row')} of {period.split} have no time that can be read")
+            say(f"{many(period.unread, 'row')} of {period.split} have an unreadable time")
     same = [pair for pair in report.concurrent if pair.rows]
     if same:
         made = table(
@@ -182,4 +188,4 @@ def _print_near(near: NearDuplicates, report: LeakReport) -> None:
     if near.groups:
         say(f"groups of near {report.units}: {near.groups:,}, the largest of {near.largest:,}")
     if near.not_compared:
-        say(f"at most {near.not_compared:,} pairs were not compared: they look like too many others")
+        say(f"up to {near.not_compared:,} pairs were not compared: they resemble too many others")

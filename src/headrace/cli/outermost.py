@@ -24,7 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.printable import printable, printable_lines
 
 _OF_INTERRUPT = 130  # 128 plus the signal's number, as in shells
-_INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
+_INTERRUPTED = "interrupted; finished shards are kept, run the same command again to continue"
 _SWITCH = "HEADRACE_TRACEBACK"
 _WORD = re.compile(r"[a-z]{1,20}")
 _RESEND_S = 0.5  # between two interrupts
@@ -143,7 +143,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return "Interrupted", "interrupted", _OF_INTERRUPT
     kind = type(error).__name__
     if isinstance(error, MemoryError):
-        return kind, "the machine has no more memory for this; use fewer workers, or a machine with more", 1
+        return kind, "the machine ran out of memory; use fewer workers, or a machine with more", 1
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{_clean(os.fsdecode(error.filename))}: "
         remedy = "check the path, its permissions and the disk, then run the command again"

@@ -24,11 +24,9 @@ CARDS = ("markdown", "croissant")
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="OUT", help="A dataset directory or a run directory.")],
     *,
-    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Say what differs between two: `--compare RUN1 RUN2`.")
-    ] = False,
-    to: Annotated[Path | None, unless_given(help="Write the page there instead of into the run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="A run other than the newest.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare two runs: `--compare RUN1 RUN2`.")] = False,
+    to: Annotated[Path | None, unless_given(help="Write the page to this file instead of into the run.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +44,7 @@ def report(
         _compare(paths, as_json=as_json)
         return
     if len(paths) != 1:
-        raise SettingsError(f"report takes one directory, not {len(paths)}; to compare two runs add --compare")
+        raise SettingsError(f"report expects one directory, got {len(paths)}; add --compare to compare two runs")
 
     from headrace.report.write import write_report
 
@@ -59,7 +57,7 @@ def report(
         import webbrowser
 
         if not webbrowser.open(written.resolve().as_uri()):
-            say(f"no browser could be started here; open {written} yourself", "err")
+            say(f"no browser could be started; open {written} yourself", "err")
 
 
 def card(
@@ -68,13 +66,13 @@ def card(
     format: Annotated[  # noqa: A002 - the name of the flag
         str,
         typer.Option(
-            help="markdown: README.md, as the Hugging Face hub reads it | croissant: croissant.json.",
+            help="markdown: README.md as the Hugging Face Hub reads it | croissant: croissant.json.",
             autocompletion=offers(*CARDS),
         ),
     ] = "markdown",
     license: Annotated[str | None, unless_given(help="Licence of the data, such as cc-by-4.0.")] = None,  # noqa: A002 - the name of the flag
-    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
-    to: Annotated[Path | None, unless_given(help="Write the card there instead of into the run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="A run other than the newest.")] = None,
+    to: Annotated[Path | None, unless_given(help="Write the card to this file instead of into the run.")] = None,
     as_json: Json = False,
 ) -> None:
     """Describe a finished run for others: a dataset card, or Croissant metadata, beside its shards.
@@ -119,7 +117,7 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
     from headrace.report.page import can_draw
 
     if not can_draw():
-        console.print("for a page of pictures: pip install 'headrace[report]', then headrace report", style="dim")
+        console.print("for a report with charts: pip install 'headrace[report]', then headrace report", style="dim")
         return None
     try:
         from headrace.report.write import write_report
@@ -133,7 +131,7 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
 
 def _compare(paths: list[Path], *, as_json: bool) -> None:
     if len(paths) != 2:
-        raise SettingsError(f"--compare takes two runs, not {len(paths)}: headrace report --compare RUN1 RUN2")
+        raise SettingsError(f"--compare expects two runs, got {len(paths)}; write headrace report --compare RUN1 RUN2")
 
     from headrace.report.facts import differences, read_run
 
@@ -146,4 +144,4 @@ def _compare(paths: list[Path], *, as_json: bool) -> None:
         made = table(f"1: {ids[0]}\n2: {ids[1]}", ("in", "what", "1", "2"))
         for each in found:
             made.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
-        printer().print(made if found else "the same in settings, source, counts and columns")
+        printer().print(made if found else "settings, source, counts and columns are the same")

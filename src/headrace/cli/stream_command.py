@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from threading import Barrier
 
 _START_TIMEOUT_S = 300.0
-_HEADS = ("batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s behind it", "wait ms")
+_HEADS = ("batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s after it", "wait ms")
 _RANK_WIDTH = 12  # width of a column in characters
 _STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")  # fields of `StreamStats`
 _barrier: Barrier | None = None  # in a rank's process, so that all ranks start together
@@ -45,7 +45,8 @@ class StreamedEpoch:
     split: Split = None
     ranks: Ranks = 1
     workers: Annotated[
-        int, typer.Option(min=0, max=1 << 10, help="DataLoader workers of each rank; 0: threads in its own process.")
+        int,
+        typer.Option(min=0, max=1 << 10, help=("DataLoader workers per rank; 0: threads in the rank's own process.")),
     ] = 0
     batch_size: BatchSize = 1024
     shuffle: Shuffle = True
@@ -56,7 +57,7 @@ class StreamedEpoch:
     batch_format: Annotated[
         str | None,
         typer.Option(
-            help="torch, numpy, arrow or rows; default: torch where it is installed, else numpy.",
+            help="torch, numpy, arrow or rows; default: torch if installed, else numpy.",
             autocompletion=offers("torch", "numpy", "arrow", "rows"),
         ),
     ] = None
@@ -77,7 +78,7 @@ def stream(
     path: Source,
     *,
     asked: StreamedEpoch,
-    state: Annotated[Path | None, typer.Option(help="JSON file of a state to continue from.")] = None,
+    state: Annotated[Path | None, typer.Option(help="JSON file of a saved state to continue from.")] = None,
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
@@ -134,7 +135,7 @@ def _print(record: Mapping[str, Any]) -> None:
             made.add_row(name, *values)
         printer().print(made)
     steady_rows = record["steady_rows_per_s"]
-    behind = "" if steady_rows is None else f", {steady_rows:,} rows/s behind it"
+    behind = "" if steady_rows is None else f", {steady_rows:,} rows/s after it"
     printer().print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
         f" first batch after {record['first_batch_s']:.3f} s{behind}",

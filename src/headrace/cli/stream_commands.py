@@ -26,13 +26,13 @@ def index(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Plain shards: a directory, a file or a glob.")],
     *,
     entity: Annotated[
-        bool, typer.Option("--entity", help="Index which rows each entity has, for where, seen and masks.")
+        bool, typer.Option("--entity", help="Also index which rows each entity has, for where, seen and masks.")
     ] = False,
     entity_column: EntityColumn = None,
     place: Annotated[
         str | None,
         unless_given(
-            help="beside (in PATH/.headrace) or cache; default: beside, or the cache where PATH cannot be written.",
+            help="beside (in PATH/.headrace) or cache; default: beside, or the cache if PATH is not writable.",
             autocompletion=offers("beside", "cache"),
         ),
     ] = None,
@@ -62,11 +62,15 @@ def index(
         check_word("--place", place, get_args(Place))
     if entity or entity_column is not None:
         if place == "beside":
-            raise SettingsError("--place: the index of entities is kept in the cache; leave --place out with --entity")
+            raise SettingsError(
+                "--place: the index of entities is always kept in the cache; leave --place out with --entity"
+            )
         index_entities(shards.open(path), entity_column, as_json=as_json)
         return
     if is_prepared(path_of(path)):
-        raise InputError(f"{path}: is a prepared dataset, whose runs have an index; give a directory of plain shards")
+        raise InputError(
+            f"{path}: is a prepared dataset, whose runs already have an index; give a directory of plain shards"
+        )
     if shards.fold is not None:
         raise SettingsError("--fold: plain shards have no folds; leave it out")
     with shard_progress("index the shards") as on_progress:
@@ -82,10 +86,10 @@ def index(
         return
     for name, each in splits.items():
         say(f"{name}: {each.total_rows:,} rows in {len(each.rows):,} blocks of {len(each.shards):,} shards")
-    kept = ", which is that of the files as they are" if found.how == "kept" else ""
+    kept = ", unchanged because the files are unchanged" if found.how == "kept" else ""
     say(f"index  {found.path}{kept}")
     if place is None and found.place == "cache":
-        say("the directory of the shards cannot be written, so the index is in the cache of this user alone")
+        say("the directory of the shards is not writable, so the index is in this user's cache")
 
 
 @with_groups
@@ -93,7 +97,7 @@ def peek(
     path: Source,
     *,
     split: Split = None,
-    rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 10,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 10,
     shards: PlainShards,
     asked: MaskOptions,
     as_json: Json = False,
@@ -110,7 +114,7 @@ def peek(
         show_masks(path, rows, asked, as_json=as_json)
         return
     if asked.tokenizer is not None:
-        raise SettingsError("--tokenizer is for --mask; add --mask to see chats with their loss mask")
+        raise SettingsError("--tokenizer only works with --mask; add --mask to see chats with their loss mask")
     import pyarrow as pa
 
     from headrace.formats.schema import describe
@@ -170,8 +174,10 @@ def plan(
     *,
     asked: OneEpoch,
     shards: PlainShards,
-    state: Annotated[Path | None, unless_given(help="Plan what this saved state leaves, not an epoch.")] = None,
-    html: Annotated[Path | None, unless_given(help="Draw the plan as a page, into this file.")] = None,
+    state: Annotated[
+        Path | None, unless_given(help="Plan the rest of this saved state instead of a whole epoch.")
+    ] = None,
+    html: Annotated[Path | None, unless_given(help="Draw the plan as a page, in this file.")] = None,
     detail: Annotated[bool, typer.Option("--detail", help="Print every figure of the plan.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -195,7 +201,7 @@ def plan(
     Example:  headrace plan out --split train --ranks 7 --batch-size 1024 --state state.json
     """
     if state is not None and html is not None:
-        raise SettingsError("--html draws a whole epoch, and --state is of what is left of one; leave one of them out")
+        raise SettingsError("--html draws a whole epoch, but --state describes the rest of one; leave one of them out")
     saved = None if state is None else read_state(state)
     index = asked.index_of(shards.open(path), saved)
     found = asked.plan(index, saved)
@@ -218,8 +224,8 @@ def plan(
             say(f"page  {html}")
     if not record["ok"]:
         raise HeadraceError(
-            f"{path}: split {index.split}: {record['overlap_rows']} rows would come twice and {record['missing_rows']}"
-            " be missing; this is a fault of headrace: report it with the output of --json"
+            f"{path}: split {index.split}: {record['overlap_rows']} rows would be delivered twice and "
+            f"{record['missing_rows']} not at all; this is a bug in headrace: report it with the output of --json"
         )
 
 
@@ -283,8 +289,8 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
 
     from headrace.report.words import KINDS_OF_BATCHES, share
 
-    title = "mixing of a sorted column: all of one class of 2, and classes of 100"
-    made = table(title, ("batches", "rows", "of one class", "permuted", "classes met", "permuted"), numbers_from=1)
+    title = "mixing of a sorted column: share of single-class batches with 2 classes, and classes seen of 100"
+    made = table(title, ("batches", "rows", "single-class", "permuted", "classes seen", "permuted"), numbers_from=1)
     for kind, found in record["mixing"].items():
         made.add_row(
             KINDS_OF_BATCHES[kind],
@@ -318,7 +324,7 @@ def where(
     *,
     row: Annotated[
         str | None,
-        unless_given(metavar="SHARD:ROW", help="A shard's path or name, and its row from 0."),
+        unless_given(metavar="SHARD:ROW", help="Path or name of a shard and a row in it, counted from 0."),
     ] = None,
     whose: AskedEntities,
     asked: OneEpoch,
@@ -337,7 +343,7 @@ def where(
     from headrace.stream.order.whereabouts import find_row, find_rows, row_number
 
     if (row is None) == (not whose.given):
-        raise SettingsError("where: give --row SHARD:ROW, or --entity NAME or --entities FILE")
+        raise SettingsError("where: no row was given; give --row SHARD:ROW, --entity NAME or --entities FILE")
     if row is None:
         dataset = shards.open(path)
         index = asked.index_of(dataset)
@@ -347,7 +353,9 @@ def where(
         return
     shard, _, number = row.rpartition(":")
     if not shard or not number.isdigit():
-        raise SettingsError(f"--row is {row!r}; write SHARD:ROW, e.g. part-00003.parquet:17, rows counted from 0")
+        raise SettingsError(
+            f"--row: expected SHARD:ROW, got {row!r}; write e.g. part-00003.parquet:17, with rows counted from 0"
+        )
     index = asked.index_of(shards.open(path))
     total = index.total_rows if asked.samples_per_epoch is None else asked.samples_per_epoch
     block, inside = row_number(index, shard, int(number))
@@ -359,7 +367,7 @@ def where(
         emit(record)
     elif found is None:
         whole = asked.samples_per_epoch is None
-        why = 'remainder="drop" leaves it out' if whole else "it is another epoch's turn, or dropped"
+        why = 'remainder="drop" leaves it out' if whole else "another epoch delivers it, or it is dropped"
         say(f"{row} is not delivered in epoch {asked.epoch}: {why}")
     else:
         say(
@@ -370,13 +378,17 @@ def where(
 
 @with_groups
 def seen(
-    state: Annotated[Path, typer.Argument(help="JSON file of what state_dict() gave.")],
+    state: Annotated[Path, typer.Argument(help="JSON file that state_dict() was saved to.")],
     path: Source,
     shards: PlainShards,
     *,
     whose: AskedEntities,
-    ranks: Annotated[int | None, unless_given(min=1, max=1 << 20, help="World size of the run, for steps.")] = None,
-    batch_size: Annotated[int | None, unless_given(min=1, help="Rows in a batch of one rank of the run.")] = None,
+    ranks: Annotated[
+        int | None, unless_given(min=1, max=1 << 20, help="World size of the training run, to count steps.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, unless_given(min=1, help="Rows per batch of one rank of the training run.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a checkpoint has seen of its epoch: rows and share, and rows of each shard, or of entities.
@@ -398,7 +410,7 @@ def seen(
     saved.check_index(index)
     if whose.given:
         if (ranks is None) != (batch_size is None):
-            raise SettingsError("seen: --ranks and --batch-size tell steps together; give both, or neither")
+            raise SettingsError("seen: --ranks and --batch-size count steps only together; give both, or neither")
         found_rows = whose.rows_in(dataset, index.split)
         topology = {} if ranks is None or batch_size is None else {"ranks": ranks, "batch_size": batch_size}
         received = find_received(index, saved, found_rows.rows, **topology)

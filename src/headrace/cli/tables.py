@@ -95,7 +95,9 @@ def folds_table(manifest: Manifest) -> Table:
 def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     schema = table("columns", ("name", "type", "nulls"))
     for column in manifest.schema:
-        schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
+        schema.add_row(
+            cell(column["name"]), cell(column["type"]), "may contain nulls" if column["nullable"] else "none"
+        )
     console.print(schema)
     rows = {name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE}
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"

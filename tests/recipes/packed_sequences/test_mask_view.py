@@ -73,7 +73,7 @@ def test_as_many_rows_as_asked_over_files(place):
     ("command", "message"),
     [
         (["--mask"], "--mask needs --tokenizer"),
-        (["--tokenizer", "x"], "--tokenizer is for --mask"),
+        (["--tokenizer", "x"], "--tokenizer only works with --mask"),
         (["--mask", "--tokenizer", "x", "--mapping", "user"], "expected NAME=COLUMN"),
         (["--mask", "--tokenizer", "x", "--layout", "sharegpt"], "layout is 'sharegpt'"),
         (["--mask", "--tokenizer", "nowhere"], "is not there"),

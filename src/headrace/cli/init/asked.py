@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
 
 Config = Annotated[Path, unless_given("--config", help="The YAML file to write.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
-Out = Annotated[str, unless_given(help="Where the run will write.")]
-Entity = Annotated[str | None, unless_given(help="Column of the entity, or file_name; found out unless given.")]
-Time = Annotated[str | None, unless_given(help="Column of the time; found out unless given.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
+Out = Annotated[str, unless_given(help="Output directory of the run.")]
+Entity = Annotated[str | None, unless_given(help="Column of the entity, or file_name; detected unless given.")]
+Time = Annotated[str | None, unless_given(help="Column of the time; detected unless given.")]
 Tokenizer = Annotated[
     str | None,
     unless_given(help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."),
 ]
 Types = Annotated[
     Literal["infer"] | None,
-    unless_given(help="infer: write types of text columns that hold all values, from a pass over all rows."),
+    unless_given(help="infer: read all rows and write the types that hold every value of the text columns."),
 ]
 
 
@@ -45,17 +45,17 @@ class AskedSeries:
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of time series.")]
     out: Out
-    target: Annotated[str | None, unless_given(help="Column to be predicted.")] = None
-    features: Annotated[str | None, unless_given(help="Comma-separated; all columns of numbers unless given.")] = None
+    target: Annotated[str | None, unless_given(help="Column to predict.")] = None
+    features: Annotated[str | None, unless_given(help="Comma-separated; all numeric columns unless given.")] = None
     static: Annotated[list[str] | None, unless_given(help="Files of static attributes; may be repeated.")] = None
     static_features: Annotated[
-        str | None, unless_given(help="Comma-separated; all that every entity has unless given.")
+        str | None, unless_given(help="Comma-separated; all attributes that every entity has unless given.")
     ] = None
     entity: Entity = None
     time: Time = None
-    time_zone: Annotated[
-        str | None, unless_given(help="Zone of the clocks that times without an offset were read from; else UTC.")
-    ] = None
+    time_zone: Annotated[str | None, unless_given(help="Time zone of times without an offset; UTC unless given.")] = (
+        None
+    )
 
     @property
     def feature_names(self) -> list[str]:
@@ -78,9 +78,9 @@ class AskedSplit:
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
     out: Out
     time: Time = None
-    entity: Annotated[str | None, unless_given(help="Column of the entity; found out unless given.")] = None
+    entity: Annotated[str | None, unless_given(help="Column of the entity; detected unless given.")] = None
     split_date: Annotated[
-        str | None, unless_given(help="The cutoff; about a fifth of the rows tests unless given.")
+        str | None, unless_given(help="The cutoff; about a fifth of the rows becomes the test split unless given.")
     ] = None
     types: Types = None
 
@@ -96,8 +96,8 @@ class AskedHistories:
     out: Out
     entity: Entity = None
     time: Time = None
-    peer: Annotated[str | None, unless_given(help="Column of the other end; found out unless given.")] = None
-    value: Annotated[str | None, unless_given(help="Column of the latency; found out unless given.")] = None
+    peer: Annotated[str | None, unless_given(help="Column of the other endpoint; detected unless given.")] = None
+    value: Annotated[str | None, unless_given(help="Column of the latency; detected unless given.")] = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class AskedPreferences:
     tokenizer: Tokenizer = None
     kind: Annotated[
         Literal["pairs", "judged", "prompts"] | None,
-        unless_given(help="What rows hold; found out from the columns unless given."),
+        unless_given(help="The kind of row; detected from the columns unless given."),
     ] = None
 
 
@@ -148,7 +148,7 @@ def init_app() -> typer.Typer:
     """Make the command group `headrace init`, with one command per recipe that can look at data."""
     app = typer.Typer(
         no_args_is_help=True,
-        help="Look at data and write a commented configuration that `headrace run` takes as it is.",
+        help="Inspect data and write a commented configuration for `headrace run`.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for recipe in registrations().values():
@@ -183,7 +183,7 @@ def write_sections(
 
     path_of(out)  # raises for paths that `headrace run` would refuse
     config = local_path_of(config, "--config")
-    there = SettingsError(f"{config}: is there already; give another --config, or --overwrite")
+    there = SettingsError(f"{config}: already exists; give another --config, or --overwrite")
     if config.exists() and not overwrite:
         raise there
     sections, about = made()

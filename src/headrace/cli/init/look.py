@@ -114,7 +114,7 @@ def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
     types = infer_types([(seen.root / name, name) for name in seen.names], null_values=nulls, keep=keep)
     if not types:
         return []
-    words = "Types that hold every value of all rows, which were read; columns that are left out stay text."
+    words = "Types that hold every value; all rows were read. Columns that are not listed stay text."
     words += " null_values are the texts that mean missing." if nulls else ""
     return [Section(words, {"types": types, **({"null_values": list(nulls)} if nulls else {})})]
 

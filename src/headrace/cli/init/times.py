@@ -162,6 +162,6 @@ def _swapped(form: str | None) -> str | None:
 
 def _doubt(form: str | None, other: str) -> str:
     return (
-        f"BEWARE: no value looked at tells day from month; {form} is assumed, and {other} would read them as well. "
-        "Ask their author."
+        f"BEWARE: no sampled value tells day from month; {form} is assumed, but {other} would read them as "
+        "well. Ask whoever wrote the data."
     )

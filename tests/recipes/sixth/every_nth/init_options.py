@@ -14,4 +14,4 @@ class ThinOptions:
     """
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
-    out: Annotated[str, typer.Option(help="Where the run will write.")]
+    out: Annotated[str, typer.Option(help="Output directory of the run.")]
