@@ -53,9 +53,11 @@ class InFlight:
     """Decide how many requests to one bucket are under way at once. Safe for threads.
 
     A store answers after a latency that grows with distance, and sends as fast as the slowest link allows, so the
-    number of requests that fills the link is not known beforehand. The rate is measured at 16, 32 and 64 requests, each while
-    others wait for a place, and the smallest number that reaches nine tenths of the best rate stays. Measurements are
-    forgotten after a while, because networks change. A store that refuses for now sends less, so the number falls.
+    number of requests that fills the link is not known beforehand. The rate is measured at 16, 32 and 64 requests,
+    each while others wait for a place, and the smallest number that reaches nine tenths of the best rate stays.
+    Measurements are forgotten after a while, because networks change. A store that refuses for now sends less, so the
+    number falls.
+
     It decides when bytes come, never which.
     """
 
