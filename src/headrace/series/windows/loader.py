@@ -31,9 +31,10 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
-from headrace.digest import canonical_json, derive_key, hash_texts, permutation, sha256_hex
+from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.draws import permuted
 from headrace.errors import SettingsError
+from headrace.keyed_hash import hash_texts, permutation
 from headrace.sealed import MOST_LANES
 from headrace.series.windows.windows import Windows
 from headrace.stream.loader.items import (
