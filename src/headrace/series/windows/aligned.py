@@ -27,7 +27,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.axis import divides, ends_at, steps_until
 from headrace.series.arrays.windows import Segments
-from headrace.series.windows.windows import Layout, Places, Windows
+from headrace.series.windows.windows import Places, Windows
 
 _PIECE = 1 << 20  # windows looked up at a time
 
@@ -48,14 +48,14 @@ class AlignedWindows(Windows):
         """A digest that changes whenever a window number may refer to another window."""
         return sha256_hex(canonical_json([super().identity, {name: own.identity for name, own in self.finer.items()}]))
 
-    def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
-        """Copy the windows at these places, with those of finer runs; see `Windows.gather`. `static` appears once."""
-        batch = super().gather(places, layout)
+    def gather_values(self, places: Places) -> dict[str, Any]:
+        """Return the values of these windows, and all but `static` of those of finer runs; see `Windows.gather`."""
+        batch = super().gather_values(places)
         for name, windows in self.finer.items():
             start, entity = self._starts(name, places)
             last = start + windows.options.input_length - 1 - windows.origin[entity]
             end = windows.store.times(entity, last)
-            found = windows.gather(Places(windows.matrices.offsets(start), entity, end), layout)
+            found = windows.gather(Places(windows.matrices.offsets(start), entity, end))
             batch |= {f"{what}_{name}": values for what, values in found.items() if what != "static"}
         return batch
 

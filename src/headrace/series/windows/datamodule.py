@@ -30,8 +30,9 @@ import pyarrow as pa
 from headrace.arrays import F64, I64, Bools
 from headrace.checks import check_integer, check_word
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.errors import SettingsError
+from headrace.keyed_hash import hash_texts
 from headrace.recipe import Recipe
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
@@ -30,12 +31,21 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
-from headrace.digest import canonical_json, derive_key, hash_texts, permutation, sha256_hex
+from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.draws import permuted
 from headrace.errors import SettingsError
+from headrace.keyed_hash import hash_texts, permutation
 from headrace.sealed import MOST_LANES
-from headrace.series.windows.windows import Layout, Windows
-from headrace.stream.loader.items import ItemArguments, ItemPass, ItemPasses, item_index, item_options, no_block
+from headrace.series.windows.windows import Windows
+from headrace.stream.loader.items import (
+    MADE_TOGETHER,
+    ItemArguments,
+    ItemPass,
+    ItemPasses,
+    item_index,
+    item_options,
+    no_block,
+)
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.epoch import epoch_order
@@ -237,7 +247,7 @@ class WindowItems:
     ) -> Generator[dict[str, Any], None, None]:
         """Gather each batch with one copy. Windows are located for many batches at a time."""
         windows = self.windows if self.chunks is None else self.chunks.windows(state.epoch)
-        torch = import_torch() if options.batch_format == "torch" else None
+        made = partial(as_tensors, torch=import_torch()) if options.batch_format == "torch" else dict
         size = options.batch_size
         order: Callable[[I64], I64] = lambda positions: positions  # noqa: E731 - the identity, unless shuffled
         if self.shuffle == "everywhere":
@@ -246,9 +256,12 @@ class WindowItems:
             order = _nearby(windows, state)
         for piece in positions:
             places = windows.locate(order(piece))
-            for begin in range(0, len(piece), size):
-                batch = windows.gather(places.part(begin, begin + size), None if torch is None else "views")
-                yield batch if torch is None else as_tensors(batch, torch, windows.options.layout)
+            parts = [places.part(begin, begin + size) for begin in range(0, len(piece), size)]
+            for first in range(0, len(parts), MADE_TOGETHER):
+                group = parts[first : first + MADE_TOGETHER]
+                for part, facts in zip(group, [made(windows.gather_facts(part)) for part in group], strict=True):
+                    # No name holds the values while the loop has them, so their memory is free once it drops them.
+                    yield {**made(windows.gather_values(part)), **facts}
 
 
 class WindowLoader(StreamLoader):
@@ -316,10 +329,9 @@ class WindowLoader(StreamLoader):
         yield from super().read()
 
 
-def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:
-    """Return arrays as tensors that share their memory, or contiguous copies if asked; dates as int64 microseconds."""
-    tensors = {
+def as_tensors(batch: Mapping[str, Any], torch: Any) -> dict[str, Any]:
+    """Return arrays as tensors that share their memory; dates as int64 microseconds."""
+    return {
         name: torch.from_numpy(values.view(np.int64) if values.dtype.kind == "M" else values)
         for name, values in batch.items()
     }
-    return tensors if layout == "views" else {name: each.contiguous() for name, each in tensors.items()}
