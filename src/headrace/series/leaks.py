@@ -30,6 +30,7 @@ from headrace.dataset.verify import Check
 from headrace.digest import canonical_json
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.formats.dates import MISSING
+from headrace.report.words import many_entities
 from headrace.run.context import RunContext
 from headrace.run.events import silent
 from headrace.run.identity import fingerprint
@@ -126,7 +127,7 @@ class _Proof:
             self._refit_statics(refit)
         left = f"; not {', '.join(sorted(refit.skipped))}, which rounding does not let back" if refit.skipped else ""
         count = sum(self.settings.division.trains(each.entity) for own in self.shards.values() for each in own)
-        told = f"fitted again on the train rows of {count:,} entities: {refit.worst:.1e} apart at most{left}"
+        told = f"fitted again on the train rows of {many_entities(count)}: {refit.worst:.1e} apart at most{left}"
         found = warning(self.settings.target, suspects(tallies))
         return (
             Check("scalers are of train rows", told, refit.problem),
@@ -153,7 +154,7 @@ class _Proof:
         if isinstance(files, str):
             return Check(_LATER, f"not checked, {files}", kind="unchecked")
         detail = (
-            f"{len(sample):,} entities prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, "
+            f"{many_entities(len(sample))} prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, "
             f"masks and scalers"
         )
         found: dict[str, Cleaned] = {}

@@ -112,4 +112,4 @@ def test_static_features_that_are_made_up_are_counted(tmp_path: Path) -> None:
     prepared, notes = heard(source, tmp_path / "out", **static, missing_static="mean")
 
     assert {"area": 1, "slope": 1} == prepared.manifest.facts["filled_statics"]
-    assert "static feature area: 1 entities lack it and get the mean" in notes
+    assert "static feature area: 1 entity lacks it and gets the mean" in notes

@@ -190,8 +190,8 @@ BAD_FILES = {
     "infinite": "row 3: rain is inf, which is not a finite number",
     "dates": "row 2: date is '2001-13-01', which is not a time",
     "no_rows": "has no rows",
-    "twice": "1 times come twice, first 2001-01-05",
-    "between": "1 times are between steps of 1d, first 2001-01-05T07:00:00",
+    "twice": "1 time comes twice, first 2001-01-05",
+    "between": "1 time is between steps of 1d, first 2001-01-05T07:00:00",
     "never": "flow is never observed",
     "wrong_name": "the name says csv",
 }
