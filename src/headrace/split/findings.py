@@ -75,7 +75,7 @@ def few_rows(
     total, date = sum(rows.values()), settings.split_date
     tests = rows["test"]
     if tests < _FEW_ROWS or (tests < _MANY_ROWS and tests < total * _FEW_SHARE):
-        ratio = "" if settings.entity is None else " or a smaller train_ratio"
+        ratio = "" if settings.entity is None else " or a smaller train_ratio="
         trained, validated = dropped["train_entity_after_cutoff"], dropped["val_entity_after_cutoff"]
         repeated = dropped["content_before_cutoff"]
         behind = tests + trained + validated + repeated
@@ -84,19 +84,19 @@ def few_rows(
             why = f"of {_rows(behind)} from {date} on, {trained:,} belong to entities that train"
             why += f" and {validated:,} to entities that validate" if validated else ""
             why += f", and {repeated:,} have the content of train or val rows" if repeated else ""
-            cure = f"choose an earlier split_date{ratio}"
+            cure = f"give an earlier split_date={ratio}"
         else:
             last = max((scan.result["last_us"] for scan in scans if scan.result["forms"]), default=None)
             why = f"{_rows(behind)} in all are from {date} on" if behind else f"no row that counts is from {date} on"
             why += "" if last is None else f", and the last date is {moment(last)}"
-            cure = "choose an earlier split_date"
+            cure = "give an earlier split_date="
         if dropped["duplicate"]:
             why += f"; of all splits, {_rows(dropped['duplicate'])} with the content of an earlier one are left out"
         yield f"{few}: {why}; {cure}"
     if "val" in rows and rows["val"] < min(_FEW_ROWS, total * _FEW_SHARE):
         yield (
-            f"val has {_rows(rows['val'])} of {total:,}; choose a smaller train_ratio (now {settings.train_ratio}) or "
-            f"a later split_date"
+            f"val has {_rows(rows['val'])} of {total:,}; give a smaller train_ratio= (now {settings.train_ratio}) or "
+            f"a later split_date="
         )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.formats.dates import MISSING
+from headrace.report.words import share
 from headrace.run.context import RunContext
 from headrace.run.receipts import Receipt
 from headrace.split import duplicates
@@ -71,8 +72,8 @@ def told(found: Mapping[str, Any]) -> Iterator[str]:
     why = ", ".join(f"{rows:,} for {reason}" for reason, rows in by_size)
     tested = found["rows"]["test"]
     yield (
-        f"{lost:,} of {read:,} rows ({lost / read:.1%}) are dropped{f', {why}' if why else ''}; {tested:,} "
-        f"({tested / read:.1%}) test" + (". Other settings would keep:" if found["alternatives"] else "")
+        f"{lost:,} of {read:,} rows ({share(lost, read)}) are dropped{f', {why}' if why else ''}; {tested:,} "
+        f"({share(tested, read)}) test" + (". Other settings would keep:" if found["alternatives"] else "")
     )
     for each in found["alternatives"]:
         kept = ", ".join(f"{split} {each['rows'][split]:,}" for split in SPLITS if split in each["rows"])

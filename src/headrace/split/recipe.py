@@ -420,7 +420,7 @@ def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
             raise InputError(
                 f"{split} has no rows: {len(known.known):,} entities have rows before {settings.split_date}, "
                 f"{entities:,} of them {verb}{joined}; "
-                f"choose a later split_date or another train_ratio (now {settings.train_ratio})"
+                f"give a later split_date= or another train_ratio= (now {settings.train_ratio})"
             )
 
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,6 +53,7 @@ Special = Literal["none", "text", "control"]
 
 _ROWS_AT_ONCE = 128  # rendered while the previous rows are encoded
 _ANY_FORM = RowForm()
+_ROLE = itemgetter("role")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,7 @@ class Encoded:
     special_text: number of rows whose messages hold the text of a special token. turns: borders of turns, in tokens, by
     sequence that will be cut; see `turns`. contents: digest of each row's user turns, see `content_of`.
     tally: numbers of texts that a library's backend compared, and that it left to `tokenizers`.
+    messages: number of messages in the sequences of conversations, by role and by weight, 1 (trained) or 0.
     """
 
     tokens: I32
@@ -74,6 +77,7 @@ class Encoded:
     turns: Mapping[int, list[Border]] = field(default_factory=dict)
     tally: Mapping[str, int] = field(default_factory=dict)
     images: Sequence[PlacedImage] = ()
+    messages: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     @property
     def offsets(self) -> I64:
@@ -190,6 +194,8 @@ class ChatEncoder:
         dead -= {item.row for item in kept}
         rejected += (Rejected(row, "nothing_trained", "no token of the row may be trained on") for row in dead)
         rejected.sort(key=lambda each: each.row)
+        chats = (item.chat for item in kept if item.chat is not None)
+        pairs = (zip(map(_ROLE, chat.messages), chat.weights, strict=True) for chat in chats)
         return Encoded(
             tokens=np.concatenate([np.empty(0, np.int32), *(item.ids for item in kept)]),
             mask=np.concatenate([np.empty(0, np.uint8), *(item.mask for item in kept)]),
@@ -201,6 +207,7 @@ class ChatEncoder:
             turns={} if cut_over is None else self._turns(kept, cut_over),
             tally=tally,
             images=images,
+            messages=Counter(chain.from_iterable(pairs)),
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:

@@ -72,6 +72,7 @@ class _Questions(Encoding):
         encoded = self.encoder.encode(rows, FORMS[form.layout == "raw_completion"])
         self.count["special_text_rows"] += encoded.special_text
         self.count.update(encoded.tally)
+        self.messages.update(encoded.messages)
         ends = encoded.offsets
         last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # the last sequence of each row
         wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}
