@@ -86,6 +86,7 @@ print("open", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_with_open_passes_ends_well(tmp_path):
     write(tmp_path / "shards", 1)
     ranks = [

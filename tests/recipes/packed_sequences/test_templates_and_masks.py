@@ -36,6 +36,7 @@ def under(tmp_path):
     return made
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize(
     ("template", "eos", "texts", "expected"),
     [
