@@ -16,11 +16,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headrace.checks import check_integer, explains_calls
 from headrace.dataset.manifest import MANIFEST, Manifest, SplitTotals, read_manifest
 from headrace.dataset.pointer import check_pointer, point_at, point_record_at
 from headrace.digest import canonical_json
 from headrace.engine.engine import EngineName, check_engine
 from headrace.errors import RunBusy, SettingsError, StoreError
+from headrace.printable import shown
 from headrace.recipe import Recipe
 from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
@@ -75,6 +77,7 @@ class Prepared:
         return self.manifest._repr_html_() + f"<p>{escape(self.how)}: {escape(str(self.run))}</p>"
 
 
+@explains_calls("prepare")
 def prepare(
     recipe: Recipe,
     out: str | Path,
@@ -106,14 +109,16 @@ def prepare(
     Neither source nor `out` may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
+    if not hasattr(recipe, "source_files"):
+        raise SettingsError(f"recipe is {shown(recipe)}; give the settings of one, such as headrace.TemporalSplit(…)")
     check_engine(engine, address)
     share = None if shard_of is None else Share(*shard_of)
     if share is not None and engine != "local":
         raise SettingsError(
             f"shard_of is {share} and engine is {engine!r}; give one of them: Ray shares a run out itself"
         )
-    if workers is not None and workers < 1:
-        raise SettingsError(f"workers is {workers}; give 1 or more")
+    if workers is not None:
+        check_integer("workers", workers, least=1)
     place = path_of(out)
     files = recipe.source_files()
     check_apart(place, recipe.source_places(), files)
