@@ -201,6 +201,7 @@ def test_columns_go_through_as_they_are(tmp_path: Path, tokenizer: Path) -> None
     assert {"prompt", "prompt_ids", "data_source", "reward_model", "extra_info", "valid"} == set(rows[0])
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize(
     ("row", "kind", "reason"),
     [
