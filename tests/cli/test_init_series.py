@@ -346,6 +346,7 @@ def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None
     assert 0 == headrace("verify", tmp_path / "out")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository")
 def test_a_benchmark_with_common_dates_takes_three_commands(tmp_path: Path) -> None:
     flags = ("--target", "streamflow", "--features", "total_precipitation_sum,temperature_2m_mean")

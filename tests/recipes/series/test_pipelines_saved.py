@@ -60,6 +60,7 @@ def test_the_same_bytes_for_any_workers_batches_and_hash_seed(source: Path, made
     assert expected == made.manifest.facts["pipelines"]
 
 
+@pytest.mark.smoke("safe")
 @pytest.mark.parametrize("trust", ["safe", "joblib"])
 def test_predictions_come_back_in_the_targets_unit(made, trust: str) -> None:
     pipelines = headrace.load_pipelines(made.out, trust=trust)
