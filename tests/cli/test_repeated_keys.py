@@ -32,7 +32,7 @@ def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, na
         read_config(path)
     with pytest.raises(SettingsError, match=rf"(?s)the key '{key}' stands twice.*line {line}"):
         SeriesDataModule(path, out=tmp_path, input_length=1, output_length=1, batch_size=1)
-    with pytest.raises(SettingsError, match="stands twice"):
+    with pytest.raises(SettingsError, match="appears twice"):
         one_setting("x={a: 1, a: 2}")
 
 
@@ -79,5 +79,5 @@ def test_a_chat_holds_a_key_once(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("text", ['[{"role": "user", "role": "assistant", "content": "a"}]', '[{"role": "user", "content": NaN}]'])  # fmt: skip
 def test_json_inside_a_text_is_read_strictly(text: str) -> None:
-    with pytest.raises(RowRejected, match="stands twice|NaN is not"):
+    with pytest.raises(RowRejected, match="appears twice|NaN is not"):
         sample_of({"messages": text})

@@ -326,7 +326,9 @@ def _directory(words: I64, path: Path, partition: int) -> tuple[I64, I64, I64, I
     """
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
-        raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
+        raise CorruptShard(
+            f"{path}: was written by another version of headrace; remove the run's directory and prepare it again"
+        )
     width = 1 + 2 * (partitions + 1)
     directory = words[len(words) - 3 - batches * width : -3].reshape(batches, width)
     entities, records = directory[:, 1 + partition :][:, :2], directory[:, 2 + partitions + partition :][:, :2]

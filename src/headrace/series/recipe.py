@@ -238,7 +238,7 @@ def _tell(
     )
     if unusable:
         words = ", ".join(f"{count:,} values of {name}" for name, count in unusable.items())
-        context.warn([f"{words} behind the train rows cannot be scaled and became missing, see quality reports"])
+        context.warn([f"{words} after the train rows cannot be scaled and became missing, see quality reports"])
     if disguised:
         context.warn([str(warning(settings.target, disguised))])
 
@@ -283,7 +283,10 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             times = observed.times[observed.times != MISSING]
             found = infer(times)
             if found is None:
-                distinct = f"{source.name(number) or 'its rows'}: {len(np.unique(times)):,} times tell no step, 3 would"
+                distinct = (
+                    f"{source.name(number) or 'its rows'}: {len(np.unique(times)):,} times do not show a step; three "
+                    "would"
+                )
                 why[number] = observed.bad_time or distinct
                 continue
             words.append(found.word)
