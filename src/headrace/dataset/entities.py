@@ -35,10 +35,11 @@ from headrace.bins.rows import TRACES
 from headrace.dataset.index import text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.stored_index import list_values, mapped_file, sealed, stream_of
-from headrace.digest import canonical_json, derive_key, hash_texts, sha256_hex
+from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.text_columns import as_text
+from headrace.keyed_hash import hash_texts
 from headrace.recipe import load, registration_of_run
 from headrace.storage.local import alone, created, make_directory, replace, temporary_for
 

@@ -19,7 +19,8 @@ from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
-from headrace.formats.partitions import partition_of, with_partition
+from headrace.formats.partition_names import partition_of
+from headrace.formats.partitions import with_partition
 from headrace.formats.schema import Target
 from headrace.storage.places import place_of
 

@@ -24,10 +24,11 @@ import pyarrow as pa
 import xxhash
 
 from headrace.arrays import I64, U16, U64, Bools
-from headrace.digest import derive_key, hash_words
+from headrace.digest import derive_key
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
 from headrace.histories.codec.values import mixed_values
+from headrace.keyed_hash import hash_words
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache

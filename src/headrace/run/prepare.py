@@ -146,22 +146,32 @@ def prepare(
                 local.write_new(run / "config.json", canonical_json(recipe.config()))
             manifest = make(job, engine, address) if share is None else make_together(job, share, patience)
     if in_place:
-        if not (run / SUCCESS).exists():
-            local.write_new(run / SUCCESS, b"")
-        point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
-        if (share is None or how == "reused") and (run / STAGE_DIRECTORY).is_dir():
-            from headrace.run.execute import remove_stage
-
-            with suppress(RunBusy), only_writer(run):
-                remove_stage(run, hear)
+        _point_in_place(place, run, manifest, hear, remove=share is None or how == "reused")
     else:
-        place_of(target / SUCCESS).put_new(b"")
-        point_record_at(place, identity, manifest)
-        hear(Step("splits.linked", str(place)))
-        if work.is_dir():
-            with suppress(RunBusy, StoreError), only_writer(work):  # a process that still uses it removes it later
-                shutil.rmtree(work, ignore_errors=True)
+        _point_in_store(place, target, work, manifest, hear)
     return Prepared(place, target, manifest, how)
+
+
+def _point_in_place(place: Path, run: Path, manifest: Manifest, hear: OnEvent, *, remove: bool) -> None:
+    """Make the links of a finished run the current ones. remove: also its intermediate files, if a kill left them."""
+    if not (run / SUCCESS).exists():
+        local.write_new(run / SUCCESS, b"")
+    point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
+    if remove and (run / STAGE_DIRECTORY).is_dir():
+        from headrace.run.execute import remove_stage
+
+        with suppress(RunBusy), only_writer(run):
+            remove_stage(run, hear)
+
+
+def _point_in_store(place: Path, target: Path, work: Path, manifest: Manifest, hear: OnEvent) -> None:
+    """Make a finished run of an object store the current one, and remove its local work directory."""
+    place_of(target / SUCCESS).put_new(b"")
+    point_record_at(place, target.name, manifest)
+    hear(Step("splits.linked", str(place)))
+    if work.is_dir():
+        with suppress(RunBusy, StoreError), only_writer(work):  # a process that still uses it removes it later
+            shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from headrace.digest import derive_key, permutation
+from headrace.digest import derive_key
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.partitions import partition_types
+from headrace.keyed_hash import permutation
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt

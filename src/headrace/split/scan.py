@@ -32,7 +32,8 @@ from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.content import Content
-from headrace.split.folds import cutoffs, fold_times
+from headrace.split.cutoff import cutoffs
+from headrace.split.folds import fold_times
 from headrace.split.settings import TemporalSplit
 from headrace.split.sorting import in_order
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -17,12 +17,10 @@ from headrace.near import LEAST_NEAR
 from headrace.run.folds import Folds, GroupKFold, Rolling
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
+from headrace.split.cutoff import Cutoff, cutoffs
 from headrace.split.joins.features import Features, files_of, listed
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
-
-if TYPE_CHECKING:
-    from headrace.split.cutoff import Cutoff
 
 # Settings load no data libraries, so that completion and help of the command line are fast. So the methods below
 # import them on use.
@@ -348,8 +346,6 @@ class TemporalSplit(RecipeSettings):
 
     def cutoff(self) -> Cutoff:
         """Return the split date as an instant and as wall-clock time of the zone. Raises `ValueError` if unreadable."""
-        from headrace.split.folds import cutoffs
-
         return cutoffs(self)[0]
 
     def config(self) -> dict[str, Any]:

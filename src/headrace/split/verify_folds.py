@@ -25,8 +25,8 @@ from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.run.folds import Rolling
 from headrace.split.allocate import EntitySet, Hashes, hash_entities
-from headrace.split.cutoff import DateBins
-from headrace.split.folds import FoldCells, cutoffs, fold_cells
+from headrace.split.cutoff import DateBins, cutoffs
+from headrace.split.folds import FoldCells, fold_cells
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.split.shards import on_utc
 from headrace.split.verify_near import near_checks

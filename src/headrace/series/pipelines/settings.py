@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.errors import MissingExtra, SettingsError
+from headrace.keyed_hash import hash_texts
 from headrace.series.arrays.steps import ENCODERS, FUNCTIONS, NATIVE, StepData, complete, why_not_invertible
 from headrace.settings import Names, Settings
 

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import explains_calls
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError
+from headrace.keyed_hash import hash_texts
 from headrace.stream.loader.options import VALID
 from headrace.stream.ranks.topology import initialized_distributed
 

@@ -50,8 +50,9 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64
 from headrace.dataset.index import SplitIndex
-from headrace.digest import canonical_json, derive_key, permutation, sha256_hex
+from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
+from headrace.keyed_hash import permutation
 from headrace.sealed import kind_of
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPasses

@@ -46,7 +46,7 @@ _UNBALANCED: Mapping[str, Any] = {  # setting → the value that balanced steps 
     "on_bad_block": "raise",
 }
 _UNMASKED: Mapping[str, Any] = {"pack": None}  # setting → the value that masked entities require
-STORE_THREADS = 64  # they mostly wait; `headrace.storage.in_flight` measures how many send requests at once
+STORE_THREADS = 64  # they mostly wait; `headrace.storage.bucket` measures how many send requests at once
 _WORDS: Mapping[str, Any] = {  # setting → its allowed words
     "batch_format": BatchFormat,
     "lists": Lists,
