@@ -56,7 +56,7 @@ def test_a_key_that_stands_twice_is_refused_with_line_and_key(tmp_path: Path, na
         lambda: headrace.open(path.parent),
         lambda: headrace.prepare(headrace.Rewrite(source=path.parent), tmp_path / "rewritten"),
     ):
-        with pytest.raises(InputError, match=rf"part-0\.{form}: {where}: key '{key}' stands twice"):
+        with pytest.raises(InputError, match=rf"part-0\.{form}: {where}: key '{key}' appears twice"):
             read()
 
 

@@ -405,7 +405,7 @@ def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
         ({"blend": {"datasets": [{"name": "a/b", "path": "x"}]}}, "cannot be part of the names"),
         ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": -1}]}}, "weight is -1.0; give a finite number"),
         ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": float("nan")}]}}, "weight is nan"),
-        ({"blend": {"datasets": [{"name": "a", "path": "x"}] * 2}}, "'a' stands twice"),
+        ({"blend": {"datasets": [{"name": "a", "path": "x"}] * 2}}, "'a' appears twice"),
         ({"pack_sise": 3}, "did you mean 'pack_size'"),
         ({"too_long": "chop"}, "too_long is 'chop'"),
     ],

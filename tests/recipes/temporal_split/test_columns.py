@@ -85,7 +85,7 @@ def test_a_label_among_numbers_that_is_no_whole_number_is_an_error(odd: str) -> 
 
 
 def test_fractions_alone_are_no_classes() -> None:
-    with pytest.raises(InputError, match=r"label '0\.25' stands among numbers"):
+    with pytest.raises(InputError, match=r"label '0\.25' appears among numbers"):
         columns.label_map(["0.25", "0.5"])
 
 
