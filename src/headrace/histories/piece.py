@@ -406,7 +406,9 @@ def _directory(words: I64, path: Path, partition: int) -> list[list[int]]:
     """
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
-        raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
+        raise CorruptShard(
+            f"{path}: was written by another version of headrace; remove the run's directory and prepare it again"
+        )
     width = 2 + 3 * (partitions + 1)
     directory = words[len(words) - 3 - batches * width : -3].reshape(batches, width)
     entity, narrow, wide = (2 + kind * (partitions + 1) for kind in range(3))

@@ -248,7 +248,7 @@ def _tell(
     )
     if unusable:
         words = ", ".join(f"{many(count, 'value')} of {name}" for name, count in unusable.items())
-        context.warn([f"{words} behind the train rows cannot be scaled and became missing, see quality reports"])
+        context.warn([f"{words} after the train rows cannot be scaled and became missing, see quality reports"])
     if disguised:
         context.warn([str(warning(settings.target, disguised))])
 
@@ -293,7 +293,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             times = observed.times[observed.times != MISSING]
             found = infer(times)
             if found is None:
-                told = f"{many(len(np.unique(times)), 'time tells', 'times tell')} no step, 3 would"
+                told = f"{many(len(np.unique(times)), 'time does', 'times do')} not show a step; three would"
                 distinct = f"{source.name(number) or 'its rows'}: {told}"
                 why[number] = observed.bad_time or distinct
                 continue

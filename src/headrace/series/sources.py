@@ -261,7 +261,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
             problems[entity] = f"{path}: is its only file; CAMELS-US has a forcing and a streamflow file for each basin"
         region, called = name.partition("/")[0], entity.partition("_")[0]
         if settings.region_time_series_base_dirs and called != region:
-            problems[entity] = f"{path}: is of region {called!r} by its name, and lies in that of {region!r}"
+            problems[entity] = f"{path}: is of region {called!r} by its name, but in the directory of {region!r}"
     names = sorted({*own, *problems})
     types = partition_types(name for _, name in files_of(SERIES, files))
 

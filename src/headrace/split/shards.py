@@ -277,7 +277,7 @@ def split_shard(
         for pieces in _derived(plan, shard, found, joined) if sizes is None else _copied(plan, shard, sizes, found):
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
-                raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
+                raise InputError(f"{shard.path}: changed while it was being read; run again once it is complete")
             for code in np.flatnonzero(np.bincount(classes[part], minlength=len(parts))[: len(parts)]).tolist():
                 split, chosen = parts[code], classes[part] == code
                 if split not in writers:

@@ -30,7 +30,7 @@ def test_a_wrong_format_shows_row_and_value(tmp_path: Path) -> None:
 def test_too_few_times_are_told(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("date,q,rain,warm\n2020-02-01,1,1,1\n2020-02-02,1,1,1\n")
-    with pytest.raises(headrace.InputError, match=r"a: a\.csv: 2 times tell no step, 3 would"):
+    with pytest.raises(headrace.InputError, match=r"a: a\.csv: 2 times do not show a step; three would"):
         run_of(tmp_path / "in", tmp_path / "out")
 
 

@@ -26,7 +26,7 @@ def test_a_value_that_float32_cannot_hold_is_an_error_and_never_infinite(tmp_pat
     frame_of("a").with_columns(rain=huge).write_csv(tmp_path / "raw/a.csv")
 
     with pytest.raises(
-        InputError, match=r"entity 'a', column 'rain': 1e\+39 has no finite value behind .* as float32; .*name it"
+        InputError, match=r"entity 'a', column 'rain': 1e\+39 has no finite value after .* as float32; .*name it"
     ):
         run_of(tmp_path / "raw", tmp_path / "out", preprocessing_configs=configs)
 

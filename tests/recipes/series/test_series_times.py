@@ -130,7 +130,7 @@ def test_an_instant_has_no_other_zone(tmp_path: Path) -> None:
         ({"snap": "1m", "frequency": "1mo"}, "a frequency of a fixed length"),
         ({"resample": "mean", "frequency": "infer"}, "resample needs a frequency"),
         ({"resample": {"load": "mean"}}, "resample has no rule for rain"),
-        ({"resample": {"*": "mean", "snow": "sum"}}, "names snow, which is no column"),
+        ({"resample": {"*": "mean", "snow": "sum"}}, "names snow, which is not a column"),
         ({"frequency": "coarsest"}, "needs resample"),
         ({"duplicate_times": "nearest"}, "needs snap"),
     ):

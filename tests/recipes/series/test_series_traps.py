@@ -183,7 +183,7 @@ def test_an_unknown_entity_is_an_error_and_not_unscaled(tmp_path: Path) -> None:
 
 
 BAD_FILES = {
-    "cut": "whole Parquet file",
+    "cut": "complete Parquet file",
     "empty": "has no rows",
     "columns": "has no column 'flow'",
     "text": "row 2: rain is 'wet'",
