@@ -322,6 +322,11 @@ class Windows:
         """Number of windows of each entity; int64 [E]."""
         return self.segments.per_entity(len(self.store.entities))
 
+    @cached_property
+    def entity_bytes(self) -> I64:
+        """Bytes of the rows that each entity's windows use; int64 [E]."""
+        return (self.ends - self.begins) * (4 * self.matrices.columns)
+
     @property
     def counts(self) -> WindowCounts:
         """Count the windows, and name the entities of the run that have none."""
