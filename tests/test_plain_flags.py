@@ -49,7 +49,7 @@ def test_every_command_takes_them(command: list, shard: Path, tmp_path: Path) ->
 def test_a_type_that_is_none_ends_in_one_message(shard: Path) -> None:
     for words, message in (
         (["n"], "expected NAME=TYPE or infer, got 'n'"),
-        (["n=int8", "n=int16"], "is int8 and int16; give one"),
+        (["n=int8", "n=int16"], "is given as int8 and as int16; give one type"),
     ):
         with pytest.raises(SettingsError, match=message):
             types_of(words)

@@ -191,5 +191,6 @@ def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
         elif problem["type"] == "value_error":
             lines.append(f"{model.__name__}: {problem['ctx']['error']}")
         else:
-            lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}: {problem['msg']}")
+            rule = problem["msg"].replace("Input should", "it should")
+            lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}; {rule}")
     return lines

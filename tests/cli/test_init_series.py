@@ -72,6 +72,18 @@ def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
     assert "no column of a.csv holds times; give --time" in told
 
 
+def test_a_repeated_flag_adds_to_the_names_before_it(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw", ["a", "b"])
+    pl.DataFrame({"station": ["a", "b"], "area": [1.0, 2.0], "height": [3.0, 4.0], "width": [5.0, 6.0]}).write_csv(
+        tmp_path / "static.csv"
+    )
+    flags = ["--target", "q", "--features", "warm", "--features", "rain", "--static", tmp_path / "static.csv"]
+    _, asked = init(source, tmp_path, *flags, "--static-features", "area,width", "--static-features", "height")
+
+    assert ["warm", "rain"] == asked["features"]
+    assert ["area", "width", "height"] == asked["static_features"]
+
+
 def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b", "007"])
     pl.DataFrame({"station": ["a", "b", "007", "z"], "area": [1.0, 2.0, 3.0, 4.0], "name": ["x"] * 4}).write_csv(

@@ -38,6 +38,7 @@ def offers(*words: str) -> Callable[[str], list[str]]:
 
 # Only after a space or bracket, because paths contain parts such as date=2024-01-01.
 _OPTION = re.compile(r"""(?<=[ (])([a-z][a-z_]+)=(?:"(\w+)"|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))""")
+_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)")  # what `Settings` raises
 
 _commands: list[Callable[[], Any]] = []  # the running command, for `in_flags`
 
@@ -134,10 +135,12 @@ def told_in_flags(command: Callable[[], Any]) -> Iterator[None]:
 def in_flags(message: str) -> str:
     """Write options in a message as flags: `time=` as --time, `format="parquet"` as --format parquet.
 
+    A line about one setting begins with its flag: "TemporalSplit: train_ratio is 2" as "--train-ratio is 2".
     Names that are not flags of the command, such as settings in the file of `headrace run`, only lose an "=" that no
     value follows.
     """
-    flags = _flags_of(_commands[-1]()) if _commands and _OPTION.search(message) else {}
+    wanted = _commands and (_OPTION.search(message) or _SETTING.match(message))
+    flags = _flags_of(_commands[-1]()) if wanted else {}
 
     def flag(found: re.Match[str]) -> str:
         name, value = found[1], found[2] or found[3]
@@ -145,6 +148,7 @@ def in_flags(message: str) -> str:
             return flags.get(name, name)
         return f"{flags[name]} {value}" if name in flags else found[0]
 
+    message = _SETTING.sub(lambda found: flags.get(found[1], found[0]), message)
     return _OPTION.sub(flag, message)
 
 

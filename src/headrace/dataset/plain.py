@@ -314,7 +314,7 @@ def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:
     if kind is not None and kind.format in ("csv", "tsv") and is_headless(names):
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
-        warnings.warn(printable(text), UserWarning, stacklevel=3)
+        warnings.warn(printable(text), UserWarning, stacklevel=4)
     empty: list[str] = []
     if sum(len(each.shards) for each in index.splits.values()) < len(listing.names):
         holding = {name for each in index.splits.values() for name in each.shards}

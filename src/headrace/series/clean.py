@@ -149,9 +149,9 @@ def cut_at(observed: npt.NDArray[np.bool_], edges: Sequence[int], parts: Parts =
 def edges_of(settings: Series, entity: str, axis: Axis, observed: npt.NDArray[np.bool_]) -> list[int]:
     """Return the rows where the stretches of an entity begin, except the first. Raises `LeftOut` without dates."""
     division = settings.division
-    if division.rolling is not None:
-        return [int(row) for row in np.searchsorted(axis.times(), division.rolling.borders)]
     side, dates = division.side_of(entity), division.dates.get(entity, division.cuts)
+    if division.rolling is not None and dates is not None:
+        return division.rolling.edges(axis.times(), side, dates[0])
     if dates is not None:
         val_row, test_row = np.searchsorted(axis.times(), dates).tolist()
     elif division.by_dates:

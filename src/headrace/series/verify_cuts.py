@@ -76,7 +76,8 @@ def _held_out(run: FinishedRun, settings: Series) -> Check:
     table = read_entities(run.root)
     sides = [settings.division.side_of(name) for name in table["entity"]]
     held, problem = set(settings.division.held_out.values()), None
-    for split, (start, stop) in split_rows(table, settings.division.parts).items():
+    folds, parts = len(settings.division.parts.ranges), settings.division.parts
+    for split, (start, stop) in (each for fold in range(folds) for each in split_rows(table, parts, fold).items()):
         for at in np.flatnonzero(stop > start).tolist():
             allowed = sides[at] == split or (sides[at] == "train" and split not in held)
             if not allowed and problem is None:

@@ -451,7 +451,10 @@ def _first_padded(texts: pa.Array) -> str | None:
         part = texts.slice(start, _TEXTS_AT_ONCE)
         plain = pc.utf8_trim_whitespace(part)
         if not pc.all(pc.string_is_ascii(plain)).as_py():
-            plain = pc.utf8_normalize(plain, form="NFC")
+            import polars as pl  # a split of ASCII entities does not load it
+
+            # pyarrow 25 and older have pc.utf8_normalize return NFD when asked for NFC.
+            plain = pl.Series(plain).str.normalize("NFC").to_arrow().cast(plain.type)
         odd = pc.index(pc.not_equal(plain, part), True).as_py()
         if odd >= 0:
             return str(part[odd].as_py())

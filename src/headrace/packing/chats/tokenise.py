@@ -25,7 +25,7 @@ import numpy as np
 from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.backends import Backend, backend_of
-from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of
+from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of, mask_of, masks_by_bytes, token_runs
 from headrace.packing.chats.images import ImageCounter, PlacedImage, size_of, uncounted
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
@@ -39,7 +39,6 @@ from headrace.packing.chats.settings import (
     read_tokenizer,
     template_text,
 )
-from headrace.packing.chats.token_masks import mask_of, masks_by_bytes, token_runs
 from headrace.packing.chats.turns import Border, sequences_of
 from headrace.packing.chats.words import Rejected, RowRejected, shown
 
