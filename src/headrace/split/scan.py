@@ -349,7 +349,7 @@ class _Scan:
         first = self._seen_from(micros, np.asarray(instant))
         is_before = there & (first < max(1, len(self.cutoffs)))
         before = np.zeros(len(texts), np.bool_)
-        before[entity[is_before & (entity != NOBODY)]] = True
+        before[entity.compress(is_before & (entity != NOBODY))] = True
         hashes = hash_entities(texts, self.settings.seed)
         result = {
             "rows_read": len(micros),
