@@ -5,7 +5,7 @@
     python benchmarks/histories.py --engines histories --entities 2000000 --sizes even --beside 20000000:20000
     python benchmarks/histories.py --engines histories --rows 1000000000 --shards 1000 --rounds 1
 
-A measurement takes about 26 bytes of disk as data, 32 while it is gathered and 9 in the run: 70 GB for 10^9, without
+A measurement takes about 26 bytes of disk as data, 23 while it is gathered and 9 in the run: 60 GB for 10^9, without
 the peers. A run that the disk cannot hold is refused before its data is made.
 
 The data is made once: entities of Zipf sizes (or all alike with --sizes even), 42 % IPv6, 120,000 peers, times over
@@ -38,7 +38,7 @@ import numpy as np
 from figures import Table, figure, ratio
 from reporting import parser, publish
 
-SOURCE_BYTES, DISK_BYTES = 26, 70  # of a measurement
+SOURCE_BYTES, DISK_BYTES = 26, 60  # of a measurement
 
 ENGINES = {
     "histories": "headrace: gathered, ordered, encoded, written as ArrayRecord, checked",

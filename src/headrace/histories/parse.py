@@ -401,9 +401,9 @@ def _tell(table: pa.Table, at: tuple[int, int, int], place: Place, settings: His
     return f"row {number}: {name} is {shown}, which {told}"
 
 
-# So many measurements are grouped by partition together: there are thousands of partitions, and reading each part costs
-# the same whatever its size.
-_PIECE_ROWS = 1 << 20
+# Measurements that are grouped by partition together. Reading the part of a partition costs the same whatever its size,
+# so thousands of partitions need many; fewer stay in the processor's cache.
+_PART_ROWS, _MOST_ROWS = 1 << 9, 1 << 20
 _BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others
 
 
@@ -470,7 +470,7 @@ def gather_shard(
             counts["backwards"] += int(np.count_nonzero(micros[1:] < micros[:-1]))
             counts["backwards"] += latest is not None and int(micros[0]) < latest
             latest = int(micros[-1])
-            if sum(len(each.micros) for each in held) >= _PIECE_ROWS:
+            if sum(len(each.micros) for each in held) >= min(_MOST_ROWS, _PART_ROWS * partitions):
                 write()
         if held:
             write()

@@ -26,7 +26,6 @@ _ODD, _MIX_A = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _SECOND, _MOST = np.uint64(1_000_000), 2.0**62
 _HALF, _FOUR = np.uint64(0xFFFF), np.uint64(4 << 48)  # the family of IPv4 in the last word of `piece.WITH_PEER`
-_SLOTS = 1 << 12
 
 
 def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
@@ -68,8 +67,9 @@ def distinct(words: U64, families: U64, *, column: int = 0, family_column: int =
     families: uint64 [N, F]; the family is a byte in `family_column`, `shift` bits above the lowest.
     """
     place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
+    slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # load factor at most 2/3
     inputs = read_only(words), column, read_only(families), family_column, np.uint64(shift)
-    found = _distinct(*inputs, known, place)
+    found = _distinct(*inputs, slots, known, place)
     return place, known[:found]
 
 
@@ -206,19 +206,21 @@ def _swapped(word: Any) -> Any:
 
 
 @compiled
-def _distinct(words: Any, column: Any, families: Any, family_column: Any, shift: Any, known: Any, place: Any) -> Any:
+def _distinct(
+    words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any, known: Any, place: Any
+) -> Any:
     """Put addresses into an open-addressing hash table; return the number of distinct ones.
 
-    The table grows with the distinct ones, because a small one stays in the processor's cache. A slot is half a hash
-    above an index that counts from 1, or 0 if it is empty.
+    slots: half a hash above an index that counts from 1; 0 for an empty slot.
     known: copies of the fields to compare, close together, because the records do not fit in a processor's cache.
     """
-    slots = np.zeros(_SLOTS, np.uint64)
     mask, found = np.uint64(len(slots) - 1), 0
     for row in range(len(words)):
         word0, word1 = words[row, column], words[row, column + 1]
         family = (families[row, family_column] >> shift) & _BYTE
-        mixed = _hash_of_slot(word0, word1, family)
+        mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
+        mixed = (mixed ^ (mixed >> _29)) * _MIX_A
+        mixed ^= mixed >> _32
         slot, half = mixed & mask, mixed >> _32
         number: Any = -1
         while slots[slot] != 0:
@@ -233,24 +235,8 @@ def _distinct(words: Any, column: Any, families: Any, family_column: Any, shift:
             found += 1
             slots[slot] = (half << _32) | np.uint64(found)
             known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
-            if 2 * found > len(slots):
-                slots = np.zeros(4 * len(slots), np.uint64)
-                mask = np.uint64(len(slots) - 1)
-                for again in range(found):
-                    mixed = _hash_of_slot(known[again, 0], known[again, 1], known[again, 2])
-                    slot = mixed & mask
-                    while slots[slot] != 0:
-                        slot = (slot + _ONE) & mask
-                    slots[slot] = ((mixed >> _32) << _32) | np.uint64(again + 1)
         place[row] = number
     return found
-
-
-@compiled
-def _hash_of_slot(word0: Any, word1: Any, family: Any) -> Any:
-    mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
-    mixed = (mixed ^ (mixed >> _29)) * _MIX_A
-    return mixed ^ (mixed >> _32)
 
 
 @compiled
@@ -278,16 +264,19 @@ def _place(partition: Any, family: Any, words: Any, counts: Any, records: Any, l
 
 
 @compiled
-def _is_narrow(family: Any, words: Any) -> Any:
-    return family == 4 and words[0] >> _32 == 0 and words[1] == 0
+def _is_narrow(family: Any, first: Any, second: Any) -> Any:
+    """Tell if an address has no more than four bytes. first, second: its words, the first byte lowermost."""
+    return family == 4 and first >> _32 == 0 and second == 0
 
 
 @compiled
 def _count(partition: Any, entity: Any, peer: Any, family: Any, words: Any, may: Any, counts: Any) -> None:
     for row in range(len(entity)):
         kind = 1
-        if len(peer) and may and _is_narrow(family[peer[row]], words[peer[row]]):
-            kind = 0
+        if len(peer) and may:
+            other = peer[row]
+            if _is_narrow(family[other], words[other, 0], words[other, 1]):
+                kind = 0
         counts[kind, partition[entity[row]]] += 1
 
 
@@ -313,7 +302,7 @@ def _group(
             word0, word1 = _swapped(peer_bytes[other, 0]), _swapped(peer_bytes[other, 1])
             family = np.uint64(peer_family[other])
             value ^= _mix(_mix(word0 + family) ^ word1)
-            if base >= 0 and _is_narrow(peer_family[other], peer_bytes[other]):
+            if base >= 0 and _is_narrow(peer_family[other], peer_bytes[other, 0], peer_bytes[other, 1]):
                 kind = 0
         to = at[kind, partition[mine]]
         at[kind, partition[mine]] = to + 1
