@@ -314,7 +314,7 @@ def test_features_that_go_on_behind_the_target_are_known_ahead(tmp_path: Path) -
     text, written = init(tmp_path / "sales.csv", tmp_path, "--target", "sold")
 
     assert (written["future_features"], written["trim"]) == (["promotion"], "none")
-    assert "only these have values in the 28 rows behind the last target." in text.replace("\n# ", " ")
+    assert "only these have values in the 28 rows after the last target." in text.replace("\n# ", " ")
     made = run(tmp_path)
     assert made["source"]["rows"] == sum(each["rows"] for each in made["splits"].values()) == 2 * (days + ahead)
     _, usual = init(write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite")
