@@ -28,6 +28,7 @@ from headrace.formats import grids
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
+from headrace.report.words import many, many_entities
 from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
 from headrace.series.config import Series
 from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
@@ -123,7 +124,7 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
         _, values = read_basin(shaped, [path for path, _ in files if path.name[:8] == basin], [shaped.target])
         counts.append(np.isfinite(values).sum())
     _require_train_years(draft, np.array(counts), Frequency.parse("1d"))
-    draft.about = f"{len(draft.entities):,} basins of CAMELS-US"
+    draft.about = f"{many(len(draft.entities), 'basin')} of CAMELS-US"
     return draft
 
 
@@ -260,7 +261,9 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
     twice = len(rows) - len(rows.unique(["entity", "time"]))
     if twice and asked.time_zone is None and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR:
-        seen["time"] = f"{twice:,} times come twice: if they are of clocks that change, give time_zone."
+        seen["time"] = (
+            f"{many(twice, 'time comes', 'times come')} twice: if they are of clocks that change, give time_zone."
+        )
     sentinels: dict[float, list[str]] = {}
     missing = []
     for at, name in enumerate(asked.columns()):
@@ -284,7 +287,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     else:
         seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
     whole = files or (to_their_end and len(found.tables) == len(found.names))
-    count = f"{len(draft.entities):,} entities{'' if whole else ' in the first rows'}"
+    count = f"{many_entities(len(draft.entities))}{'' if whole else ' in the first rows'}"
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
@@ -316,7 +319,7 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
     if 0 < len(ahead) < len(features):
         draft.settings |= {"future_features": ahead, "trim": "none"}
         draft.seen["future_features"] = (
-            f"Seen: only these have values in the {len(later):,} rows after the last target."
+            f"Seen: only these have values in the {many(len(later), 'row')} after the last target."
         )
 
 
