@@ -34,6 +34,7 @@ def test_peek_shows_the_declared_types(shard: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.smoke(every=2)
 @pytest.mark.parametrize(
     "command", [["plan", "--ranks", 2, "--batch-size", 4], ["where", "--ranks", 2, "--batch-size", 4, "--row", "a.csv:3"], ["stream", "--batch-size", 4], ["stream", "--batch-size", 4, "--ranks", 2]], ids=str
 )  # fmt: skip

@@ -24,6 +24,7 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     assert "[]" == after(f"print(sorted({heavy} & set(sys.modules)))", *arguments)
 
 
+@pytest.mark.slow
 def test_a_question_about_entities_does_not_wait_for_pandas(tmp_path: Path) -> None:
     shard = tmp_path / "rows" / "part-00000.csv"
     shard.parent.mkdir()

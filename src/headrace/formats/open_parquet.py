@@ -172,7 +172,7 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
-            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
+            f"{path}: is not a complete Parquet file ({error}); the file is cut or damaged, fetch it again"
         ) from error
 
 

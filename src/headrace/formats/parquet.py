@@ -248,7 +248,8 @@ def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[st
             continue
         if encoding == "fast" and not is_text(field.type):
             continue
-        distinct = pc.count_distinct(sample[field.name]).as_py()
+        values = sample[field.name]
+        distinct = len(pc.unique(values)) - bool(values.null_count)  # in half the time of count_distinct
         if distinct * (32 if encoding == "fast" else 2 if is_text(field.type) else 4) <= sample.num_rows:
             worth.append(field.name)
     return worth

@@ -77,8 +77,8 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
         "layout": "packed" if len(draft.entities) > _MANY else "files",
     }
     draft.seen["preprocessing_configs"] = (
-        "Fitted on train rows alone; per_group: each entity by its own numbers; unified: one fit for all, on "
-        "fit_on_n_basins of them. Steps and their parameters are in docs/series_pipelines.md."
+        "Fitted on train rows only; per_group: one fit per entity; unified: one fit for all, on fit_on_n_basins "
+        "of them. Steps and their parameters are in docs/series_pipelines.md."
     )
     head = f"Written by `headrace init series` after a look at the data: {draft.about}."
     sections = [
@@ -163,7 +163,7 @@ def _tables(asked: AskedSeries) -> _Draft:
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
             raise SettingsError(
-                f"{found.names[0]}: {time} repeats, and no column is called as entities are; give --entity COLUMN, or "
+                f"{found.names[0]}: {time} repeats, and no column is named like an entity; give --entity COLUMN, or "
                 f"--entity {FILE_NAME} if a file is one entity"
             )
         entity = FILE_NAME if repeated < _FEW else named[0]
@@ -179,10 +179,10 @@ def _tables(asked: AskedSeries) -> _Draft:
         draft.settings["time_zone"] = asked.time_zone
     notes = []
     if not features:
-        notes.append("All columns of numbers; take out what is not known when predicting.")
+        notes.append("All numeric columns; take out what is not known when predicting.")
         left = [name for name in numbers if _ROW_NUMBERS.fullmatch(name) or found.columns[name].missing == 1]
         features = [name for name in numbers if name not in (entity, target, *left)]
-        notes += [f"Left out, as they number rows or hold no value: {', '.join(map(repr, left))}."] if left else []
+        notes += [f"Left out, because they number rows or hold no value: {', '.join(map(repr, left))}."] if left else []
     absent = [name for name in features if found.columns[name].in_files < len(found.tables)]
     notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."] if absent else []
     draft.seen["features"] = " ".join(notes)
@@ -246,7 +246,9 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         counts = rows["0"].drop_nans()
         rule = "total" if (counts == counts.round()).all() else "mean"
         settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
-        seen["resample"] = "Times are of events, not of steps: these rules make days of them; total is for counts."
+        seen["resample"] = (
+            "Times are those of events, not of steps. These rules make days of them; total is for counts."
+        )
         rows = rows.with_columns(pl.col("time") // DAY_US * DAY_US)
     elif (
         settings["frequency"] == "1d"
@@ -314,7 +316,7 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
     if 0 < len(ahead) < len(features):
         draft.settings |= {"future_features": ahead, "trim": "none"}
         draft.seen["future_features"] = (
-            f"Seen: only these have values in the {len(later):,} rows behind the last target."
+            f"Seen: only these have values in the {len(later):,} rows after the last target."
         )
 
 

@@ -84,6 +84,7 @@ def filled(rows: pd.DataFrame, cuts: list[int]) -> pd.DataFrame:
     return made
 
 
+@pytest.mark.slow
 def test_a_model_serves_next_month_with_the_numbers_of_a_pipeline_by_hand(
     tmp_path: Path, trained: Prepared, next_month: Path
 ) -> None:
