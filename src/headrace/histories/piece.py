@@ -26,10 +26,11 @@ import pyarrow as pa
 import xxhash
 
 from headrace.arrays import I64, U16, U64, Bools
-from headrace.digest import derive_key, hash_words
+from headrace.digest import derive_key
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
 from headrace.histories.codec.values import mixed_values
+from headrace.keyed_hash import hash_words
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache
@@ -405,7 +406,9 @@ def _directory(words: I64, path: Path, partition: int) -> list[list[int]]:
     """
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
-        raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
+        raise CorruptShard(
+            f"{path}: was written by another version of headrace; remove the run's directory and prepare it again"
+        )
     width = 2 + 3 * (partitions + 1)
     directory = words[len(words) - 3 - batches * width : -3].reshape(batches, width)
     entity, narrow, wide = (2 + kind * (partitions + 1) for kind in range(3))

@@ -24,8 +24,9 @@ import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64
 from headrace.bins.rows import shift_left
-from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
+from headrace.digest import canonical_json, derive_key
 from headrace.errors import InputError
+from headrace.keyed_hash import hash_texts, hash_words
 from headrace.packing.blend import Dataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.backends import BackendDiffers
@@ -236,9 +237,9 @@ class Chosen:
 class Encoding:
     """The running state of one task.
 
-    excluded: rows by benchmark. rows_of: rows by file. images: images of each batch of sequences, with the number of
-    these sequences. blank: a token that fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or
-    tokens alone.
+    excluded: rows by benchmark. messages: by role and weight. rows_of: rows by file. images: images of each batch of
+    sequences, with the number of these sequences. blank: a token that fingerprints ignore. aligned: whether
+    fingerprints cover tokens and labels, or tokens alone.
     """
 
     settings: ChatRecipe
@@ -249,6 +250,7 @@ class Encoding:
     blank: int | None = None
     aligned: bool = True
     excluded: Counter[str] = field(default_factory=Counter)
+    messages: Counter[tuple[str, int]] = field(default_factory=Counter)
     origins: list[Origins] = field(default_factory=list)
     images: list[tuple[Images, int]] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
@@ -279,6 +281,7 @@ class Encoding:
         return {
             **{name: self.count[name] for name in _COUNTED},
             "rows_of": dict(self.rows_of),
+            "messages": sorted([*key, count] for key, count in self.messages.items()),
             "dropped": dict(self.dropped),
             "excluded": {}
             if self.benchmarks is None
@@ -408,6 +411,7 @@ class _Cutting(Encoding):
         encoded = self.encoder.encode(chosen.rows, self.task.dataset.source, cut_over=cut_over, directory=directory)
         self.count["special_text_rows"] += encoded.special_text
         self.count.update(encoded.tally)
+        self.messages.update(encoded.messages)
         for each in encoded.rejected:
             self.reject(batch, int(places[each.row]), each.reason, each.detail)
         lengths = encoded.lengths

@@ -107,6 +107,12 @@ def test_entities_that_look_alike_stay_apart_and_are_told(tmp_path: Path, spelle
     assert 42 == headrace.open(tmp_path / "out").manifest.facts["entities_before_cutoff"]
 
 
+def test_entities_in_their_usual_unicode_form_are_not_told(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in" / "part-0.parquet", HEADER, rows_of([*(f"{n}" for n in range(40)), "é", "Zoë", "한국"]))
+
+    assert [] == [each for each in warnings_of(tmp_path) if "Unicode form" in each]
+
+
 @pytest.mark.parametrize("extension", [".csv", ".jsonl", ".parquet"])
 def test_every_row_of_odd_entities_and_dates_is_in_one_split_or_one_reason(tmp_path: Path, extension: str) -> None:
     odd = ["a\x00b", "a\x00c", "a", "", None, " ", "NaN", "é", "e\u0301", "x" * 10_000, "0", "00", "-0", "null"]
@@ -135,7 +141,7 @@ def test_a_test_of_few_rows_is_told_with_numbers(tmp_path: Path, tests: int) -> 
     few = "test is empty" if not tests else f"test has {tests} row{'s' if tests > 1 else ''} of {40 + tests}"
     assert told.startswith(few)
     assert "2025-01-01" in told
-    assert "choose an earlier split_date" in told
+    assert "give an earlier split_date=" in told
 
 
 def test_a_test_below_one_percent_is_told_with_what_dropped_its_rows(tmp_path: Path) -> None:
@@ -146,7 +152,7 @@ def test_a_test_below_one_percent_is_told_with_what_dropped_its_rows(tmp_path: P
     assert told.startswith("test has ")
     assert "of 60 rows from 2025-01-01 on" in told
     assert "belong to entities that train" in told
-    assert "smaller train_ratio" in told
+    assert "smaller train_ratio=" in told
 
 
 def test_a_test_of_a_usual_size_is_not_talked_of(tmp_path: Path) -> None:

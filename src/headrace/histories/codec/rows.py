@@ -362,7 +362,9 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
             ),
             (
                 (kinds >= len(KINDS)).any(axis=1) | ((family != 4) & (family != 6)),
-                lambda row: f"has kinds {tuple(kinds[row].tolist())} and entity family {family[row]}, which are none",
+                lambda row: (
+                    f"has kinds {tuple(kinds[row].tolist())} and entity family {family[row]}, which are not known"
+                ),
             ),
             (first_time >= 1 << 62, lambda row: f"begins at second {first_time[row]}"),
         ]
