@@ -338,7 +338,7 @@ def _refuse(
     bad = [each for each in names if each in lacking]
     if bad and settings.missing_static == "error":
         raise InputError(
-            f"{len(bad):,} of {many_entities(len(names))} {'lacks' if len(bad) == 1 else 'lack'} static features, "
+            f"{len(bad):,} of {many_entities(len(names))} lack static features, "
             f"first {bad[0]}: {lacking[bad[0]]}; "
             f"complete the static files, or give missing_static='drop_entity', 'mean' or 'median'"
         )
