@@ -44,6 +44,8 @@ _OPTION = re.compile(
     rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
 )
 
+_SETTING = re.compile(r"^[A-Z][A-Za-z]+: ([a-z][a-z_]+)(?= is )", re.MULTILINE)  # as a settings model begins
+
 _commands: list[Callable[[], Any]] = []  # the running command, for `in_flags`
 
 unless_given = partial(typer.Option, show_default=False)
@@ -142,7 +144,9 @@ def in_flags(message: str) -> str:
     Names that are not flags of the command, such as settings in the file of `headrace run`, only lose an "=" that no
     value follows.
     """
-    flags = _flags_of(_commands[-1]()) if _commands and _OPTION.search(message) else {}
+    hinted = _OPTION.search(message) or _SETTING.search(message)
+    flags = _flags_of(_commands[-1]()) if _commands and hinted else {}
+    message = _SETTING.sub(lambda found: flags.get(found[1], found[0]), message)
 
     def flag(found: re.Match[str]) -> str:
         name, value = found[1], found[2] or found[3]

@@ -301,7 +301,7 @@ class _Scan:
                 row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
                 raise InputError(
                     f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are "
-                    f'with null_entity="drop" (leave out and count) or "own" (one entity of their own)'
+                    f'with null_entity="drop", which counts them, or null_entity="own", one entity of their own'
                 )
             codes, names = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy(), encoded.dictionary
             if not whole:
