@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -33,14 +33,18 @@ os.environ.setdefault("HEADRACE_REPORT", "never")  # pages are what tests/report
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses among the tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of a test that its smoke marker does not name."""
+    """Mark as slow the cases of a test that its smoke marker does not name, or that are not each n-th by `every=n`."""
     unseen: dict[str, set[str]] = defaultdict(set)
+    cases: Counter[str] = Counter()
     for item in items:
         if isinstance(item, pytest.Function) and (smoke := item.get_closest_marker("smoke")):
             case = item.callspec.id
-            unseen.setdefault(item.nodeid.removesuffix(f"[{case}]"), set(smoke.args)).discard(case)
-            if case not in smoke.args:
+            name = item.nodeid.removesuffix(f"[{case}]")
+            unseen.setdefault(name, set(smoke.args)).discard(case)
+            every = smoke.kwargs.get("every")
+            if case not in smoke.args and (every is None or cases[name] % every):
                 item.add_marker("slow")
+            cases[name] += 1
     wrong = {name: cases for name, cases in unseen.items() if cases}
     if wrong and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"smoke markers name cases that do not exist: {wrong}; correct the ids")

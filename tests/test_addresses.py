@@ -94,6 +94,7 @@ def told(name: str, address: str, root: Path) -> str:
     return f"{result.output} {result.exception} {result.exception!r}"
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_tells_a_secret_or_makes_a_directory_of_an_address(here: Path, name: str) -> None:
     before = set(os.listdir(here))
@@ -103,6 +104,7 @@ def test_no_command_tells_a_secret_or_makes_a_directory_of_an_address(here: Path
     assert before == set(os.listdir(here))
 
 
+@pytest.mark.smoke(every=4)
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - READS_ONLY))
 def test_a_scheme_that_is_not_known_is_refused_by_name(here: Path, name: str) -> None:
     if "OUT" in COMMANDS[name]:

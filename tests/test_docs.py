@@ -70,7 +70,7 @@ def run_console(text: str, where: Path) -> None:
             assert same_text(expected) == same_text(printed)
 
 
-@pytest.mark.smoke("README.md", "docs/start/tables.md")
+@pytest.mark.smoke("README.md")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_runs_and_prints_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

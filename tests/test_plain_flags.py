@@ -34,6 +34,7 @@ def test_peek_shows_the_declared_types(shard: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.smoke(every=2)
 @pytest.mark.parametrize(
     "command", [["plan", "--ranks", 2, "--batch-size", 4], ["where", "--ranks", 2, "--batch-size", 4, "--row", "a.csv:3"], ["stream", "--batch-size", 4], ["stream", "--batch-size", 4, "--ranks", 2]], ids=str
 )  # fmt: skip
@@ -49,7 +50,7 @@ def test_every_command_takes_them(command: list, shard: Path, tmp_path: Path) ->
 def test_a_type_that_is_none_ends_in_one_message(shard: Path) -> None:
     for words, message in (
         (["n"], "expected NAME=TYPE or infer, got 'n'"),
-        (["n=int8", "n=int16"], "is int8 and int16; give one"),
+        (["n=int8", "n=int16"], "is given as int8 and as int16; give one type"),
     ):
         with pytest.raises(SettingsError, match=message):
             types_of(words)

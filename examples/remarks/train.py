@@ -31,8 +31,9 @@ import torch.distributed as dist
 from torch import nn
 
 import headrace
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.errors import MissingExtra
+from headrace.keyed_hash import hash_texts
 from headrace.report.write import write_report
 
 MEASURED = ("height", "speed", "ac_mass", "num_engs")

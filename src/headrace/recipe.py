@@ -10,15 +10,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from headrace.checks import nearest
 from headrace.errors import SettingsError
 from headrace.printable import shown
 
 if TYPE_CHECKING:
+    from importlib import metadata
+
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
 
@@ -130,6 +132,8 @@ def registrations() -> Mapping[str, Registration]:
 
 @functools.cache
 def _found() -> Mapping[str, Registration | str]:
+    from importlib import metadata  # which takes as long as reading what is installed
+
     found = {name: [metadata.EntryPoint(name, value, GROUP)] for name, value in BUILT_IN.items()}
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
         points = found.setdefault(point.name, [])
@@ -175,6 +179,18 @@ def registration(name: object) -> Registration:
     )
 
 
+def recipe_of_command(word: str) -> Registration | None:
+    """The registration of the recipe that has this word of the command line; None if none has.
+
+    Built-in ones come first, so that their commands start without reading which packages are installed.
+    """
+    built_in = (load(value) for value in BUILT_IN.values())
+    found: Registration | None = next((each for each in built_in if word in each.commands), None)
+    return found or next((each for each in registrations().values() if word in each.commands), None)
+
+
 def registration_of_run(name: str) -> Registration:
     """The registration of the recipe that made a run; of one that is not installed here, what holds for any."""
+    if name in BUILT_IN:
+        return cast("Registration", load(BUILT_IN[name]))
     return registrations().get(name) or Registration(name=name, settings="")

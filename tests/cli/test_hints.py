@@ -43,6 +43,9 @@ class Command:
         ("time=2024-01-01/part-0.csv: is damaged", "time=2024-01-01/part-0.csv: is damaged"),
         ("leave label= out", "leave label out"),
         ("set lanes=4 there", "set lanes=4 there"),
+        ("Split: train_ratio is 2; it should be less than 1", "--train-ratio is 2; it should be less than 1"),
+        ("Split: lanes is 2; it should be 1", "Split: lanes is 2; it should be 1"),
+        ("Split: time and format are both 'a'", "--time and format are both 'a'"),
     ],
 )
 def test_options_are_written_as_flags_of_the_command(message: str, told: str) -> None:

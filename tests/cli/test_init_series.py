@@ -72,6 +72,18 @@ def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
     assert "no column of a.csv holds times; give --time" in told
 
 
+def test_a_repeated_flag_adds_to_the_names_before_it(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw", ["a", "b"])
+    pl.DataFrame({"station": ["a", "b"], "area": [1.0, 2.0], "height": [3.0, 4.0], "width": [5.0, 6.0]}).write_csv(
+        tmp_path / "static.csv"
+    )
+    flags = ["--target", "q", "--features", "warm", "--features", "rain", "--static", tmp_path / "static.csv"]
+    _, asked = init(source, tmp_path, *flags, "--static-features", "area,width", "--static-features", "height")
+
+    assert ["warm", "rain"] == asked["features"]
+    assert ["area", "width", "height"] == asked["static_features"]
+
+
 def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b", "007"])
     pl.DataFrame({"station": ["a", "b", "007", "z"], "area": [1.0, 2.0, 3.0, 4.0], "name": ["x"] * 4}).write_csv(
@@ -132,7 +144,7 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
     assert ["rain", "warm"] == config["features"]
-    assert "Left out, as they number rows or hold no value: ''." in text.replace("\n# ", " ")
+    assert "Left out, because they number rows or hold no value: ''." in text.replace("\n# ", " ")
 
 
 def test_what_first_rows_do_not_tell_is_said(tmp_path: Path) -> None:
@@ -302,7 +314,7 @@ def test_features_that_go_on_behind_the_target_are_known_ahead(tmp_path: Path) -
     text, written = init(tmp_path / "sales.csv", tmp_path, "--target", "sold")
 
     assert (written["future_features"], written["trim"]) == (["promotion"], "none")
-    assert "only these have values in the 28 rows behind the last target." in text.replace("\n# ", " ")
+    assert "only these have values in the 28 rows after the last target." in text.replace("\n# ", " ")
     made = run(tmp_path)
     assert made["source"]["rows"] == sum(each["rows"] for each in made["splits"].values()) == 2 * (days + ahead)
     _, usual = init(write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite")
@@ -327,13 +339,14 @@ def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None
 
     assert {"*": "mean", "sold": "total"} == config["resample"]
     assert "1d" == config["frequency"]
-    assert "Times are of events" in text
+    assert "Times are those of events" in text
     assert not scaled["sold"].is_nan().any()
     assert all(zeros > 20 for zeros in per_item["zeros"])
     assert np.allclose(per_item["sold"], 1)
     assert 0 == headrace("verify", tmp_path / "out")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository")
 def test_a_benchmark_with_common_dates_takes_three_commands(tmp_path: Path) -> None:
     flags = ("--target", "streamflow", "--features", "total_precipitation_sum,temperature_2m_mean")

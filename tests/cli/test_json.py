@@ -124,6 +124,7 @@ def test_every_command_takes_json() -> None:
     assert set(COMMANDS) == {words for words, _ in WORDS}, "a new command: give it a line in WORDS"
 
 
+@pytest.mark.slow
 def test_with_json_stdout_is_one_object(place: Path, run_main: Callable[..., Any]) -> None:
     pytest.importorskip("vl_convert")
     for words, rest in WORDS:

@@ -63,6 +63,7 @@ def test_facts_are_told_in_words() -> None:
     )
 
 
+@pytest.mark.slow
 def test_many_ranks_fit_the_terminal(wide: Path, tmp_path: Path) -> None:
     asked = ["stream", str(wide), "--batch-size", "1", "--ranks", "2", "--cache-dir", str(tmp_path / "cache")]
     shown = CliRunner().invoke(app, asked, env={"COLUMNS": "40"}).stdout.splitlines()

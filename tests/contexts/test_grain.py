@@ -97,6 +97,7 @@ def together(iterators, steps):
     return rows
 
 
+@pytest.mark.smoke("2-3-12")
 @pytest.mark.parametrize(("before", "after", "batch_after"), [(1, 1, 12), (2, 3, 12), (4, 1, 12), (3, 2, 8)])
 def test_a_state_of_any_host_resumes_on_any_number_of_hosts(out, before, after, batch_after):
     dataset = headrace_grain.contexts(out, context_tokens=128)

@@ -470,6 +470,7 @@ def about(*features: dict[str, Any], config_name: str = "default", configs: str 
     return f"---\n{json.dumps(head)}\n---\n".encode()
 
 
+@pytest.mark.slow
 def test_features_of_the_readme_are_those_of_load_dataset(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="datasets is not installed")
     label = {"name": "label", "dtype": {"class_label": {"names": {"0": "bad", "1": "good"}}}}

@@ -194,6 +194,7 @@ def test_numbers_made_straight_are_those_made_by_way_of_text(block):
     agree(*block)
 
 
+@pytest.mark.smoke(every=7)
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()], ids=str)
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
 def test_each_odd_text_is_read_as_by_way_of_text_or_left_to_it(text, kind):

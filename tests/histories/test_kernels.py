@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.digest import hash_words
 from headrace.histories.codec.addresses import Addresses, parse
+from headrace.keyed_hash import hash_words
 from laws import examples
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from packing_cases import as_lists, lognormal, plain_best_fit, plain_first_fit, problems
 
 from headrace.bins.pack import ALGORITHMS, pack
-from headrace.digest import derive_key, permutation
+from headrace.digest import derive_key
+from headrace.keyed_hash import permutation
 
 
 def order_of(seed, count):

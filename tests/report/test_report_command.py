@@ -1,4 +1,4 @@
-"""`headrace report` and the page at the end of a run, as their users meet them: real processes."""
+"""`headrace report` and the page at the end of a run, as their users meet them."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from report_cases import split_run
 
+from commands import headrace
 from headrace.cli.report_command import report
 from headrace.errors import SettingsError
 
@@ -16,12 +17,14 @@ HEADRACE = Path(sys.executable).parent / "headrace"
 NEEDED = ("--time", "time", "--entity", "customer", "--split-date", "2025-01-01")
 
 
-def headrace(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {
-        **{name: value for name, value in os.environ.items() if name != "HEADRACE_REPORT"},
-        "COLUMNS": "200",
-        **environment,
-    }
+@pytest.fixture(autouse=True)
+def pages_as_users_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_REPORT", raising=False)
+
+
+def process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, where the environment decides what it can import."""
+    env = {**os.environ, "COLUMNS": "200", **environment}
     return subprocess.run(
         [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=env, timeout=250
     )
@@ -50,7 +53,7 @@ def test_a_run_ends_with_its_page_and_names_it(raw: Path, tmp_path: Path) -> Non
 def test_no_page_where_none_is_wanted(how: str, raw: Path, tmp_path: Path) -> None:
     flags = {"flag": ["--report", "never"], "environment": [], "json": ["--json"]}[how]
     environment = {"HEADRACE_REPORT": "never"} if how == "environment" else {}
-    done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, *flags, **environment)
+    done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, *flags, env=environment)
 
     assert done.returncode == 0
     assert "report.html" not in done.stdout + done.stderr
@@ -63,8 +66,8 @@ def test_without_the_extra_a_run_says_quietly_how_to_get_pages(raw: Path, tmp_pa
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['vl_convert'] = None\n")
     path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
-    done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, PYTHONPATH=path)
-    asked = headrace("report", tmp_path / "out", PYTHONPATH=path)
+    done = process("split", raw, "--out", tmp_path / "out", *NEEDED, PYTHONPATH=path)
+    asked = process("report", tmp_path / "out", PYTHONPATH=path)
 
     assert done.returncode == 0
     assert "pip install 'headrace[report]'" in done.stdout
@@ -102,8 +105,8 @@ def test_open_starts_the_browser_or_says_that_there_is_none(tmp_path: Path) -> N
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
     page = tmp_path / "page.html"
-    shown = headrace("report", out, "--to", page, "--open", BROWSER=f"{browser} %s")
-    missing = headrace("report", out, "--to", page, "--open", BROWSER=str(tmp_path / "none"), PATH="")
+    shown = process("report", out, "--to", page, "--open", BROWSER=f"{browser} %s")
+    missing = process("report", out, "--to", page, "--open", BROWSER=str(tmp_path / "none"), PATH="")
 
     assert (0, page.as_uri()) == (shown.returncode, opened.read_text().strip())
     assert "no browser" not in shown.stderr

@@ -120,7 +120,7 @@ def test_a_signature_counts_by_its_names_and_not_by_its_path(tmp_path: Path, sou
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_less_than_one_worker_is_an_error(tmp_path: Path, source: Path, workers: int) -> None:
-    with pytest.raises(SettingsError, match=f"workers is {workers}; give 1 or more"):
+    with pytest.raises(SettingsError, match=f"workers is {workers}; expected an integer of 1 or more"):
         split(source, tmp_path / "out", workers=workers)
 
 

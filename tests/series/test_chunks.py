@@ -10,11 +10,11 @@ from headrace.series.windows.loader import ChunkPlan
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(0, 5), st.integers(1, 8), st.booleans())
-def test_every_pass_has_every_entity_once_and_epochs_walk_through_the_passes(rows, seed, size, by_rows):
-    rows = np.array(rows)
-    bound = max(int(rows.max()), 10 * size)
-    plan = ChunkPlan(rows, seed, max_rows=bound) if by_rows else ChunkPlan(rows, seed, chunk_size=size)
-    again = ChunkPlan(rows, seed, max_rows=bound) if by_rows else ChunkPlan(rows, seed, chunk_size=size)
+def test_every_pass_has_every_entity_once_and_epochs_walk_through_the_passes(sizes, seed, size, by_bytes):
+    sizes = np.array(sizes)
+    bound = max(int(sizes.max()), 10 * size)
+    plan = ChunkPlan(sizes, seed, max_bytes=bound) if by_bytes else ChunkPlan(sizes, seed, chunk_size=size)
+    again = ChunkPlan(sizes, seed, max_bytes=bound) if by_bytes else ChunkPlan(sizes, seed, chunk_size=size)
 
     epoch = 0
     for number in range(3):
@@ -25,11 +25,13 @@ def test_every_pass_has_every_entity_once_and_epochs_walk_through_the_passes(row
             assert (number, chunk) == plan.place(epoch)
             assert (np.diff(entities) > 0).all()
             assert (
-                (rows[entities].sum() <= bound) if by_rows else (len(entities) == min(size, len(rows) - chunk * size))
+                (sizes[entities].sum() <= bound)
+                if by_bytes
+                else (len(entities) == min(size, len(sizes) - chunk * size))
             )
             seen += entities.tolist()
             epoch += 1
-        assert list(range(len(rows))) == sorted(seen)
+        assert list(range(len(sizes))) == sorted(seen)
     assert again.entities(epoch).tolist() == plan.entities(epoch).tolist()  # asked at once, not one after another
 
 
@@ -50,7 +52,7 @@ def test_another_seed_has_other_chunks():
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(SettingsError, match="8 rows at a time, the longest entity has 9; allow more memory"):
-        ChunkPlan(np.array([9, 3]), 0, max_rows=8)
+    with pytest.raises(SettingsError, match="may take 8 bytes, .* the largest entity takes 9; allow more memory"):
+        ChunkPlan(np.array([9, 3]), 0, max_bytes=8)
     with pytest.raises(SettingsError, match="no entity with a window"):
         ChunkPlan(np.array([], np.int64), 0, chunk_size=1)

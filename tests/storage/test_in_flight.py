@@ -9,7 +9,7 @@ from threading import Lock
 
 import pytest
 
-from headrace.storage.in_flight import _MOST_BYTES, LIMITS, InFlight
+from headrace.storage.bucket import _MOST_BYTES, LIMITS, InFlight
 
 
 def settled(latency_s: float, bytes_per_s: float, size: int, *, requests: int = 4000) -> int:

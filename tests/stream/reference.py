@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.digest import derive_key, permutation
+from headrace.digest import derive_key
+from headrace.keyed_hash import permutation
 
 
 class SlowOrder:

@@ -200,6 +200,7 @@ def test_pools_hold_what_a_rank_takes_of_a_chain(chain, world_size, least_rows):
         assert len(got) == share.items
 
 
+@pytest.mark.smoke(every=4)
 @pytest.mark.parametrize(
     "kind", [{}, {"shuffle": False}, {"samples_per_epoch": 3000}, {"distribution": "by_size"}], ids=str
 )

@@ -39,6 +39,7 @@ def told(folder):
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
 
 
+@pytest.mark.slow
 def test_every_difference_is_an_error_on_every_rank_before_the_first_batch(told, folder):
     for name, (_, _, says) in cases(folder, str(folder / "series"), {}).items():
         for rank, each in enumerate(told):
@@ -49,12 +50,14 @@ def test_every_difference_is_an_error_on_every_rank_before_the_first_batch(told,
             assert "topology=headrace.Topology(rank=0, world_size=1)" in each[name]["error"]
 
 
+@pytest.mark.slow
 def test_values_are_escaped_and_cut_to_a_sane_length(told):
     for each in told:
         assert len(each["a long name"]["error"]) < 1500
         assert "\x1b" not in each["a long name"]["error"]
 
 
+@pytest.mark.slow
 def test_ranks_that_were_told_go_on_together(told):
     assert 180 == sum(each["alike"]["rows"] for each in told)
 

@@ -33,6 +33,7 @@ def test_every_kind_is_tried(kinds):
     assert set(NAMES) == set(kinds)
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_to_a_state_is_refused_or_changes_nothing(name, kinds):
     state, load = kinds[name]

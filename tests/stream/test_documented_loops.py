@@ -55,6 +55,7 @@ def test_a_script_of_the_page_with_a_remainder_of_one_row(tmp_path, name, proces
     assert printed == run_script(tmp_path, processes, [name])
 
 
+@pytest.mark.smoke(every=6)
 @pytest.mark.parametrize("rows", [(20, 20, 9), (16, 1), (1,), (32, 16)], ids=sum)
 @pytest.mark.parametrize(
     ("world_size", "workers", "remainder"),

@@ -245,7 +245,7 @@ def test_ctrl_c_ends_a_loop_and_all_it_started(workers, whom):
         assert shared_names([child.process.pid, *pids]) == []
 
 
-@pytest.mark.smoke("notify")
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["__enter__", "notify"])
 def test_ctrl_c_waits_until_a_put_into_a_workers_queue_is_done(function):
     with Child("interrupted_in", function, "fork") as child:

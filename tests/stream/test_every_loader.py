@@ -122,6 +122,7 @@ def test_one_state_format_is_that_of_every_loader(sources, name):
     assert rows.keys() <= state.keys()
 
 
+@pytest.mark.smoke(every=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_number_of_ranks_has_the_same_global_batches_and_every_item_once(sources, name):
     source = sources[name]
@@ -140,6 +141,7 @@ def test_any_number_of_ranks_has_the_same_global_batches_and_every_item_once(sou
     assert name == "contexts in order" or seen != sum(again, [])
 
 
+@pytest.mark.smoke(every=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stopped_epoch_goes_on_exactly_on_any_ranks(sources, name):
     source = sources[name]
@@ -160,7 +162,7 @@ def test_a_stopped_epoch_goes_on_exactly_on_any_ranks(sources, name):
         assert whole == found + rest
 
 
-@pytest.mark.smoke("contexts")
+@pytest.mark.smoke("rows")
 @pytest.mark.parametrize("name", OF_PROCESSES)
 def test_workers_that_run_a_transform_change_no_batch(sources, name):
     source = sources[name]

@@ -116,7 +116,7 @@ def batches_of(source, options, *, world_size=1, skip=0):
     return [json.dumps(batch) for batch in found]
 
 
-@pytest.mark.smoke(*(f"700-{kind}-{case}" for kind in FORMATS for case in CASES))
+@pytest.mark.smoke(every=6)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_batches_are_those_of_whole_blocks(datasets, kind, case, small_parts):
@@ -125,6 +125,7 @@ def test_batches_are_those_of_whole_blocks(datasets, kind, case, small_parts):
     assert one_round == whole_blocks(lambda options: batches_of(datasets[kind], options), CASES[case])
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_and_resumed_passes_have_the_same_batches(datasets, world_size, small_parts):
     def read(options):

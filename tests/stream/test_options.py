@@ -51,11 +51,11 @@ def test_unknown_columns_and_a_column_named_valid_are_refused():
         ("num_workers", "a stream takes workers="),
         ("collate_fn", "transform="),
         ("shufle", "did you mean 'shuffle'"),
-        ("nonsense", "there are shuffle, seed"),
+        ("nonsense", "options are shuffle, seed"),
     ],
 )
 def test_an_option_of_another_loader_is_answered_with_ours(option, message):
-    with pytest.raises(SettingsError, match=f"^{option} is no option of a stream; .*{message}"):
+    with pytest.raises(SettingsError, match=f"^{option} is not an option of a stream; .*{message}"):
         stream_options(8, {option: 1})
 
 
@@ -64,7 +64,7 @@ def test_an_option_of_another_loader_is_answered_with_ours(option, message):
     [("tipes", "did you mean 'types'"), ("revision", "@REVISION"), ("split", "stream"), ("batch_size", "stream")],
 )
 def test_an_option_that_opening_does_not_have_is_answered(option, message):
-    with pytest.raises(SettingsError, match=f"^{option} is no option of headrace.open; .*{message}"):
+    with pytest.raises(SettingsError, match=f"^{option} is not an option of headrace.open; .*{message}"):
         headrace.open("anything", **{option: 1})
 
 

@@ -38,6 +38,7 @@ def rows_in_order(order, rows):
     return (first[block] + row).tolist()
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("tenth", range(10))
 def test_the_order_equals_the_slow_one(tenth):
     for number in CASES[tenth::10]:

@@ -16,6 +16,7 @@ from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, find_rows, row_number, seen_per_shard
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("tenth", range(10))
 def test_every_row_has_the_position_that_delivers_it(tenth):
     for number in range(300)[tenth::10]:
@@ -137,6 +138,6 @@ def test_shards_are_named_by_path_or_file_name():
 
     assert (1, 1) == row_number(index, "part-00000.parquet", 4)
     assert (2, 0) == row_number(index, "part-00001.parquet", 0)
-    for shard, row, message in [("part-9", 0, "is no shard"), ("part-00000.parquet", 7, "it has 7 rows")]:
+    for shard, row, message in [("part-9", 0, "is not a shard"), ("part-00000.parquet", 7, "it has 7 rows")]:
         with pytest.raises(InputError, match=message):
             row_number(index, shard, row)

@@ -153,6 +153,7 @@ def real(tmp_path_factory):
     return [json.loads(line) for line in lines], tokenizer, folder / "out"
 
 
+@pytest.mark.slow
 def test_a_trainers_reader_sees_every_chat_of_gsm8k_and_trains_its_answer_alone(real):
     chats, tokenizer, out = real
     fed, trained, mask_sum, labels = [], [], 0, 0

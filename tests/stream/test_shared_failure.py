@@ -12,6 +12,7 @@ from fault_cases import BAD_GROUP, damage, fail_on_rank
 from fault_cases import write_shards as write
 from rank_processes import run_ranks
 from stream_cases import Numbers, index_of
+from torch_cases import let_go
 
 import headrace
 from headrace.errors import CorruptShard, StreamError
@@ -64,6 +65,7 @@ def test_an_error_of_what_workers_ask_for_names_rank_file_and_row_group(tmp_path
     dataset = opened.torch_dataset(batch_size=100, num_workers=1, topology=Topology(rank=4, world_size=5), lanes=1)
     with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(CorruptShard) as caught:
         list(dataset.data_loader(method=method))
+    let_go(caught.tb)
 
     place = f"part-00000.parquet block {BAD_GROUP}: "
     assert f"rank 4 of 5: {place}" in str(caught.value)
@@ -86,6 +88,7 @@ print("open", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_with_open_passes_ends_well(tmp_path):
     write(tmp_path / "shards", 1)
     ranks = [

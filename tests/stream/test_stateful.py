@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 from rank_processes import run_ranks
 from stream_cases import ranks
-from torch_cases import ROWS, dataset_of, loader_of, real_rows
+from torch_cases import ROWS, dataset_of, let_go, loader_of, real_rows
 
 from headrace.errors import StreamError
 from headrace.stream.loader.stateful import stream_state
@@ -126,8 +126,9 @@ def test_another_batch_size_is_refused_and_the_remedy_named():
     loader = stateful(dataset_of(2, topology=ALONE, batch_size=4))
     loader.load_state_dict(saved)
 
-    with pytest.raises(Exception, match=r"for another topology load\s+headrace\.stream_state"):
+    with pytest.raises(Exception, match=r"for another topology load\s+headrace\.stream_state") as caught:
         list(loader)
+    let_go(caught.tb)
 
 
 def test_a_state_of_something_else_is_refused():

@@ -112,6 +112,7 @@ class Readers:
         return [list(deliver(left, rank=rank, **share)) for rank in range(self.world_size)]
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize("number", range(10))
 def test_the_rest_arrives_after_any_stop(opened, number):
     index, read_block = opened

@@ -13,7 +13,7 @@ import pytest
 import torch
 from stream_cases import Numbers, index_of, ranks
 from torch.utils.data import dataloader
-from torch_cases import ROWS, dataset_of, loader_of, real_rows
+from torch_cases import ROWS, dataset_of, let_go, loader_of, real_rows
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
 from headrace.stream.loader import watched_loader
@@ -150,8 +150,10 @@ def test_an_error_of_reading_reaches_the_loop_through_its_worker():
     reader = Numbers((*ROWS[:-1], 3))
     dataset = StreamingDataset(index_of(ROWS), reader, StreamOptions(batch_size=5), num_workers=1, topology=ALONE)
 
-    with pytest.raises(CorruptShard, match=r"rank 0 of 1: part-00005.parquet block 0: has 3 rows, the index says 17"):
+    says = "rank 0 of 1: part-00005.parquet block 0: has 3 rows, the index says 17"
+    with pytest.raises(CorruptShard, match=says) as caught:
         list(loader_of(dataset))
+    let_go(caught.tb)
 
 
 def test_a_pickled_dataset_is_small_and_gives_the_same_batches():
@@ -230,7 +232,7 @@ def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypa
             got.append([real_rows(batch) for batch in dataset.data_loader(method="fork")])
 
     said = [record.getMessage() for record in caplog.records]
-    (line,) = [each for each in said if "DataLoader workers go without a guard" in each]  # and who waits, if they do
+    (line,) = [each for each in said if "DataLoader workers are not guarded" in each]  # and who waits, if they do
     assert [expected] * 2 == got
     assert line.startswith(f"torch {torch.__version__}: ")
     assert ("_MultiProcessingDataLoaderIter" if gone == "class" else "has no _of_later; ") in line

@@ -279,7 +279,7 @@ def until_nothing_is_left(own_threads, before):
     assert before == here
 
 
-@pytest.mark.smoke("as they are-own", "transform-data_loader")
+@pytest.mark.smoke("transform-data_loader")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest.mark.parametrize("loop", ["own", "data_loader", "persistent", "stateful"])
 @pytest.mark.parametrize("transform", [None, doubled], ids=["as they are", "transform"])
@@ -396,6 +396,7 @@ def test_a_server_that_is_closed_ends_its_workers_and_its_threads(own_threads, s
         each.close()
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_left_by_all_is_read_no_more(own_threads, server):
     for number in range(20):
         client, batches = worker_of(server, number % 2, 2, pool=number)
@@ -438,6 +439,7 @@ def test_a_fork_of_a_worker_cannot_read_for_it(server):
     client.close()
 
 
+@pytest.mark.slow
 def test_a_long_temporary_directory_is_no_hindrance(tmp_path):
     place = tmp_path / ("long" * 30)
     place.mkdir()

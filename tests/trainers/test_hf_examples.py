@@ -12,6 +12,7 @@ CHATS = ROOT.parent / "shared" / "data" / "job5-gsm8k"
 TOKENIZER = CHATS.with_name("job5-tokenizer-qwen3")
 
 
+@pytest.mark.slow
 def test_the_trainer_stops_and_goes_on_on_other_ranks(tmp_path):
     pytest.importorskip("transformers", reason="needs transformers")
     command = [str(SCRIPTS / "hf_trainer.py"), "--checkpoint", "saved"]

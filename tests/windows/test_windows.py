@@ -188,15 +188,15 @@ def test_names_of_entities_come_on_demand(run):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_length": 0}, "input_length is 0: Input should be greater than or equal to 1"),
+        ({"input_length": 0}, "input_length is 0; it should be greater than or equal to 1"),
         ({"output_length": 0}, "output_length is 0; give 1 or more"),
         ({"stride": True}, "stride is True"),
         ({"horizons": (1, 3)}, r"ascending steps from 1 to output_length, 2"),
         ({"horizons": (2, 1)}, "ascending steps"),
         ({"horizons": ()}, "ascending steps"),
-        ({"history": "all"}, "history is 'all': Input should be 'within' or 'preceding'"),
-        ({"targets": None}, "targets is None: Input should be 'all', 'any' or 'none'"),
-        ({"is_autoregressive": "yes"}, "is_autoregressive is 'yes': Input should be a valid boolean"),
+        ({"history": "all"}, "history is 'all'; it should be 'within' or 'preceding'"),
+        ({"targets": None}, "targets is None; it should be 'all', 'any' or 'none'"),
+        ({"is_autoregressive": "yes"}, "is_autoregressive is 'yes'; it should be a valid boolean"),
         ({"input_lenght": 9}, "'input_lenght' is not a setting; did you mean 'input_length'"),
     ],
 )

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
-from headrace.digest import derive_key, permutation
+from headrace.digest import derive_key
+from headrace.keyed_hash import permutation
 
 Counted = Literal["stored", "runtime"]
 

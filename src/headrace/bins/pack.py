@@ -42,7 +42,8 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.bins.bins import Bins, checked_costs, offsets_of
-from headrace.digest import derive_key, permutation
+from headrace.digest import derive_key
+from headrace.keyed_hash import permutation
 
 Algorithm = Literal[
     "best_fit_shuffle",

@@ -1,42 +1,107 @@
-"""Assemble all commands with their help, and parse or complete every command line."""
+"""Declare the commands with their help, and parse or complete every command line."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli import (
-    commands,
-    config_file,
-    doctor,
-    entities,
-    leaks_command,
-    report_command,
-    stream_command,
-    stream_commands,
-)
 from headrace.cli.derived import add_derived, is_derived
 from headrace.cli.flags import in_flags, told_in_flags
-from headrace.cli.init.asked import init_app
 from headrace.cli.output import usage_errors_kept
 from headrace.credentials import refuse_credentials
 from headrace.errors import HeadraceError
-from headrace.recipe import load, registrations
+from headrace.recipe import load, recipe_of_command, registrations
 
-_PANELS = {
-    "Prepare": ("init", "run", "schema"),  # after the commands of the recipes
-    "Inspect prepared data": ("inspect", "folds", "verify", "leaks", "report", "card", "forget", "gc"),
-    "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
-    "This machine": ("doctor",),
+# By panel of the help. Those of the recipes are in "Prepare" too, before these.
+_COMMANDS = {
+    "Prepare": {
+        "init": "headrace.cli.init.asked:init_app",
+        "run": "headrace.cli.commands:run",
+        "schema": "headrace.cli.config_file:schema",
+    },
+    "Inspect prepared data": {
+        "inspect": "headrace.cli.commands:inspect",
+        "folds": "headrace.cli.commands:folds",
+        "verify": "headrace.cli.commands:verify",
+        "leaks": "headrace.cli.leaks_command:leaks",
+        "report": "headrace.cli.report_command:report",
+        "card": "headrace.cli.report_command:card",
+        "forget": "headrace.cli.entities:forget",
+        "gc": "headrace.cli.commands:gc",
+    },
+    "Stream": {
+        "index": "headrace.cli.stream_commands:index",
+        "peek": "headrace.cli.stream_commands:peek",
+        "plan": "headrace.cli.stream_commands:plan",
+        "stream": "headrace.cli.stream_command:stream",
+        "where": "headrace.cli.stream_commands:where",
+        "seen": "headrace.cli.stream_commands:seen",
+    },
+    "This machine": {"doctor": "headrace.cli.doctor:doctor"},
 }
+
+
+class CommandsOnUse(Mapping[str, Any]):
+    """All commands by their words. Each is imported and declared when it is looked up.
+
+    So a command waits for its own imports alone. Lists of all words also read which recipes other packages have.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, word: str) -> Any:
+        if word not in self._made:
+            self._made[word] = _command_of(word)
+        return self._made[word]
+
+    def __iter__(self) -> Iterator[str]:
+        words = [word for recipe in registrations().values() for word in recipe.commands]
+        return iter(dict.fromkeys([*words, *(word for own in _COMMANDS.values() for word in own)]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def _command_of(word: str) -> Any:
+    """Declare one command, whose help text flows. Raises `KeyError` for a word that is not a command."""
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    panel = next((panel for panel, own in _COMMANDS.items() if word in own), None)
+    recipe = recipe_of_command(word) if panel is None else None
+    if panel is not None:
+        own = load(_COMMANDS[panel][word])
+        if word == "init":
+            app.add_typer(own(), name=word)
+        else:
+            app.command(word)(own)
+    elif recipe is None:
+        raise KeyError(word)
+    elif recipe.commands[word] == recipe.settings:
+        add_derived(app, word, recipe.name, told=recipe.help)
+    elif isinstance(own := load(recipe.commands[word]), typer.Typer):
+        app.add_typer(own, name=word)
+    elif is_derived(own):
+        add_derived(app, word, recipe.name, own)
+    else:
+        app.command(word)(own)
+    _flow(app)
+    made: Any = typer.main.get_group(app).commands[word]
+    made.rich_help_panel = panel or "Prepare"
+    return made
 
 
 class Commands(TyperGroup):
     """The commands of headrace, with usage errors as JSON on request and completion in shells."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "commands": CommandsOnUse()})
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
+        return sorted(self.commands, key=lambda word: isinstance(self.commands[word], TyperGroup))
 
     def make_context(self, *given: Any, **options: Any) -> Any:
         if options.get("resilient_parsing"):  # a shell asks for completions
@@ -80,19 +145,6 @@ def _name_all_missing(error: Any, arguments: list[str]) -> None:
         error.message = f"Also missing: {', '.join(also)}."
 
 
-def _arrange(app: typer.Typer) -> None:
-    """Sort the commands into panels, and join the lines of help texts, which are wrapped for the source."""
-    panel_of = dict.fromkeys((word for recipe in registrations().values() for word in recipe.commands), "Prepare")
-    panel_of |= {name: panel for panel, names in _PANELS.items() for name in names}
-    order = list(panel_of)
-    _flow(app)
-    for command in app.registered_commands:
-        command.rich_help_panel = panel_of[str(command.name)]
-    for group in app.registered_groups:
-        group.rich_help_panel = panel_of[str(group.name)]
-    app.registered_commands.sort(key=lambda each: order.index(str(each.name)))
-
-
 def _flow(app: typer.Typer) -> None:
     for command in app.registered_commands:
         command.help = flowing(command.help or inspect.getdoc(command.callback) or "")
@@ -115,41 +167,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for recipe in registrations().values():
-    for word, reference in recipe.commands.items():
-        if reference == recipe.settings:
-            add_derived(app, word, recipe.name, told=recipe.help)
-            continue
-        own = load(reference)
-        if isinstance(own, typer.Typer):
-            app.add_typer(own, name=word)
-        elif is_derived(own):
-            add_derived(app, word, recipe.name, own)
-        else:
-            app.command(word)(own)
-app.add_typer(init_app(), name="init")
-_OWN: tuple[Callable[..., Any], ...] = (
-    commands.run,
-    commands.inspect,
-    commands.folds,
-    commands.verify,
-    leaks_command.leaks,
-    entities.forget,
-    commands.gc,
-    report_command.report,
-    report_command.card,
-    doctor.doctor,
-    config_file.schema,
-    stream_commands.index,
-    stream_commands.peek,
-    stream_commands.plan,
-    stream_command.stream,
-    stream_commands.where,
-    stream_commands.seen,
-)
-for function in _OWN:
-    app.command(function.__name__)(function)
-_arrange(app)
 
 
 @app.callback(invoke_without_command=True)

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from headrace.cli.commands import execute
 from headrace.cli.flags import RunOptions, flag, null_values_of, offers, types_of, with_groups, with_parameters
-from headrace.recipe import load, registration
+from headrace.recipe import load, registration_of_run
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -97,7 +97,7 @@ def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with one parameter per setting instead of its parameter of type `Given`."""
     from headrace.settings import former_names, renamed  # imports pydantic, which listing commands does not need
 
-    model = load(registration(recipe).settings)
+    model = load(registration_of_run(recipe).settings)
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}

@@ -43,8 +43,7 @@ _OPTION = re.compile(
     rf"""(?:(?<=[ (])|^(?=\w+=["']))([a-z][a-z_]+)="""
     rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
 )
-
-_SETTING = re.compile(r"^[A-Z][A-Za-z]+: ([a-z][a-z_]+)(?= is )", re.MULTILINE)  # as a settings model begins
+_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)", re.M)  # from `Settings`
 
 _commands: list[Callable[[], Any]] = []  # the running command, for `in_flags`
 
@@ -141,12 +140,12 @@ def told_in_flags(command: Callable[[], Any]) -> Iterator[None]:
 def in_flags(message: str) -> str:
     """Write options in a message as flags: `time=` as --time, `format="csv" or "tsv"` as --format csv or tsv.
 
+    A line about one setting begins with its flag: "TemporalSplit: train_ratio is 2" as "--train-ratio is 2".
     Names that are not flags of the command, such as settings in the file of `headrace run`, only lose an "=" that no
     value follows.
     """
-    hinted = _OPTION.search(message) or _SETTING.search(message)
-    flags = _flags_of(_commands[-1]()) if _commands and hinted else {}
-    message = _SETTING.sub(lambda found: flags.get(found[1], found[0]), message)
+    wanted = _commands and (_OPTION.search(message) or _SETTING.search(message))
+    flags = _flags_of(_commands[-1]()) if wanted else {}
 
     def flag(found: re.Match[str]) -> str:
         name, value = found[1], found[2] or found[3]
@@ -154,6 +153,7 @@ def in_flags(message: str) -> str:
             return flags.get(name, name)
         return f"{flags[name]} {_QUOTES.sub('', value)}" if name in flags else found[0]
 
+    message = _SETTING.sub(lambda found: flags.get(found[1], found[0]), message)
     return _OPTION.sub(flag, message)
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.checks import explains_calls
 from headrace.errors import InputError, RunBusy, SettingsError
 from headrace.formats import mds, tars
 from headrace.formats.detect import Kind
@@ -48,6 +49,7 @@ class _Part:
     mds: mds.MdsShard | None = None
 
 
+@explains_calls("convert")
 def convert(source: str | Path, out: str | Path, *, on_shard: OnShard = lambda done, shards: None) -> Converted:
     """Write the samples of WebDataset tars or MDS shards as Parquet, in their order, one file per shard.
 

@@ -35,10 +35,11 @@ from headrace.bins.rows import TRACES
 from headrace.dataset.index import text_array
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.stored_index import list_values, mapped_file, sealed, stream_of
-from headrace.digest import canonical_json, derive_key, hash_texts, sha256_hex
+from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.text_columns import as_text
+from headrace.keyed_hash import hash_texts
 from headrace.recipe import load, registration_of_run
 from headrace.storage.local import alone, created, make_directory, replace, temporary_for
 
@@ -73,8 +74,8 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
         name = name or manifest.facts.get("entity") or (source.get("entity") if isinstance(source, dict) else None)
     if name is None and recipe:
         raise SettingsError(
-            f"{dataset.root}: {recipe} does not say whose its rows are; ask the data that it was made of, or give"
-            f" entity_column= (--entity-column) if one of its columns says it: {', '.join(names)}"
+            f"{dataset.root}: {recipe} does not record the entity of its rows; ask the data that it was made of, or "
+            f"give entity_column= (--entity-column) if one of its columns says it: {', '.join(names)}"
         )
     if name is None:
         raise SettingsError(

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from headrace.checks import check_integer, explains_calls
 from headrace.dataset.certificate import certificate_of, difference, read_certificate
 from headrace.dataset.html import table_html
 from headrace.dataset.indexed import ALIASES
@@ -68,6 +69,7 @@ class Verdict:
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
 
+@explains_calls("verify")
 def verify(
     path: str | Path,
     *,
@@ -81,6 +83,8 @@ def verify(
     against: a file from `certify`; one more check compares the run with that certificate. Problems are in the verdict,
     not raised. Only a directory without a finished run, and a file that is not a certificate, raise `InputError`.
     """
+    if workers is not None:
+        check_integer("workers", workers, least=1)
     place = path_of(path)
     certificate = None if against is None else read_certificate(Path(against))
     root, manifest = find_run(place, run)
@@ -105,6 +109,7 @@ def verify(
     return verdict
 
 
+@explains_calls("certify")
 def certify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> dict[str, Any]:
     """Verify a finished run and return its certificate, JSON: what was proved, with which settings, and what was not.
 

@@ -2,6 +2,8 @@
 
 The name states the format, and the first bytes show it. If they disagree, there is no way to know which is right, so
 the error states both.
+
+Listing files needs names alone, so what opens them imports pyarrow on use.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import InputError
 from headrace.storage.places import place_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Format = Literal["csv", "tsv", "jsonl", "json", "parquet", "arrow"]
 Compression = Literal["none", "gz", "zst"]
@@ -115,6 +118,8 @@ def stem_of_name(name: str) -> str:
 
 def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
     """Open the decompressed bytes; a truncated or damaged stream raises `OSError` on read, never ends early."""
+    import pyarrow as pa
+
     return pa.input_stream(place_of(path).arrow_stream(), compression=_ARROW_CODEC.get(compression))
 
 
@@ -148,8 +153,8 @@ def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> b
         size += len(block)
         if size > most and compression != "none":
             raise InputError(
-                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size; if this is meant, "
-                f"decompress it, or write JSON lines or Parquet, which are read in parts"
+                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size; if this is "
+                "intended, decompress it, or write JSON lines or Parquet, which are read in parts"
             )
     return b"".join(parts)
 
@@ -157,7 +162,8 @@ def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> b
 def too_long(path: Path) -> InputError:
     """Build the error for a record that does not end within `LARGEST_RECORD` bytes."""
     return InputError(
-        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is missing, or it is no table"
+        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is missing, or it is not a "
+        "table"
     )
 
 
@@ -227,6 +233,8 @@ def compress_block(data: bytes | pa.Buffer, compression: Compression) -> bytes |
         member = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
         return member.compress(data) + member.flush()
     if compression == "zst":
+        import pyarrow as pa
+
         return pa.Codec("zstd", _ZSTD_LEVEL).compress(data)
     return data
 
@@ -235,5 +243,7 @@ def decompress_block(data: bytes, compression: Compression) -> bytes:
     """Undo `compress_block`; raises `OSError` or `zlib.error` on damaged bytes."""
     if compression == "none":
         return data
+    import pyarrow as pa
+
     with pa.input_stream(pa.BufferReader(data), compression=_ARROW_CODEC[compression]) as stream:
         return bytes(stream.read())

@@ -11,23 +11,24 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from headrace.arrays import I64
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES
 from headrace.formats.foreign import layout_of, refuse_foreign, table_of_file
 from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
-from headrace.formats.partitions import is_partition, partition_of
+from headrace.formats.partition_names import is_partition, partition_of
 from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
 from headrace.storage.place import Fact, Place
 from headrace.storage.places import path_of, place_of
+
+if TYPE_CHECKING:
+    from headrace.arrays import I64
 
 _Stat = tuple[int, int, int]  # size, modification time, time of change
 _FEW_DIRECTORIES = 100  # searched for an error message
@@ -43,18 +44,35 @@ class NoMatch(InputError):
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, times: parallel, int64.
+    """Files below one root. names: relative to it, with forward slashes, sorted. stats: parallel to names.
 
-    ctimes_ns: for local files the time of change, which users cannot set back; 0 for objects.
     splits: the split of each file if names tell splits; else empty.
     """
 
     root: Path
     names: list[str]
-    sizes: I64
-    mtimes_ns: I64
-    ctimes_ns: I64
+    stats: list[_Stat]
     splits: list[str]
+
+    @cached_property
+    def sizes(self) -> I64:
+        """Bytes of each file."""
+        return self._column(0)
+
+    @cached_property
+    def mtimes_ns(self) -> I64:
+        """Time of the last modification of each file."""
+        return self._column(1)
+
+    @cached_property
+    def ctimes_ns(self) -> I64:
+        """Time of the last change of each file, which users cannot set back; 0 for objects."""
+        return self._column(2)
+
+    def _column(self, place: int) -> I64:
+        import numpy as np  # which settings that only name their files do not wait for
+
+        return np.array([each[place] for each in self.stats], np.int64)
 
     def path(self, place: int) -> Path:
         """Return the path of a file."""
@@ -88,7 +106,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
     remote = [place for place in places if place_of(place).reads == "requests"]
     if remote:
         if len(remote) < len(source):
-            raise InputError(f"{remote[0]}: stands beside local files; give places of one kind")
+            raise InputError(f"{remote[0]}: is mixed with local files; give places of one kind")
         return _remote_listing(remote, splits if len(source) == 1 else "refuse")
     found: dict[str, _Found] = {}
     words: dict[str, str] = {}
@@ -189,7 +207,7 @@ def _matched(pattern: str) -> list[str]:
     _refuse_unfinished(files)
     data = [each for each in files if is_data_name(os.path.basename(each))]
     if not data:
-        also = f"; it matches {min(files)}, which is no data file by its name" if files else ""
+        also = f"; it matches {min(files)}, whose name is not that of a data file" if files else ""
         raise NoMatch(f"{pattern}: no such file, directory or match{also}; check the path")
     return data
 
@@ -405,10 +423,8 @@ def _listing(root: str | Path, names: list[str], stats: list[_Stat], splits: Seq
         near = error.object[max(0, error.start - 40) : error.start + 40]
         raise InputError(f"{str(root)!a}: a name is not UTF-8, near {near!a}; rename the file or directory") from None
     order = sorted(range(len(names)), key=names.__getitem__)
-    facts = np.array(stats, np.int64).reshape(-1, 3)[order]
     told = [splits[place] for place in order] if splits else []
-    sizes, mtimes_ns, ctimes_ns = (facts[:, each].copy() for each in range(3))
-    return Listing(path_of(root), [names[place] for place in order], sizes, mtimes_ns, ctimes_ns, told)
+    return Listing(path_of(root), [names[place] for place in order], [stats[place] for place in order], told)
 
 
 def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str], list[str]]:

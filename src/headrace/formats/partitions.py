@@ -11,39 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from headrace.errors import InputError
+from headrace.formats.partition_names import partition_of
 from headrace.formats.shard import Chunk, Shard
 
-_MISSING = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _INT64 = range(-(1 << 63), 1 << 63)
-
-
-def is_partition(directory: str) -> bool:
-    """Check whether a directory name is a column's name and value."""
-    return "=" in directory[1:] and directory[0] not in "._"
-
-
-def partition_of(name: str) -> dict[str, str | None]:
-    """Parse the columns in a shard's name, outermost first; None is a missing value.
-
-    Raises `InputError` if a column is repeated, or the name is not percent-encoded UTF-8.
-    """
-    found: dict[str, str | None] = {}
-    for part in filter(is_partition, name.split("/")[:-1] if "=" in name else ()):
-        key, _, text = part.partition("=")
-        try:
-            key, value = unquote(key, errors="strict"), unquote(text, errors="strict")
-        except UnicodeDecodeError:
-            raise InputError(f"{name}: {part} is not percent-encoded UTF-8; rename the directory") from None
-        if key in found:
-            raise InputError(f"{name}: two directories say what {key} is; rename one of them")
-        found[key] = None if text == _MISSING else value
-    return found
 
 
 def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:

@@ -22,10 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U32, U64
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
 from headrace.histories.codec.addresses import Addresses, as_numbers, of_numbers, of_words
+from headrace.keyed_hash import hash_texts
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
 

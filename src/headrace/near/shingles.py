@@ -14,8 +14,9 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Ints
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.draws import GAMMA, mix
+from headrace.keyed_hash import hash_texts
 
 WORDS, TOKENS = 3, 5  # in a shingle; a word of most languages is between one and two tokens
 

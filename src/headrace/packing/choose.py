@@ -32,8 +32,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64, U8, U64, Bools, least_of_component, number_rows
-from headrace.digest import derive_key, hash_words
+from headrace.digest import derive_key
 from headrace.errors import InputError
+from headrace.keyed_hash import hash_words
 from headrace.packing.blend import SPLITS, Dataset, Source, Split
 from headrace.packing.sequences import Origins
 from headrace.settings import Duplicates

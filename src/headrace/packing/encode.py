@@ -24,8 +24,9 @@ import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64
 from headrace.bins.rows import shift_left
-from headrace.digest import canonical_json, derive_key, hash_texts, hash_words
+from headrace.digest import canonical_json, derive_key
 from headrace.errors import InputError
+from headrace.keyed_hash import hash_texts, hash_words
 from headrace.packing.blend import Dataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.backends import BackendDiffers

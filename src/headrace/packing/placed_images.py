@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.arrays import I32, I64, U64
 from headrace.bins.bins import offsets_of
 from headrace.bins.rows import IMAGE_COLUMNS, PackedRows
-from headrace.digest import hash_texts
+from headrace.keyed_hash import hash_texts
 from headrace.packing.chats.images import PlacedImage
 from headrace.packing.sequences import mix
 

@@ -25,15 +25,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.checks import check_word
+from headrace.checks import check_word, explains_calls
 from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import INDEX, MANIFEST
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.pointer import RUN_ID
 from headrace.dataset.sound import damaged
-from headrace.digest import canonical_json, derive_key, hash_texts, sha256_file, sha256_hex
+from headrace.digest import canonical_json, derive_key, sha256_file, sha256_hex
 from headrace.errors import SettingsError
+from headrace.keyed_hash import hash_texts
 from headrace.recipe import load, registration_of_run
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task
 from headrace.run.erase import Erased, Erasure, ShardEraser
@@ -75,6 +76,7 @@ class Forgotten:
     how: Literal["computed", "reused", "nothing"] = "nothing"
 
 
+@explains_calls("forget")
 def forget(
     out: str | Path,
     entities: Sequence[str],

@@ -16,11 +16,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headrace.checks import check_integer, explains_calls
 from headrace.dataset.manifest import MANIFEST, Manifest, SplitTotals, read_manifest
 from headrace.dataset.pointer import check_pointer, point_at, point_record_at
 from headrace.digest import canonical_json
 from headrace.engine.engine import EngineName, check_engine
 from headrace.errors import RunBusy, SettingsError, StoreError
+from headrace.printable import shown
 from headrace.recipe import Recipe
 from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
@@ -75,6 +77,7 @@ class Prepared:
         return self.manifest._repr_html_() + f"<p>{escape(self.how)}: {escape(str(self.run))}</p>"
 
 
+@explains_calls("prepare")
 def prepare(
     recipe: Recipe,
     out: str | Path,
@@ -106,14 +109,16 @@ def prepare(
     Neither source nor `out` may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
+    if not hasattr(recipe, "source_files"):
+        raise SettingsError(f"recipe is {shown(recipe)}; give the settings of one, such as headrace.TemporalSplit(…)")
     check_engine(engine, address)
     share = None if shard_of is None else Share(*shard_of)
     if share is not None and engine != "local":
         raise SettingsError(
             f"shard_of is {share} and engine is {engine!r}; give one of them: Ray shares a run out itself"
         )
-    if workers is not None and workers < 1:
-        raise SettingsError(f"workers is {workers}; give 1 or more")
+    if workers is not None:
+        check_integer("workers", workers, least=1)
     place = path_of(out)
     files = recipe.source_files()
     check_apart(place, recipe.source_places(), files)
@@ -141,22 +146,32 @@ def prepare(
                 local.write_new(run / "config.json", canonical_json(recipe.config()))
             manifest = make(job, engine, address) if share is None else make_together(job, share, patience)
     if in_place:
-        if not (run / SUCCESS).exists():
-            local.write_new(run / SUCCESS, b"")
-        point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
-        if (share is None or how == "reused") and (run / STAGE_DIRECTORY).is_dir():
-            from headrace.run.execute import remove_stage
-
-            with suppress(RunBusy), only_writer(run):
-                remove_stage(run, hear)
+        _point_in_place(place, run, manifest, hear, remove=share is None or how == "reused")
     else:
-        place_of(target / SUCCESS).put_new(b"")
-        point_record_at(place, identity, manifest)
-        hear(Step("splits.linked", str(place)))
-        if work.is_dir():
-            with suppress(RunBusy, StoreError), only_writer(work):  # a process that still uses it removes it later
-                shutil.rmtree(work, ignore_errors=True)
+        _point_in_store(place, target, work, manifest, hear)
     return Prepared(place, target, manifest, how)
+
+
+def _point_in_place(place: Path, run: Path, manifest: Manifest, hear: OnEvent, *, remove: bool) -> None:
+    """Make the links of a finished run the current ones. remove: also its intermediate files, if a kill left them."""
+    if not (run / SUCCESS).exists():
+        local.write_new(run / SUCCESS, b"")
+    point_at(place, run, manifest, lambda name, subject: hear(Step(name, subject)))
+    if remove and (run / STAGE_DIRECTORY).is_dir():
+        from headrace.run.execute import remove_stage
+
+        with suppress(RunBusy), only_writer(run):
+            remove_stage(run, hear)
+
+
+def _point_in_store(place: Path, target: Path, work: Path, manifest: Manifest, hear: OnEvent) -> None:
+    """Make a finished run of an object store the current one, and remove its local work directory."""
+    place_of(target / SUCCESS).put_new(b"")
+    point_record_at(place, target.name, manifest)
+    hear(Step("splits.linked", str(place)))
+    if work.is_dir():
+        with suppress(RunBusy, StoreError), only_writer(work):  # a process that still uses it removes it later
+            shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from pydantic import PrivateAttr
 
 from headrace.dataset.tables import with_paths
+from headrace.errors import SettingsError
 from headrace.formats.type_words import ALL_COLUMNS, INFER, asks_to_infer
 from headrace.settings import Settings
 
@@ -34,7 +35,9 @@ class RecipeSettings(Settings):
     untyped: ClassVar[Sequence[str]] = ()
     _inferred: Mapping[str, str] | None = PrivateAttr(None)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *unnamed: Never, **values: Any) -> None:
+        if unnamed:
+            raise SettingsError(f"{type(self).__name__}: {unnamed[0]!r} is given without a name; give settings by name")
         values = {name: with_paths(value) for name, value in values.items()}
         asked: Any = values.get("types")
         if "types" not in type(self).model_fields or not asks_to_infer(asked):

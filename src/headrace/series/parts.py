@@ -3,7 +3,7 @@
 Stretches follow one another in time, and all entities have the same ones; some may be empty in an entity. Usually there
 are three, the splits. Rows too close before a cut are stretches in no split, and so are the rows of held-out entities
 before and after their part. In rolling folds the stretches between any two borders are cells, and the splits of a fold
-are consecutive cells.
+are consecutive cells. Held-out entities have a copy of these stretches of their own, so no cell holds rows of both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.checks import duration_us, instant_us
 from headrace.errors import SettingsError
-from headrace.formats.dates import moment
+from headrace.formats.dates import DAY_US, moment
 from headrace.run.fold_times import FoldTimes
 from headrace.run.folds import GroupKFold, Rolling
 
@@ -72,15 +72,23 @@ APART = Parts(("train", None, "val", None, "test"), ({"train": (0, 1), "val": (2
 
 @dataclass(frozen=True)
 class RollingParts:
-    """The cells of rolling folds, the times where they begin, and the cut of each fold; in microseconds."""
+    """The cells of rolling folds, the times where they begin, and the cut of each fold; in microseconds.
+
+    sides: whose stretches follow one another in `parts`: first those of entities that train, then of held-out ones.
+    """
 
     parts: Parts
     borders: I64
     cuts: Sequence[int]
+    sides: Sequence[Side]
 
     @classmethod
-    def of(cls, cuts: tuple[int, int], folds: Rolling, reach_us: int) -> RollingParts:
-        """Shift both cuts by a step for each fold. reach_us: how long before a cut rows are in no split."""
+    def of(cls, cuts: tuple[int, int], folds: Rolling, reach_us: int, held: Sequence[Side] = ()) -> RollingParts:
+        """Shift both cuts by a step for each fold.
+
+        reach_us: how long before a cut rows are in no split.
+        held: splits that only held-out entities have rows in.
+        """
         first, second = ([cut + number * folds.step_us for number in range(folds.n)] for cut in cuts)
         trains, tests = FoldTimes.of(first, folds, reach_us), FoldTimes.of(second, folds, 0)
         times = {"train": (trains.start, trains.end), "test": (tests.cut, tests.stop)}
@@ -89,9 +97,11 @@ class RollingParts:
         begins = np.unique(
             np.concatenate([np.iinfo(np.int64).min, *(each for own in times.values() for each in own)], None)
         )
+        sides: list[Side] = ["train", *held]
+        behind = {split: len(begins) * (sides.index(split) if split in sides else 0) for split in SPLITS}
         ranges = [
             {
-                split: tuple(np.searchsorted(begins, [own[0][fold], own[1][fold]]).tolist())
+                split: tuple((np.searchsorted(begins, [own[0][fold], own[1][fold]]) + behind[split]).tolist())
                 for split, own in times.items()
             }
             for fold in range(folds.n)
@@ -99,8 +109,15 @@ class RollingParts:
         used = sorted({cell for own in ranges for first_, last in own.values() for cell in range(first_, last)})
         width = max(2, len(str(len(used) - 1)))
         names = {cell: f"cell-{number:0{width}d}" for number, cell in enumerate(used)}
-        parts = Parts(tuple(names.get(cell) for cell in range(len(begins))), tuple(ranges))
-        return cls(parts, begins[1:], first)
+        parts = Parts(tuple(names.get(cell) for cell in range(len(begins) * len(sides))), tuple(ranges))
+        return cls(parts, begins[1:], first, sides)
+
+    def edges(self, times: I64, side: Side, train_end: int) -> list[int]:
+        """Return the rows where the stretches of an entity begin, except the first. train_end: its own in fold 0."""
+        own = np.searchsorted(times, self.borders + (train_end - self.cuts[0])).tolist()
+        before, of_each = self.sides.index(side), len(own) + 1
+        edges = [0] * (before * of_each) + [0, *own] + [len(times)] * ((len(self.sides) - 1 - before) * of_each)
+        return edges[1:]
 
     def facts(self) -> list[dict[str, Any]]:
         """Return, for the manifest, each fold's cut and the cells of its splits."""
@@ -149,14 +166,18 @@ class Division:
             dates, held_out = {name: (own[0], own[1]) for name, own in known["dates"].items()}, known["held_out"]
         distances = {"gap": asked.gap, "label_horizon": asked.label_horizon}
         reach_us = max((duration_us(name, own) for name, own in distances.items() if own is not None), default=0)
-        folds = None if asked.folds is None or isinstance(asked.folds, GroupKFold) else asked.folds
+        cuts = asked.cuts or next(iter(dates.values()), None)
+        rolling = None
+        if isinstance(asked.folds, Rolling) and cuts is not None:
+            _check_lengths(dates, cuts)
+            rolling = RollingParts.of(cuts, asked.folds, reach_us, sorted(set(held_out.values()), reverse=True))
         return cls(
             asked.train_end is not None or asked.cut_dates is not None,
             asked.cuts,
             dates,
             reach_us,
             held_out,
-            None if folds is None or asked.cuts is None else RollingParts.of(asked.cuts, folds, reach_us),
+            rolling,
         )
 
     @property
@@ -178,6 +199,17 @@ class Division:
     def trains(self, entity: str) -> bool:
         """Return whether an entity trains, that is, is not held out."""
         return entity not in self.held_out
+
+
+def _check_lengths(dates: Mapping[str, tuple[int, int]], cuts: tuple[int, int]) -> None:
+    """Raise `SettingsError` unless val is as long in every entity: else folds would overlap differently in each."""
+    for name, (first, second) in dates.items():
+        if second - first != cuts[1] - cuts[0]:
+            lengths = [f"{(two - one) / DAY_US:g} days" for one, two in ((first, second), cuts)]
+            raise SettingsError(
+                f"cut_dates: entity {name!r} validates for {lengths[0]}, others for {lengths[1]}; folds need the same "
+                "time between train_end and val_end in all entities"
+            )
 
 
 def _held_out(asked: Series) -> dict[str, Side]:
@@ -225,15 +257,19 @@ def read_names(path: Path) -> list[str]:
 def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
     """Read a table of entity, train_end and optionally val_end; return entity → microseconds where val and test begin.
 
-    The entity column has its name in the output. A missing val_end equals train_end, so nothing validates.
-    Raises `SettingsError`.
+    The entity column has its name in the output, or is called entity. A missing val_end equals train_end, so nothing
+    validates. Raises `SettingsError`.
     """
     from headrace.series.statics import static_table  # imported late: it imports the settings
 
     entity = settings.entity_column
+    if not path.exists():
+        raise SettingsError(f"cut_dates {str(path)!r} does not exist; check its path")
     # A table given as a data frame is stored as a directory of shards.
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     table = pa.concat_tables([static_table(settings, each, each.name) for each in files])
+    if entity not in table.column_names and "entity" in table.column_names:
+        entity = "entity"
     for name in (entity, "train_end"):
         if name not in table.column_names:
             raise SettingsError(
@@ -249,7 +285,7 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
             raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} {why}; correct the table")
         found[name] = first, first if not second or second[0] is None else second[0]
         if found[name][0] > found[name][1]:
-            raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} has train_end behind val_end; exchange them")
+            raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} has train_end after val_end; swap them")
     return found
 
 
@@ -277,10 +313,9 @@ def undividable(asked: Series) -> list[tuple[object, str]]:
             "folds are of entities, which would each need other scalers; give val_entities and test_entities, or folds "
             "that roll, such as rolling:n=5,step=365d",
         ),
-        (asked.folds and asked.train_end is None, "folds roll on from train_end, which is not given; give it"),
         (
-            asked.folds and (held or asked.cut_dates),
-            f"folds and {', '.join(given[:-1])} are given; folds have the same cuts in all entities, choose one",
+            asked.folds and asked.train_end is None and asked.cut_dates is None,
+            "folds roll on from train_end, which is not given; give it, or cut_dates",
         ),
         (
             held and per_entity,

@@ -89,6 +89,10 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     The source's files and the choice of entities are never taken over.
     """
     given = {name for name, value in values.items() if (name, value) != ("frequency", "infer")}
+    cut = [name for name in ("train_end", "val_end") if values.get(name) is not None]
+    if cut:
+        told = ", ".join(cut)
+        raise SettingsError(f"{told} with pipelines_from, where nothing trains and all rows test; leave out {told}")
     own = {*_OWN, *DIVIDE, *(_STATIC if given & _STATIC else ())}
     named = named_run(Path(values[REUSED]))
     settings = {name: value for name, value in named.settings().items() if name not in own and name != "recipe"}

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
+from headrace.keyed_hash import hash_texts
 from headrace.split.sorting import in_order
 
 TRAIN, VAL, UNSEEN = 0, 1, 2

@@ -3,19 +3,25 @@
 Rows are counted by bin while a run is prepared, in O(rows). The bins follow from the first and last time of the source
 and from the cutoff, which is a border between two of them. Counts of shards add up, so they are the same for any number
 of workers.
+
+Settings are checked with this module, so functions about rows import data libraries on use.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
-import numpy as np
+from headrace.run.folds import Rolling
 
-from headrace.arrays import I64
+if TYPE_CHECKING:
+    from headrace.arrays import I64
+    from headrace.split.settings import TemporalSplit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STRETCHES = 72  # bars across the width of a page
@@ -56,12 +62,44 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
     return Cutoff(_micros(moment.astimezone(UTC)), wall_us, start or wall_us, end or wall_us)
 
 
+def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
+    """Return the cut of each fold; [] for folds of entities.
+
+    A split date without offset moves on the wall clock of the zone. Raises `ValueError` for a cut at a time that the
+    zone skips or repeats.
+    """
+    if settings.split_date is None:
+        return []
+    text = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", settings.split_date.strip())
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"split_date is {settings.split_date!r}; give an ISO date such as 2025-01-01") from None
+    zone, folds = ZoneInfo(settings.timezone), settings.folds
+    if not isinstance(folds, Rolling):
+        return [cutoff_at(moment, zone)]
+    try:
+        moments = [moment + timedelta(microseconds=number * folds.step_us) for number in range(folds.n)]
+    except OverflowError:
+        raise ValueError(f"folds: {folds.n} steps of {folds.step} go beyond the year 9999; give fewer") from None
+    found = [cutoff_at(each, zone) for each in moments]
+    for clock in ("instant_us", "wall_us"):
+        times = [getattr(each, clock) for each in found]
+        if any(later <= earlier for earlier, later in pairwise(times)):
+            raise ValueError(
+                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock change); choose a longer "
+                "step"
+            )
+    return found
+
+
 def to_utc(wall_us: I64, zone: str, *, twice: Literal["earliest", "latest"] = "earliest") -> I64:
     """Convert wall-clock times of a zone to microseconds since 1970 UTC.
 
     twice: which instant to choose for a time that happens twice. A time that clocks skip uses the offset of the day
     before.
     """
+    import numpy as np
     import polars as pl
 
     def converted(shift: int) -> pl.Series:
@@ -116,12 +154,16 @@ class DateBins:
 
     def counts(self, micros: I64) -> I64:
         """Count the rows in each bin; int64 [count]. Dates outside, which only a damaged run has, are not counted."""
+        import numpy as np
+
         places = (micros - self.first_us) // self.width_us
         return np.bincount(places[(places >= 0) & (places < self.count)], minlength=self.count)
 
 
 def total(counts: Iterable[Mapping[str, list[int]]], bins: DateBins, splits: Iterable[str]) -> dict[str, Any]:
     """Return the bins and the rows in them by split, as the manifest records them."""
+    import numpy as np
+
     found = {split: np.zeros(bins.count, np.int64) for split in splits}
     for each in counts:
         for split, own in each.items():

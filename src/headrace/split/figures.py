@@ -61,7 +61,7 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
             first, last = own.select(pl.col("key_min").min(), pl.col("key_max").max()).row(0)
             lines.append(f"{split} from {moment(first)} to {moment(last)}")
     if late or early:
-        answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
+        answer = f"No: {many(late + early, 'block')} span the cutoff {moment(cutoff)}; run `headrace verify`."
     else:
         early_splits = " and ".join(split for split in facts.splits if split != "test")
         ends = "end" if " and " in early_splits else "ends"

@@ -54,8 +54,8 @@ def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequenc
     if len(first) > 1:
         told = ", ".join(f"those of {unit} in {first[unit].path}" for unit in sorted(first))
         raise InputError(
-            f"{next(iter(first.values())).path}: {name} holds numbers of two units: {told}; write one unit throughout, "
-            f"or split the files of each on their own"
+            f"{next(iter(first.values())).path}: {name} holds numbers in two units: {told}; write one unit throughout, "
+            f"or split the files of each separately"
         )
     if first and settings.time_format not in first and dated:
         unit, shard = next(iter(first.items()))
@@ -112,8 +112,8 @@ def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[st
     padded = next(((scan.subject, scan.result["padded"]) for scan in scans if scan.result["padded"] is not None), None)
     if padded is not None:
         yield (
-            f"{settings.entity}: texts with blanks around them, or in another Unicode form than NFC, are entities of "
-            f"their own, first {padded[1][:_SHOWN]!r} in {padded[0]}; clean them if they mean the entity without"
+            f"{settings.entity}: texts with surrounding blanks, or not in Unicode form NFC, are separate "
+            f"entities, first {padded[1][:_SHOWN]!r} in {padded[0]}; clean them if they mean the same entity"
         )
     first = next((scan.result["first_unreadable"] for scan in scans if scan.result["first_unreadable"]), None)
     if first is not None:

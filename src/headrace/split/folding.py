@@ -20,8 +20,9 @@ from headrace.run.events import Note
 from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import duplicates
 from headrace.split.allocate import Allocation, EntitySet, Hashes, allocate
+from headrace.split.cutoff import cutoffs
 from headrace.split.deal import deal, deal_stratified
-from headrace.split.folds import cutoffs, fold_cells
+from headrace.split.folds import fold_cells
 from headrace.split.scan import read_entities, read_first, read_strata
 from headrace.split.settings import TemporalSplit
 from headrace.split.shards import Clock, Folding, SplitPlan

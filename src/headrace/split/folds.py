@@ -6,12 +6,9 @@ follows from the settings alone. So switching folds reads nothing, and counts of
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +17,7 @@ from headrace.arrays import I64, Bools
 from headrace.run.fold_times import FoldTimes
 from headrace.run.folds import Rolling
 from headrace.split.allocate import TRAIN, UNSEEN, VAL
-from headrace.split.cutoff import Cutoff, cutoff_at
+from headrace.split.cutoff import cutoffs
 
 if TYPE_CHECKING:
     from headrace.split.settings import TemporalSplit
@@ -83,36 +80,6 @@ class FoldCells:
             {role: [names[each] for each in np.flatnonzero(own == ROLES[role]) if names[each] in held] for role in used}
             for own in self.roles.T
         ]
-
-
-def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
-    """Return the cut of each fold; [] for folds of entities.
-
-    A split date without offset moves on the wall clock of the zone. Raises `ValueError` for a cut at a time that the
-    zone skips or repeats.
-    """
-    if settings.split_date is None:
-        return []
-    text = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", settings.split_date.strip())
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"split_date is {settings.split_date!r}; give an ISO date such as 2025-01-01") from None
-    zone, folds = ZoneInfo(settings.timezone), settings.folds
-    if not isinstance(folds, Rolling):
-        return [cutoff_at(moment, zone)]
-    try:
-        moments = [moment + timedelta(microseconds=number * folds.step_us) for number in range(folds.n)]
-    except OverflowError:
-        raise ValueError(f"folds: {folds.n} steps of {folds.step} go beyond the year 9999; give fewer") from None
-    found = [cutoff_at(each, zone) for each in moments]
-    for clock in ("instant_us", "wall_us"):
-        if (np.diff([getattr(each, clock) for each in found]) <= 0).any():
-            raise ValueError(
-                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock change); choose a longer "
-                "step"
-            )
-    return found
 
 
 def fold_times(settings: TemporalSplit, clock: Literal["utc", "wall"]) -> FoldTimes:

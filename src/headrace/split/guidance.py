@@ -157,7 +157,7 @@ def _seen(scanned: Scanned, plan: SplitPlan) -> Hashes:
     reach = max(settings.reaches_us().values(), default=0)
     before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
     seen = np.zeros(len(scanned.hashes) + 1, np.bool_)
-    seen[scanned.entity[before]] = True  # NOBODY is -1, which indexes the last element
+    seen[scanned.entity.compress(before)] = True  # NOBODY is -1, which indexes the last element
     hashes = Hashes(scanned.hashes.high[seen[:-1]], scanned.hashes.low[seen[:-1]])
     if settings.null_entity == "own" and seen[-1]:
         hashes = Hashes(np.append(hashes.high, plan.nobody.high), np.append(hashes.low, plan.nobody.low))

@@ -32,7 +32,8 @@ from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.content import Content
-from headrace.split.folds import cutoffs, fold_times
+from headrace.split.cutoff import cutoffs
+from headrace.split.folds import fold_times
 from headrace.split.settings import TemporalSplit
 from headrace.split.sorting import in_order
 
@@ -300,8 +301,8 @@ class _Scan:
             if encoded.null_count and self.settings.null_entity == "error":
                 row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
                 raise InputError(
-                    f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are "
-                    f'with null_entity="drop", which counts them, or null_entity="own", one entity of their own'
+                    f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what becomes of such "
+                    f'rows with null_entity="drop", which counts them, or null_entity="own", one entity together'
                 )
             codes, names = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy(), encoded.dictionary
             if not whole:
@@ -329,7 +330,7 @@ class _Scan:
         self.classes.update(distinct.dictionary.to_pylist())
         if len(self.classes) > MAX_CLASSES:
             raise InputError(
-                f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out"
+                f"{settings.label} has more than {MAX_CLASSES:,} classes; this is not a label column, leave label= out"
             )
         return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
 
@@ -348,7 +349,7 @@ class _Scan:
         first = self._seen_from(micros, np.asarray(instant))
         is_before = there & (first < max(1, len(self.cutoffs)))
         before = np.zeros(len(texts), np.bool_)
-        before[entity[is_before & (entity != NOBODY)]] = True
+        before[entity.compress(is_before & (entity != NOBODY))] = True
         hashes = hash_entities(texts, self.settings.seed)
         result = {
             "rows_read": len(micros),
@@ -450,7 +451,10 @@ def _first_padded(texts: pa.Array) -> str | None:
         part = texts.slice(start, _TEXTS_AT_ONCE)
         plain = pc.utf8_trim_whitespace(part)
         if not pc.all(pc.string_is_ascii(plain)).as_py():
-            plain = pc.utf8_normalize(plain, form="NFC")
+            import polars as pl  # a split of ASCII entities does not load it
+
+            # pyarrow 25 and older have pc.utf8_normalize return NFD when asked for NFC.
+            plain = pl.Series(plain).str.normalize("NFC").to_arrow().cast(plain.type)
         odd = pc.index(pc.not_equal(plain, part), True).as_py()
         if odd >= 0:
             return str(part[odd].as_py())

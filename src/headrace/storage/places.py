@@ -37,6 +37,8 @@ def path_of(place: str | PurePath) -> Path:
     """
     if isinstance(place, ObjectPath):
         return cast("Path", place)
+    if not isinstance(place, str | os.PathLike):
+        raise SettingsError(f"{place!r} is not a path; give a text or a pathlib.Path")
     refuse_credentials(place)
     text = str(place)
     match = _ADDRESS.match(text)

@@ -47,6 +47,7 @@ def _rows(run: Path) -> list[pa.RecordBatch]:
     return [batch.slice(row, 1) for table in tables for batch in table.to_batches() for row in range(len(batch))]
 
 
+@pytest.mark.slow
 def test_shards_workers_memory_and_compiling_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = shards_of(event_histories(write_events(tmp_path / "in", EVENTS, 3), tmp_path / "out").run)
     many = event_histories(write_events(tmp_path / "many", EVENTS[::-1], 7), tmp_path / "many_out", workers=2)

@@ -66,9 +66,9 @@ def encoder(tokenizer: Path, **settings) -> Encoder:
 
 
 @functools.cache
-def qwen_encoder() -> Encoder:
-    """An encoder with the real tokenizer, which is loaded once for all tests."""
-    return encoder(QWEN)
+def qwen_encoder(**settings) -> Encoder:
+    """An encoder with the real tokenizer, which is loaded once for all tests with the same settings."""
+    return encoder(QWEN, **settings)
 
 
 def rows_of(name: str, most: int | None = None) -> list[dict]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.packing.chats.layouts import Conversation, sample_of
 from headrace.packing.chats.marks import Specials
-from headrace.packing.chats.predict import Predictions
 from headrace.packing.chats.render import ChatRenderer
+from headrace.packing.chats.render_process import Predictions
 from headrace.packing.chats.template import Template
 from headrace.packing.chats.words import RowRejected
 from laws import examples

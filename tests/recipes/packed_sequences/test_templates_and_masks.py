@@ -36,6 +36,7 @@ def under(tmp_path):
     return made
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize(
     ("template", "eos", "texts", "expected"),
     [
@@ -98,6 +99,7 @@ def test_an_answer_that_is_written_twice_has_no_certain_mask(under, change):
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1, "b": "two"}}}]}  # fmt: skip
 
 
+@pytest.mark.smoke(every=2)
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
@@ -122,6 +124,7 @@ def test_arguments_of_every_kind(under, arguments):
     assert [[f"{written}{written}<|im_end|>", "x<|im_end|>"]] == trained_texts(under(JSON_CALLS), [row])
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize(
     "arguments", [{}, {"a": 1}, {"a": [1, "b"], "c": {"d": None}}, {"a": True, "b": "x", "c": 2.5}]
 )

@@ -85,6 +85,7 @@ def rendered(tokenizer: Any, prompt: list[dict], answer: dict, **more: Any) -> t
     return tuple(encoded)
 
 
+@pytest.mark.smoke("judged-layouts1")
 @pytest.mark.parametrize(("kind", "layouts"), [("pairs", PAIRS), ("judged", JUDGED), ("prompts", PROMPTS)])
 def test_every_layout_gives_the_tokens_of_another_renderer(kind: str, layouts: dict, tmp_path: Path, tokenizer) -> None:
     own = loaded(tokenizer)
@@ -105,6 +106,7 @@ def test_every_layout_gives_the_tokens_of_another_renderer(kind: str, layouts: d
     assert 0 < len(found) or kind == "prompts"
 
 
+@pytest.mark.slow
 @needs_data
 def test_real_chats_have_the_tokens_of_another_renderer(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -199,6 +201,7 @@ def test_columns_go_through_as_they_are(tmp_path: Path, tokenizer: Path) -> None
     assert {"prompt", "prompt_ids", "data_source", "reward_model", "extra_info", "valid"} == set(rows[0])
 
 
+@pytest.mark.smoke(every=3)
 @pytest.mark.parametrize(
     ("row", "kind", "reason"),
     [

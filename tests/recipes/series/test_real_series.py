@@ -215,6 +215,7 @@ def test_an_ungauged_basin_of_camels_us_is_served(tmp_path: Path) -> None:
         assert [row[1:] for row in own.values] == [features[time] for time in own.times]
 
 
+@pytest.mark.slow
 @needs_caravan
 def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(tmp_path: Path) -> None:
     """Also against the days of the raw files: where the target is observed, each day is in the split of its date."""

@@ -84,6 +84,7 @@ def filled(rows: pd.DataFrame, cuts: list[int]) -> pd.DataFrame:
     return made
 
 
+@pytest.mark.slow
 def test_a_model_serves_next_month_with_the_numbers_of_a_pipeline_by_hand(
     tmp_path: Path, trained: Prepared, next_month: Path
 ) -> None:
@@ -237,6 +238,8 @@ def test_settings_that_contradict_the_named_run_are_refused(
             headrace.prepare(asked, tmp_path / "now")
     with pytest.raises(SettingsError, match="pipelines_from .* no such directory"):
         headrace.Series(source=next_month, pipelines_from=tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match="train_end, val_end with pipelines_from, where nothing trains"):
+        headrace.Series(source=next_month, pipelines_from=trained.run, train_end="2001-01-01", val_end="2001-02-01")
 
 
 def test_three_lines_of_configuration_are_enough(tmp_path: Path, trained: Prepared, next_month: Path) -> None:

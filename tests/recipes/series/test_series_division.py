@@ -174,6 +174,59 @@ def test_folds_roll_over_one_store(source: Path, tmp_path: Path) -> None:
         headrace.windows.open(made.out, "train", input_length=10, output_length=3, fold=3)
 
 
+def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(source: Path, tmp_path: Path) -> None:
+    """Each fold is what a prepared split is whose dates are all a step later."""
+    plain = {"strategy": "unified", "pipeline": [], "fit_on_n_basins": 1}
+    asked = {
+        **{"preprocessing_configs": {"features": plain, "target": plain}, "max_imputation_gap_size": 0, "gap": "4d"},
+        **{"val_entities": ["c"], "test_entities": ["d", "e"]},
+    }
+    own = {"a": (date(2002, 1, 10), date(2002, 7, 13)), "d": (date(2002, 4, 1), date(2002, 10, 2))}  # 184 days each
+
+    def dates_after(days: int) -> dict[str, Any]:
+        later = timedelta(days=days)
+        rows = [(name, one + later, two + later) for name, (one, two) in own.items()]
+        usual = {name: str(date.fromisoformat(cut) + later) for name, cut in DATES.items()}
+        return {"cut_dates": pl.DataFrame(rows, ["entity", "train_end", "val_end"], orient="row"), **usual}
+
+    made = run_of(source, tmp_path / "out", folds=headrace.Rolling(n=3, step="20d"), **dates_after(0), **asked)
+    assert problems(made) == []
+    assert "2 of train, 1 of val, 2 of test" in detail(made, "held-out entities")
+    for number in range(3):
+        single = run_of(source, tmp_path / f"single{number}", **dates_after(20 * number), **asked)
+        sides = {}
+        for split in ("train", "val", "test"):
+            one = pl.DataFrame(headrace.open(made.out).fold(number)[split].to_arrow()).sort("entity", "date")
+            other = pl.DataFrame(headrace.open(single.out)[split].to_arrow()).sort("entity", "date")
+            if split == "test":
+                ends = [own.get(name, (None, date(2002, 9, 1)))[1] for name in other["entity"]]
+                last = pl.Series(ends) + timedelta(days=20 * (number + 1))
+                other = other.filter(pl.col("date").dt.date() < last)
+            assert one.equals(other, null_equal=True)
+            sides[split] = set(one["entity"])
+            windows = headrace.windows.open_windows(made.out, split, fold=number, input_length=9, output_length=2)
+            assert set(windows.entity_names(windows.batch(range(len(windows)))["entity"])) == sides[split]
+        assert sides == {"train": {"a", "b"}, "val": {"c"}, "test": {"d", "e"}}
+    table = dates_after(0)["cut_dates"]
+    alone = run_of(source, tmp_path / "alone", folds="rolling:n=2,step=30d", entities=["a", "b"], cut_dates=table)
+    assert problems(alone) == []
+    assert set(headrace.open(alone.out).fold(1).split_rows) == {"train", "val", "test"}
+    uneven = table.with_columns(val_end=pl.when(pl.col("entity") == "d").then(date(2002, 11, 2)).otherwise("val_end"))
+    with pytest.raises(SettingsError, match="entity 'd' validates for 215 days, others for 184 days; folds need"):
+        run_of(source, tmp_path / "uneven", folds="rolling:n=2,step=30d", cut_dates=uneven)
+
+
+def test_cut_dates_may_call_the_entity_so_and_must_exist(source: Path, tmp_path: Path) -> None:
+    whole = pl.concat([pl.read_csv(source / f"{name}.csv").with_columns(shop=pl.lit(name)) for name in "ab"])
+    table = pl.DataFrame({"entity": ["a"], "train_end": ["2002-01-01"], "val_end": ["2002-06-01"]})
+    named = run_of(whole, tmp_path / "one", entity="shop", cut_dates=table, **DATES)
+    again = run_of(whole, tmp_path / "two", entity="shop", cut_dates=table.rename({"entity": "shop"}), **DATES)
+
+    assert named.manifest.run_id == again.manifest.run_id
+    with pytest.raises(SettingsError, match="cut_dates '.*gone.csv' does not exist; check its path"):
+        run_of(source, tmp_path / "three", cut_dates=tmp_path / "gone.csv", **DATES)
+
+
 def test_a_window_of_folds_slides(source: Path, tmp_path: Path) -> None:
     made = run_of(
         source, tmp_path / "out", folds="rolling:n=3,step=90d,window=300d", train_end="2002-01-01", min_train_years=0.3

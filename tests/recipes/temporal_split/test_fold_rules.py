@@ -203,7 +203,7 @@ def test_stratified_folds_share_classes_evenly() -> None:
     [
         ({"folds": "rolling:n=5,step=30d"}, "split_date is required"),
         ({"folds": "rolling"}, r"folds is 'rolling': n is required, step is required; give rolling:n=5,step=30d or"),
-        ({"folds": "group-kfold:k=5"}, "folds deal entities, and entity is not given"),
+        ({"folds": "group-kfold:k=5"}, "these folds divide entities, and entity is not given"),
         ({"folds": "group-kfold:k=1", "entity": "id"}, "folds is 'group-kfold:k=1': k is 1"),
         ({"folds": GroupKFold(5), "entity": "id", "split_date": "2025-01-01"}, "split_date is '2025-01-01', and folds"),
         ({"folds": GroupKFold(5), "entity": "id", "gap": "1d"}, "gap is '1d', and folds of entities"),

@@ -107,6 +107,12 @@ def test_entities_that_look_alike_stay_apart_and_are_told(tmp_path: Path, spelle
     assert 42 == headrace.open(tmp_path / "out").manifest.facts["entities_before_cutoff"]
 
 
+def test_entities_in_their_usual_unicode_form_are_not_told(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in" / "part-0.parquet", HEADER, rows_of([*(f"{n}" for n in range(40)), "é", "Zoë", "한국"]))
+
+    assert [] == [each for each in warnings_of(tmp_path) if "Unicode form" in each]
+
+
 @pytest.mark.parametrize("extension", [".csv", ".jsonl", ".parquet"])
 def test_every_row_of_odd_entities_and_dates_is_in_one_split_or_one_reason(tmp_path: Path, extension: str) -> None:
     odd = ["a\x00b", "a\x00c", "a", "", None, " ", "NaN", "é", "e\u0301", "x" * 10_000, "0", "00", "-0", "null"]

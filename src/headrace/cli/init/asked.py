@@ -46,10 +46,13 @@ class AskedSeries:
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of time series.")]
     out: Out
     target: Annotated[str | None, unless_given(help="Column to predict.")] = None
-    features: Annotated[str | None, unless_given(help="Comma-separated; all numeric columns unless given.")] = None
+    features: Annotated[
+        list[str] | None, unless_given(metavar="TEXT,...", help="Comma-separated; all numeric columns unless given.")
+    ] = None
     static: Annotated[list[str] | None, unless_given(help="Files of static attributes; may be repeated.")] = None
     static_features: Annotated[
-        str | None, unless_given(help="Comma-separated; all attributes that every entity has unless given.")
+        list[str] | None,
+        unless_given(metavar="TEXT,...", help="Comma-separated; all attributes that every entity has unless given."),
     ] = None
     entity: Entity = None
     time: Time = None
@@ -140,8 +143,8 @@ class AskedRewrite:
     types: Types = None
 
 
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def _names(texts: list[str] | None) -> list[str]:
+    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
 
 
 def init_app() -> typer.Typer:

@@ -33,9 +33,10 @@ from headrace import draws
 from headrace.arrays import I64, U64
 from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
-from headrace.digest import derive_key, permutation
+from headrace.digest import derive_key
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.sample import FULL, IN_NUMPY, NONE, PARTIAL, Sampling, Segments
+from headrace.keyed_hash import permutation
 
 _SHORTEST = 6  # start, source of 5: a row with more than room / 6 measurements is never small
 _WELL_FILLED = 0.97  # share of a context's tokens

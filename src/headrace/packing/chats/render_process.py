@@ -11,7 +11,7 @@ trust the parent. Answers are JSON, because a template that escaped from the san
 of the process holds nothing to leak.
 
 Most conversations never reach a process. Once a process has reported what the template looks for in contents, and the
-skeleton of a shape, the parent writes the conversations of that shape itself (`predict`).
+skeleton of a shape, the parent writes the conversations of that shape itself (`Predictions`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.marks import Specials
-from headrace.packing.chats.predict import Predictions
+from headrace.packing.chats.marks import RESERVED, AnyOf, Span, Specials
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
 from headrace.packing.chats.turns import Border
 from headrace.packing.chats.words import Reasoning, RowRejected
 
+_MOST_SHAPES = 4096
+_MOST_CHARACTERS = 1 << 20  # of a predicted conversation; the template has limits for longer ones
 _MOST_OVERRUNS = 3  # consecutive conversations at the time limit before the template is rejected
 _FRAME_BYTES = 1 << 18  # answers are sent in parts of about this size, to bound memory on both sides
 _INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # may locate the interpreter's own library
@@ -83,6 +85,63 @@ class RenderSettings:
             for name, source in self.templates.items()
         }
         return ChatRenderer(templates, self.specials, self.reasoning)
+
+
+class Predictions:
+    """Write conversations from the skeletons of others, without running the template. Pure.
+
+    The skeleton of a shape is learnt from the first rendered conversation of that shape. `template_reads` finds in the
+    source what a template looks for in contents. A conversation without any of that is written like all others of its
+    shape, so its text is the skeleton's literals with its own contents between them. All others are rendered.
+    wanted: texts that the template looks for in contents.
+    """
+
+    def __init__(self, wanted: Iterable[str]) -> None:
+        self._wanted = AnyOf(wanted)
+        self._shapes: dict[Any, tuple[list[str | int], list[tuple[int, int, int, int]]]] = {}
+
+    def shape_of(self, chat: Conversation) -> tuple[Any, list[str]] | None:
+        """Return the key of a conversation's shape and its texts; None if the template must render it."""
+        contents: list[str] = []
+        texts: list[str] = []
+        key: list[Any] = [*chat.weights]
+        for message in chat.messages:
+            content = message["content"]
+            text = content.strip()
+            if len(message) != 2 or not text:
+                return None
+            contents.append(content)
+            texts.append(text)
+            key.append(message["role"])
+            if len(text) != len(content):
+                begin = content.index(text)
+                key += (content[:begin], content[begin + len(text) :])
+        joined = "\0".join(contents)
+        if len(joined) > _MOST_CHARACTERS or self._wanted.stands_in(joined):
+            return None
+        if not joined.isascii() and RESERVED.search(joined):
+            return None
+        if chat.tools or chat.values:
+            key.append(repr((chat.tools, chat.values)))
+        return tuple(key), texts
+
+    def written(self, key: Any, texts: Sequence[str]) -> tuple[str, list[Span]] | None:
+        """Write a conversation of a known shape; return its text and trained spans, or None if the shape is unknown."""
+        known = self._shapes.get(key)
+        if known is None:
+            return None
+        parts, turns = known
+        filled = [part if isinstance(part, str) else texts[part] for part in parts]
+        starts = [*accumulate(map(len, filled), initial=0)]
+        return "".join(filled), [(starts[a] + begin, starts[b] + end) for a, begin, b, end in turns]
+
+    def learn(self, key: Any, texts: Sequence[str], parts: Sequence[Any], turns: Sequence[Sequence[int]]) -> None:
+        """Store the skeleton of a shape, if it fits these texts."""
+        numbers = [part for part in parts if not isinstance(part, str)]
+        if all(type(part) is int and 0 <= part < len(texts) for part in numbers):
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            self._shapes[key] = [*parts], [(a, begin, b, end) for a, begin, b, end in turns]
 
 
 class ProcessRenderer:
@@ -147,7 +206,7 @@ class ProcessRenderer:
                     found.append(self._overrun())
                 elif killed == len(found):
                     raise EngineError(
-                        f"the process that renders the chat template died twice at one conversation ({died}); if the "
+                        f"the process that renders the chat template died twice on one conversation ({died}); if the "
                         "machine ran out of memory, use fewer workers, else give another template with chat_template="
                     ) from None
                 else:
@@ -282,7 +341,7 @@ class _Process:
         if "settings" in outcome:
             raise SettingsError(outcome["settings"])
         if "failed" in outcome:
-            raise RuntimeError(f"rendering failed, which is a fault of headrace: {outcome['failed']}")
+            raise RuntimeError(f"rendering failed because of a bug in headrace: {outcome['failed']}")
 
 
 def _sent(chat: Conversation) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ import numpy as np
 from headrace.arrays import I32, I64, U8
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.backends import Backend, backend_of
-from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of
+from headrace.packing.chats.byte_level import ByteLevel, Ids, byte_level_of, mask_of, masks_by_bytes, token_runs
 from headrace.packing.chats.images import ImageCounter, PlacedImage, size_of, uncounted
 from headrace.packing.chats.layouts import Conversation, Text, Tokens, content_of, sample_of
 from headrace.packing.chats.marks import Span, Specials
@@ -40,7 +40,6 @@ from headrace.packing.chats.settings import (
     read_tokenizer,
     template_text,
 )
-from headrace.packing.chats.token_masks import mask_of, masks_by_bytes, token_runs
 from headrace.packing.chats.turns import Border, sequences_of
 from headrace.packing.chats.words import Rejected, RowRejected, shown
 
@@ -132,7 +131,7 @@ class ChatEncoder:
         self.image_id = None if self.images is None else self.tokenizer.token_to_id(self.images.token)
         if self.images is not None and self.image_id is None:
             raise SettingsError(
-                f"{self.files.path}: knows no token {self.images.token!r}, which stands for images with "
+                f"{self.files.path}: has no token {self.images.token!r}, which stands for images with "
                 f"images={settings.images!r}; name another rule"
             )
         self.eos_id = None if eos is None else self.tokenizer.token_to_id(eos)
@@ -362,7 +361,7 @@ class ChatEncoder:
         append = self.settings.eos == "append"
         if append and self.eos_id is None:
             raise SettingsError(
-                f"{self.files.path}: names no end token to append to texts; give eos='none' or a tokenizer_config.json"
+                f"{self.files.path}: has no end token to append to texts; give eos='none' or a tokenizer_config.json"
             )
         spans = [(sample.trained_from, len(sample.text))] if sample.trained_from < len(sample.text) else []
         return _Item(row, sample.text, spans, append and bool(sample.text))
@@ -422,7 +421,7 @@ class ChatEncoder:
                 if not self._special_ids.isdisjoint(own):
                     raise RowRejected(
                         "special_text",
-                        f"a message holds {text[begin:cut]}; this tokenizer knows it as nothing but a token",
+                        f"a message holds {text[begin:cut]}; this tokenizer can encode it only as a token",
                     )
             ids += own
             at[cut] = len(ids)

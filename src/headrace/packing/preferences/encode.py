@@ -110,7 +110,7 @@ class _Questions(Encoding):
         (first, prompt), *others = parts
         for ids, length in others:
             if not np.array_equal(first[:prompt], ids[:length]):
-                raise RowRejected("prompts_differ", "the template writes the prompt otherwise before the other answer")
+                raise RowRejected("prompts_differ", "the template writes a different prompt before the other answer")
             if np.array_equal(first, ids):
                 raise RowRejected("same_answers", f"both answers are the same {len(ids) - length:,} tokens")
         if not prompt:

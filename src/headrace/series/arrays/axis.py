@@ -126,6 +126,49 @@ def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I
     return np.where(from_end, _start_of(wanted + 1) - until, _start_of(wanted) + since)
 
 
+def ends_at(frequency: Frequency, times: I64, from_end: Bools) -> I64:
+    """Return where the steps at these times end: where the next one begins, or the month if it is counted from its end.
+
+    A month that is called by its last day lasts until the end of that month.
+    """
+    if frequency.months:
+        months, since, _ = month_places(times)
+        return np.where(from_end, _start_of(months + 1), _start_of(months + frequency.months) + since)
+    return times_at(frequency, times, from_end, np.ones(1, np.int64))
+
+
+def steps_until(
+    frequency: Frequency, first: I64, from_end: Bools, end: I64, *, weekends: bool = False
+) -> tuple[I64, Bools]:
+    """Return the number of steps from the first times until `end`, and whether a step ends there; shapes broadcast.
+
+    Of business days the last one before `end` ends there. weekends: whether their rows were joined with the business
+    day before; then a business day ends where the next one begins.
+    """
+    if frequency.months:
+        months, since, _ = month_places(end)
+        own, own_since, _ = month_places(first)
+        count, beside = np.divmod(months - own - from_end, frequency.months)
+        return count + from_end, (beside == 0) & (since == np.where(from_end, 0, own_since))
+    if frequency.days is None:
+        count, beside = np.divmod(end - first, frequency.micros)
+        return count, np.asarray(beside == 0)
+    day = end - first % DAY_US
+    number, there = business_places(frequency.days, day if weekends else day - DAY_US)
+    own, _ = business_places(frequency.days, first)
+    return (number - own, there & (day % DAY_US == 0)) if weekends else (number - own + 1, np.ones_like(there))
+
+
+def divides(fine: Frequency, coarse: Frequency) -> bool:
+    """Return whether a step of `coarse` consists of several of `fine`, so that they can end together."""
+    if fine.months:
+        return fine.months < coarse.months and coarse.months % fine.months == 0
+    if fine.days is not None:
+        return coarse.days is None and (coarse.months > 0 or (coarse.micros > DAY_US and coarse.micros % DAY_US == 0))
+    whole = coarse.micros or DAY_US  # months and business days consist of days
+    return whole % fine.micros == 0 and fine.micros != coarse.micros
+
+
 @dataclass(frozen=True)
 class Placed:
     """Observed rows on their axis.

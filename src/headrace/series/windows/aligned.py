@@ -6,10 +6,11 @@
     both.batch(range(256))["X_hourly"]      # float32 [256, 336, F], beside "X" [256, 365, F]
 
 A step labelled t lasts from t to the next step, so the last day of the inputs ends with its last hour, and both
-horizons begin at the same moment. Windows without a counterpart in every finer run are left out. Each run is scaled by
-its own train rows, and a window must be in the requested split in every run. So a cut by shares may fall at different
-times in different runs without leaking later values. Finding the counterparts costs O(windows) once; a batch is one
-gather per run.
+horizons begin at the same moment. Months that are called by their last day end with it. Months also end with their last
+business day, and a Friday with the hours before Monday. Windows without a counterpart in every finer run are left out.
+Each run is scaled by its own train rows, and a window must be in the requested split in every run. So a cut by shares
+may fall at different times in different runs without leaking later values. Finding the counterparts costs O(windows)
+once; a batch is one gather per run.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import numpy as np
 from headrace.arrays import I64, Bools
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
+from headrace.series.arrays.axis import divides, ends_at, steps_until
 from headrace.series.arrays.windows import Segments
-from headrace.series.windows.windows import Layout, Places, Windows
+from headrace.series.windows.windows import Places, Windows
 
 _PIECE = 1 << 20  # windows looked up at a time
 
@@ -46,15 +48,25 @@ class AlignedWindows(Windows):
         """A digest that changes whenever a window number may refer to another window."""
         return sha256_hex(canonical_json([super().identity, {name: own.identity for name, own in self.finer.items()}]))
 
-    def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
-        """Copy the windows at these places, with those of finer runs; see `Windows.gather`. `static` appears once."""
-        batch = super().gather(places, layout)
+    def gather_values(self, places: Places) -> dict[str, Any]:
+        """Return the values of these windows, and all but `static` of those of finer runs; see `Windows.gather`."""
+        batch = super().gather_values(places)
         for name, windows in self.finer.items():
             start, entity = self._starts(name, places)
-            end = places.input_end + (_step(self) - _step(windows))
-            found = windows.gather(Places(windows.matrices.offsets(start), entity, end), layout)
+            last = start + windows.options.input_length - 1 - windows.origin[entity]
+            end = windows.store.times(entity, last)
+            found = windows.gather(Places(windows.matrices.offsets(start), entity, end))
             batch |= {f"{what}_{name}": values for what, values in found.items() if what != "static"}
         return batch
+
+    @cached_property
+    def entity_bytes(self) -> I64:
+        """Bytes of each entity's rows, those of finer runs included; int64 [E]."""
+        sizes = super().entity_bytes.copy()
+        for name, own in self.finer.items():
+            numbers = self.numbers[name]
+            sizes += np.where(numbers >= 0, own.entity_bytes[numbers], 0)
+        return sizes
 
     def in_memory(self, entities: I64) -> AlignedWindows:
         """Return the windows of these ascending entities over in-memory copies of their rows, for finer runs too."""
@@ -83,9 +95,16 @@ class AlignedWindows(Windows):
     def _starts(self, name: str, places: Places) -> tuple[I64, I64]:
         """Find (start row, entity) of the finer run's windows that end with these; entity is -1 if there is none."""
         finer, entity = self.finer[name], self.numbers[name][places.entity]
-        since = places.input_end + _step(self) - finer.store.entities.first_time[entity]
-        steps, beside = np.divmod(since, _step(finer))
-        return finer.origin[entity] + steps - finer.options.input_length, np.where(beside == 0, entity, -1)
+        frequency, entities = self.store.columns.frequency, finer.store.entities
+        end = ends_at(frequency, places.input_end, self.store.entities.from_end[places.entity])
+        steps, there = steps_until(
+            finer.store.columns.frequency,
+            entities.first_time[entity],
+            entities.from_end[entity],
+            end,
+            weekends=finer.store.joined_rows,
+        )
+        return finer.origin[entity] + steps - finer.options.input_length, np.where(there, entity, -1)
 
     def _is_there(self, name: str, places: Places) -> Bools:
         start, entity = self._starts(name, places)
@@ -112,11 +131,13 @@ def aligned(windows: Any, **finer: Any) -> Any:
     names = {name: number for number, name in enumerate(coarse.store.entities.names.to_pylist())}
     numbers = {}
     for name, own in inner.items():
-        told = f"aligned: {name}: steps of {own.store.columns.frequency.word}"
         if own.split != coarse.split:
             raise SettingsError(f"aligned: {name}: is of split {own.split!r}, and not {coarse.split!r}; open the same")
-        if not 0 < _step(own) < _step(coarse) or _step(coarse) % _step(own):
-            raise SettingsError(f"{told} do not divide those of {coarse.store.columns.frequency.word}; give finer ones")
+        fine, whole = own.store.columns.frequency, coarse.store.columns.frequency
+        if not divides(fine, whole):
+            raise SettingsError(
+                f"aligned: {name}: steps of {fine.word} do not divide those of {whole.word}; give finer ones"
+            )
         numbers[name] = np.full(len(names), -1, np.int64)
         for number, entity in enumerate(own.store.entities.names.to_pylist()):
             if entity in names:
@@ -129,10 +150,6 @@ def aligned(windows: Any, **finer: Any) -> Any:
         raise InputError(
             f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one of each finer run "
             f"({', '.join(f'{len(own):,} of {name}' for name, own in inner.items())}); cut all runs by the same "
-            f"train_end and val_end, and see that their times overlap"
+            f"train_end and val_end, and check that their times overlap"
         )
     return found if windows is coarse else type(windows)(found)
-
-
-def _step(windows: Windows) -> int:
-    return windows.store.columns.frequency.micros

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
@@ -29,13 +30,15 @@ import pyarrow as pa
 from headrace.arrays import F64, I64, Bools
 from headrace.checks import check_integer, check_word
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.errors import SettingsError
+from headrace.keyed_hash import hash_texts
 from headrace.recipe import Recipe
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
+from headrace.series.windows.aligned import aligned
 from headrace.series.windows.forecasts import in_units
 from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunks
 from headrace.series.windows.store import SeriesStore, open_store
@@ -93,6 +96,9 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     cache_dir, disk_bytes: for copies of a run in an object store, see `open_windows`.
     options: see `WindowOptions`. For prediction they are changed: windows need no target, and windows with missing
     inputs are kept.
+    finer: by name, runs of finer steps whose windows join those of the source, see `headrace.windows.aligned`. Each is
+    a mapping of `source`, optionally `out` and `run`, and `WindowOptions`, such as {"hourly": {"source": "hours",
+    "input_length": 336, "output_length": 24}}.
 
     `setup` prints how many windows each part has and which entities have none; `window_counts` returns it.
 
@@ -122,6 +128,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         cache_dir: str | Path | None = None,
         disk_bytes: int = DISK_BYTES,
         options: Mapping[str, Any] | None = None,
+        finer: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__()
         check_word("windows: validation", validation, get_args(Validation))
@@ -130,11 +137,12 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
                 check_integer(f"windows: {name}", value, least=1)
         check_chunks(chunk_size, memory_limit_mib)
         if num_workers:
-            warnings.warn(f"num_workers={num_workers} is not followed: {SLOWER_WORKERS}", UserWarning, stacklevel=2)
+            warnings.warn(f"num_workers={num_workers} is ignored: {SLOWER_WORKERS}", UserWarning, stacklevel=2)
         given = {**(options or {}), "is_autoregressive": is_autoregressive}
         self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
-        self._recipe, self._out = _recipe_of(source, out)
-        self._run, self._files = run, LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
+        self._source = _Source.of(source, out, run)
+        self._finer = {name: _finer_of(name, own) for name, own in (finer or {}).items()}
+        self._files = LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
         self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
         self.validation, self.validation_chunk_size = validation, validation_chunk_size
@@ -146,9 +154,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         self._told: set[str] = set()
 
     def prepare_data(self) -> None:
-        """Prepare the run if settings were given and it does not exist yet. Lightning calls this on one rank only."""
-        if self._recipe is not None:
-            prepare(self._recipe, self._out)
+        """Prepare the runs whose settings were given, unless they exist. Lightning calls this on one rank only."""
+        for each in (self._source, *(source for source, _ in self._finer.values())):
+            if each.recipe is not None:
+                prepare(each.recipe, each.out)
 
     def setup(self, stage: str | None = None) -> None:
         """Open the store on every rank, choose the entities that train and validate, and read the validation pool.
@@ -181,16 +190,22 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     @cached_property
     def store(self) -> SeriesStore:
         """The run's store: columns, entities, static features."""
-        run = self._run
-        if self._recipe is not None:
-            source = fingerprint(self._recipe.source_files())
-            run = run_id(self._recipe.recipe_name, self._recipe.identity_settings(), source)
-        return open_store(self._out, run=run, files=self._files)
+        return self._source.open(self._files)
+
+    @cached_property
+    def finer_stores(self) -> dict[str, SeriesStore]:
+        """The stores of the finer runs, by name."""
+        return {name: source.open(self._files) for name, (source, _) in self._finer.items()}
 
     @cached_property
     def pipelines(self) -> Pipelines:
         """The run's fitted pipelines, loaded from their safe numeric form."""
         return load_pipelines(self.store.root, self.store.pipeline_digests)
+
+    @cached_property
+    def finer_pipelines(self) -> dict[str, Pipelines]:
+        """The fitted pipelines of the finer runs, by name."""
+        return {name: load_pipelines(own.root, own.pipeline_digests) for name, own in self.finer_stores.items()}
 
     def windows(self, part: str) -> Windows:
         """Return the windows of a part: "train", "pool", "test" or "predict".
@@ -206,22 +221,27 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     def inference(self, split: str = "test") -> Windows:
         """Return all windows of a split without targets; `complete` is false if inputs are missing."""
         changed = {"targets": "none", "horizons": None, "incomplete": "keep"}
-        return windows_of(self.store, split, self.options.model_copy(update=changed))
+        return self._windows_of(split, changed)
 
     def inference_dataset(self, split: str = "test") -> WindowDataset:
         """Return the windows of `inference` as a torch dataset."""
         return WindowDataset(self.inference(split))
 
-    def inverse_transform(self, scaled: Any, entity: Any) -> F64:
+    def inverse_transform(self, scaled: Any, entity: Any, *, finer: str | None = None) -> F64:
         """Return predictions [B, …] for the batch's entities [B] in the target's unit: float64, same shape.
 
-        With several targets the last axis is the target.
+        With several targets the last axis is the target. finer: the finer run that the predictions are of; then
+        `entity` is the batch's `entity_NAME`.
         """
+        store, pipelines = self.store, self.pipelines
+        if finer is not None:
+            check_word("windows: finer", finer, tuple(self._finer))
+            store, pipelines = self.finer_stores[finer], self.finer_pipelines[finer]
         values, numbers = (
             each.detach().cpu().numpy() if hasattr(each, "detach") else np.asarray(each) for each in (scaled, entity)
         )
-        names = self.store.entities.names.take(pa.array(numbers)).to_pylist()
-        return in_units(self.pipelines, values, names, self.store.columns.targets)
+        names = store.entities.names.take(pa.array(numbers)).to_pylist()
+        return in_units(pipelines, values, names, store.columns.targets)
 
     def train_dataloader(self) -> EpochLoader:
         """Return the training stream, the same object on every call; calling it does not advance the stream."""
@@ -252,15 +272,27 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         if part not in self._parts and part in ("train", "pool"):
             self._divide()
         elif part not in self._parts:
-            found = windows_of(self.store, "test", self.options) if part == "test" else self.inference("test")
+            found = self._windows_of("test") if part == "test" else self.inference("test")
             self._parts[part] = found, count_windows(found)
         return self._parts[part]
 
+    def _windows_of(self, split: str, changed: Mapping[str, Any] | None = None) -> Windows:
+        """Return the windows of a split, with those of finer runs. changed: options that differ in all of them."""
+        found = windows_of(self.store, split, self.options.model_copy(update=changed))
+        if not self._finer or not len(found):
+            return found
+        finer = {
+            name: windows_of(self.finer_stores[name], split, options.model_copy(update=changed))
+            for name, (_, options) in self._finer.items()
+        }
+        joined: Windows = aligned(found, **finer)
+        return joined
+
     def _divide(self) -> None:
         """Find the training windows, and load those of the pool into memory."""
-        train = windows_of(self.store, "train", self.options)
+        train = self._windows_of("train")
         check_some(train)
-        val = train if self.validation in ("entity", "none") else windows_of(self.store, "val", self.options)
+        val = train if self.validation in ("entity", "none") else self._windows_of("val")
         check_some(val, remedy='pass validation="entity", which validates on other entities\' train rows, or "none"')
         trains, validates = choose_pool(
             self.store.entities.names,
@@ -322,6 +354,39 @@ def choose_pool(
     return trains, pool
 
 
+@dataclass(frozen=True)
+class _Source:
+    """A run to open: its dataset directory, and its settings or its run_id if they were given."""
+
+    recipe: Recipe | None
+    out: Path
+    run: str | None
+
+    @classmethod
+    def of(cls, source: str | Path | Recipe, out: str | Path | None, run: str | None) -> _Source:
+        """Read what the user named as source. Raises `SettingsError`."""
+        recipe, directory = _recipe_of(source, out)
+        return cls(recipe, directory, run)
+
+    def open(self, files: LocalFiles) -> SeriesStore:
+        """Open the run's store. Raises `InputError`."""
+        run = self.run
+        if self.recipe is not None:
+            source = fingerprint(self.recipe.source_files())
+            run = run_id(self.recipe.recipe_name, self.recipe.identity_settings(), source)
+        return open_store(self.out, run=run, files=files)
+
+
+def _finer_of(name: str, given: Mapping[str, Any]) -> tuple[_Source, WindowOptions]:
+    """Return the source and the options of a finer run."""
+    if not isinstance(given, Mapping) or "source" not in given:
+        raise SettingsError(
+            f"windows: finer[{name!r}] is {given!r}; give a mapping with source, input_length and output_length"
+        )
+    options = {word: value for word, value in given.items() if word not in ("source", "out", "run")}
+    return _Source.of(given["source"], given.get("out"), given.get("run")), WindowOptions(**options)
+
+
 def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Recipe | None, Path]:
     """Return the settings, given directly or in a file, and the dataset directory."""
     if isinstance(source, str | PurePath):
@@ -341,5 +406,5 @@ def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Rec
         written = record.pop("out", None)
         source, out = headrace.Series(**record), written if out is None else out
     if out is None:
-        raise SettingsError("out is missing; say where the prepared series go, with out=DIRECTORY")
+        raise SettingsError("out is missing; give the output directory with out=DIRECTORY")
     return source, Path(out)

@@ -14,8 +14,8 @@ An order depends on the windows, seed and epoch, and for "nearby" on the lanes a
 or batches, so a state resumes on any number of ranks and with any batch size.
 
 A pass over chunks permutes the entities with its own key and cuts this sequence into chunks: a fixed number of
-entities, or as many entities as fit within a number of rows. An epoch is a chunk. Chunks follow from the seed, the
-epoch number and the entities' rows, so every rank computes the same ones, and resuming needs only the epoch number.
+entities, or as many entities as fit within a number of bytes. An epoch is a chunk. Chunks follow from the seed, the
+epoch number and the entities' sizes, so every rank computes the same ones, and resuming needs only the epoch number.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
@@ -30,12 +31,21 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
-from headrace.digest import canonical_json, derive_key, hash_texts, permutation, sha256_hex
+from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.draws import permuted
 from headrace.errors import SettingsError
+from headrace.keyed_hash import hash_texts, permutation
 from headrace.sealed import MOST_LANES
-from headrace.series.windows.windows import Layout, Windows
-from headrace.stream.loader.items import ItemArguments, ItemPass, ItemPasses, item_index, item_options, no_block
+from headrace.series.windows.windows import Windows
+from headrace.stream.loader.items import (
+    MADE_TOGETHER,
+    ItemArguments,
+    ItemPass,
+    ItemPasses,
+    item_index,
+    item_options,
+    no_block,
+)
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.epoch import epoch_order
@@ -51,40 +61,40 @@ _MIB = 1 << 20
 class ChunkPlan:
     """The chunks of all epochs.
 
-    rows: rows of each entity, int64 [E], E ≥ 1.
+    sizes: bytes of each entity, int64 [E], E ≥ 1.
     chunk_size: entities per chunk.
-    max_rows: instead of chunk_size, the most rows per chunk; at least those of the longest entity.
-    Raises `SettingsError` if there is no entity, or if max_rows is too small.
+    max_bytes: instead of chunk_size, the most bytes per chunk; at least those of the largest entity.
+    Raises `SettingsError` if there is no entity, or if max_bytes is too small.
     """
 
-    def __init__(self, rows: I64, seed: int, *, chunk_size: int | None = None, max_rows: int | None = None) -> None:
-        if not len(rows):
+    def __init__(self, sizes: I64, seed: int, *, chunk_size: int | None = None, max_bytes: int | None = None) -> None:
+        if not len(sizes):
             raise SettingsError("chunks: there is no entity with a window to train on; prepare more, or ask for less")
-        if max_rows is not None and max_rows < rows.max():
+        if max_bytes is not None and max_bytes < sizes.max():
             raise SettingsError(
-                f"chunks: the memory is for {max_rows} rows at a time, the longest entity has {rows.max()}; allow more"
-                " memory"
+                f"chunks: a chunk may take {max_bytes:,} bytes, half of memory_limit_mib, and the largest entity takes "
+                f"{sizes.max():,}; allow more memory"
             )
-        self.rows, self.seed, self.chunk_size, self.max_rows = rows, seed, chunk_size, max_rows
+        self.sizes, self.seed, self.chunk_size, self.max_bytes = sizes, seed, chunk_size, max_bytes
         self._before = [0]  # chunks before each pass, computed as far as needed
 
     def of_pass(self, number: int) -> tuple[I64, I64]:
         """Return all entities in this pass's order, and the borders of its chunks in that order, including the end."""
-        order = permutation(derive_key(self.seed, "chunks", number), len(self.rows))
+        order = permutation(derive_key(self.seed, "chunks", number), len(self.sizes))
         if self.chunk_size is not None:
             return order, np.append(np.arange(0, len(order), self.chunk_size), len(order))
-        assert self.max_rows is not None
-        ends = np.cumsum(self.rows[order])
+        assert self.max_bytes is not None
+        ends = np.cumsum(self.sizes[order])
         borders = [0]
         while borders[-1] < len(order):
             held = int(ends[borders[-1] - 1]) if borders[-1] else 0
-            borders.append(int(np.searchsorted(ends, held + self.max_rows, side="right")))
+            borders.append(int(np.searchsorted(ends, held + self.max_bytes, side="right")))
         return order, np.array(borders, np.int64)
 
     def place(self, epoch: int) -> tuple[int, int]:
         """Return (pass, chunk within it) of an epoch, both from 0."""
         if self.chunk_size is not None:
-            return divmod(epoch, -(-len(self.rows) // self.chunk_size))
+            return divmod(epoch, -(-len(self.sizes) // self.chunk_size))
         while self._before[-1] <= epoch:  # the number of chunks of a pass depends on its order
             self._before.append(self._before[-1] + len(self.of_pass(len(self._before) - 1)[1]) - 1)
         number = int(np.searchsorted(self._before, epoch, side="right")) - 1
@@ -121,9 +131,8 @@ class Chunked(ChunkPlan):
     ) -> None:
         check_chunks(chunk_size, memory_limit_mib)
         self._windows, self._able = windows, np.flatnonzero(windows.per_entity)
-        row_bytes = 4 * windows.matrices.columns
-        max_rows = None if memory_limit_mib is None else memory_limit_mib * _MIB // 2 // row_bytes
-        super().__init__((windows.ends - windows.begins)[self._able], seed, chunk_size=chunk_size, max_rows=max_rows)
+        max_bytes = None if memory_limit_mib is None else memory_limit_mib * _MIB // 2
+        super().__init__(windows.entity_bytes[self._able], seed, chunk_size=chunk_size, max_bytes=max_bytes)
         self.identity = sha256_hex(canonical_json([windows.identity, chunk_size, memory_limit_mib]))
         self._held: tuple[int, Windows] | None = None
         self._coming: tuple[int, Future[Windows]] | None = None
@@ -238,7 +247,7 @@ class WindowItems:
     ) -> Generator[dict[str, Any], None, None]:
         """Gather each batch with one copy. Windows are located for many batches at a time."""
         windows = self.windows if self.chunks is None else self.chunks.windows(state.epoch)
-        torch = import_torch() if options.batch_format == "torch" else None
+        made = partial(as_tensors, torch=import_torch()) if options.batch_format == "torch" else dict
         size = options.batch_size
         order: Callable[[I64], I64] = lambda positions: positions  # noqa: E731 - the identity, unless shuffled
         if self.shuffle == "everywhere":
@@ -247,9 +256,12 @@ class WindowItems:
             order = _nearby(windows, state)
         for piece in positions:
             places = windows.locate(order(piece))
-            for begin in range(0, len(piece), size):
-                batch = windows.gather(places.part(begin, begin + size), None if torch is None else "views")
-                yield batch if torch is None else as_tensors(batch, torch, windows.options.layout)
+            parts = [places.part(begin, begin + size) for begin in range(0, len(piece), size)]
+            for first in range(0, len(parts), MADE_TOGETHER):
+                group = parts[first : first + MADE_TOGETHER]
+                for part, facts in zip(group, [made(windows.gather_facts(part)) for part in group], strict=True):
+                    # No name holds the values while the loop has them, so their memory is free once it drops them.
+                    yield {**made(windows.gather_values(part)), **facts}
 
 
 class WindowLoader(StreamLoader):
@@ -317,10 +329,9 @@ class WindowLoader(StreamLoader):
         yield from super().read()
 
 
-def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:
-    """Return arrays as tensors that share their memory, or contiguous copies if asked; dates as int64 microseconds."""
-    tensors = {
+def as_tensors(batch: Mapping[str, Any], torch: Any) -> dict[str, Any]:
+    """Return arrays as tensors that share their memory; dates as int64 microseconds."""
+    return {
         name: torch.from_numpy(values.view(np.int64) if values.dtype.kind == "M" else values)
         for name, values in batch.items()
     }
-    return tensors if layout == "views" else {name: each.contiguous() for name, each in tensors.items()}

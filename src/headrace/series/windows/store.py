@@ -114,7 +114,7 @@ class Matrices:
         addresses = np.array([each.ctypes.data for each in self.matrices], np.int64)
         self._lowest = int(np.argmin(addresses)) if len(addresses) else 0
         self._offset = (addresses - addresses.min(initial=np.iinfo(np.int64).max)) // 4 - self.bases[:-1] * self.columns
-        self._views: dict[int, F32] = {}
+        self._views: dict[tuple[int, int], Any] = {}
         self._extent = int((self._offset + self.bases[1:] * self.columns).max(initial=0))
 
     def __reduce__(self) -> Any:
@@ -132,16 +132,30 @@ class Matrices:
         offsets: I64 = starts * self.columns + self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
         return offsets
 
-    def windows(self, offsets: I64, window_rows: int) -> F32:
-        """Copy the W rows that begin at each offset: [B, W, C]. No window crosses two matrices."""
-        if not len(offsets):
-            return np.empty((0, window_rows, self.columns), np.float32)
-        if window_rows not in self._views:
-            width = window_rows * self.columns
-            self._views[window_rows] = np.lib.stride_tricks.as_strided(
-                self.matrices[self._lowest].reshape(-1), (self._extent - width + 1, width), (4, 4), writeable=False
+    def windows(self, offsets: I64, first: int, end: int, columns: slice | list[int]) -> F32:
+        """Copy rows first..end-1 of the windows that begin at each offset: [B, rows, columns].
+
+        No window crosses two matrices.
+        """
+        if isinstance(columns, list):
+            return self.windows(offsets, first, end, slice(None))[:, :, columns]
+        low, high, _ = columns.indices(self.columns)
+        rows, width = end - first, high - low
+        if not len(offsets) or not width:
+            return np.empty((len(offsets), rows, width), np.float32)
+        # A row of the part is one item, as numpy copies an item twice as fast as its values.
+        whole = width == self.columns
+        if (rows, width) not in self._views:
+            flat = self.matrices[self._lowest].reshape(-1)
+            self._views[rows, width] = np.lib.stride_tricks.as_strided(
+                flat if whole else flat[:width].view(f"V{4 * width}"),
+                (self._extent - (rows - 1) * self.columns - width + 1, rows * width if whole else rows),
+                (4, 4 if whole else 4 * self.columns),
+                writeable=False,
             )
-        return self._views[window_rows][offsets].reshape(-1, window_rows, self.columns)
+        found = self._views[rows, width][offsets + (first * self.columns + low)]
+        part: F32 = found.view(np.float32).reshape(-1, rows, width)
+        return part
 
     def copy_rows(self, begins: I64, ends: I64) -> F32:
         """Copy the rows of these ranges end to end: [sum, C]. Each range is within one matrix."""
@@ -162,10 +176,14 @@ class SeriesStore:
     static: float32 [N, S].
     static_of_entity: static features of each entity, NaN if it has none, [E, S].
     pipeline_digests: file of the fitted pipelines → SHA-256.
+    joined_rows: whether rows were joined to make steps, so that a business day may hold the weekend after it.
     """
+
+    joined_rows = False
 
     def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
         self.root, self.run_id = root, manifest.run_id
+        self.joined_rows = bool(manifest.facts.get("times", {}).get("joined_rows"))
         digests: dict[str, str] = manifest.facts.get("series_files", {})
         self.pipeline_digests: dict[str, str] = manifest.facts.get("pipelines", {})
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, SupportsIndex
 
@@ -22,11 +22,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, StrictBool, model_validator
 
-from headrace.arrays import I64, Bools
+from headrace.arrays import F32, I64, Bools
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
+from headrace.report.words import many, many_entities
 from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, Targets, find_valid_sequences
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
 from headrace.settings import Settings
@@ -163,13 +164,14 @@ class WindowCounts:
     window_rows: int
 
     def __str__(self) -> str:
-        told = f"{self.split}: {self.windows:,} windows of {self.entities:,} entities"
+        told = f"{self.split}: {many(self.windows, 'window')} of {many_entities(self.entities)}"
         if not self.without:
             return told
         short = self.longest_without < self.window_rows
         return (
-            f"{told}; {len(self.without):,} of {self.of:,} have none, e.g. {', '.join(self.without[:_NAMED])}: "
-            + (f"they have at most {self.longest_without:,} rows there, " if short else "values are missing there, ")
+            f"{told}; {len(self.without):,} of {self.of:,} {'has' if len(self.without) == 1 else 'have'} none, "
+            f"e.g. {', '.join(self.without[:_NAMED])}: "
+            + (f"at most {many(self.longest_without, 'row')} there, " if short else "values are missing there, ")
             + f"a window takes {self.window_rows:,}"
         )
 
@@ -208,7 +210,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         raise InputError(f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose others")
     remedies = _remedies(store, split, options, found)
     if longest < options.window_rows:
-        why = f"and the longest of {len(rows):,} entities has {longest:,} there"
+        why = f"and the longest of {many_entities(len(rows))} has {longest:,} there"
         # the share of the longest entity's targets that would be a window's rows
         needed = options.horizon_rows if options.history == "preceding" and split != "train" else options.window_rows
         share = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
@@ -225,7 +227,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
             'pass targets="any" or incomplete="keep"',
         ]
     remedies += [remedy] if remedy else []
-    takes = f"a window takes {options.window_rows:,} rows (input_length {options.input_length:,}"
+    takes = f"a window takes {many(options.window_rows, 'row')} (input_length {options.input_length:,}"
     takes += f" and output_length {options.output_length:,})" if options.horizon_rows else ")"
     raise InputError(f"{where}: {takes}, {why}; {'; or '.join(remedies)}")
 
@@ -248,7 +250,7 @@ def _remedies(store: SeriesStore, split: str, options: WindowOptions, blockers: 
     if options.history == "within" and split in ("val", "test"):
         preceding = count(history="preceding")
         if preceding:
-            told.append(f'pass history="preceding" ({preceding:,} windows)')
+            told.append(f'pass history="preceding" ({many(preceding, "window")})')
     return told
 
 
@@ -322,6 +324,11 @@ class Windows:
         """Number of windows of each entity; int64 [E]."""
         return self.segments.per_entity(len(self.store.entities))
 
+    @cached_property
+    def entity_bytes(self) -> I64:
+        """Bytes of the rows that each entity's windows use; int64 [E]."""
+        return (self.ends - self.begins) * (4 * self.matrices.columns)
+
     @property
     def counts(self) -> WindowCounts:
         """Count the windows, and name the entities of the run that have none."""
@@ -346,17 +353,14 @@ class Windows:
         return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
-        """Return the windows with these numbers, in this order, as the arrays of `gather`.
-
-        Raises `IndexError` outside 0..len-1, `CorruptShard` if a shard differs from what was published.
-        """
+        """Return the windows with these numbers, in this order; see `gather`. Raises `IndexError`, `CorruptShard`."""
         asked = np.asarray(numbers, np.int64)
         if len(asked) and not (int(asked.min()) >= 0 and int(asked.max()) < len(self)):
             raise IndexError(f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted from 0")
         return self.gather(self.locate(asked))
 
-    def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
-        """Copy the windows at these places, in the options' layout or another one.
+    def gather(self, places: Places) -> dict[str, Any]:
+        """Copy the windows at these places.
 
         X: float32 [B, L, F].
         y: float32 [B, horizons], with several targets [B, horizons, T].
@@ -367,16 +371,25 @@ class Windows:
         y_observed: bool, shaped as y; present if targets may be missing.
         complete: bool [B]; present if inputs may be missing.
         """
+        return {**self.gather_values(places), **self.gather_facts(places)}
+
+    def gather_facts(self, places: Places) -> dict[str, Any]:
+        """Return what `gather` says of each window beside its values: static, entity and input_end_date."""
+        static = {"static": self.store.static_of_entity[places.entity]} if self.static_names else {}
+        return {**static, "entity": places.entity, "input_end_date": places.input_end.view("datetime64[us]")}
+
+    def gather_values(self, places: Places) -> dict[str, Any]:
+        """Return the values of each window, and which of them are observed; see `gather`."""
         options, behind = self.options, self.options.input_length
-        block = self.matrices.windows(places.offset, options.window_rows)
-        batch: dict[str, Any] = {"X": block[:, :behind, self._inputs]}
+        cut = self._cut(places.offset)
+        batch: dict[str, Any] = {"X": cut(0, behind, self._inputs)}
         if options.targets != "none":
-            several = len(self.store.columns.targets)
-            batch["y"] = block[:, behind:, :several] if several > 1 else block[:, behind:, 0]
+            targets = cut(behind, options.window_rows, slice(0, len(self.store.columns.targets)))
+            batch["y"] = targets if targets.shape[2] > 1 else targets[:, :, 0]
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
-            batch["future"] = block[:, behind:, self.store.columns.future_places]
+            batch["future"] = cut(behind, options.window_rows, self.store.columns.future_places)
         if options.incomplete == "keep":
             batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
             if "future" in batch:
@@ -384,13 +397,16 @@ class Windows:
         if "y" in batch and (options.targets == "any" or options.incomplete == "keep"):
             batch["y_observed"] = ~np.isnan(batch["y"])
             batch["y"] = np.where(batch["y_observed"], batch["y"], np.float32(0))
-        if (layout or options.layout) == "contiguous":
+        if options.layout == "contiguous":  # what a selection of columns or horizons left strided
             batch = {name: np.ascontiguousarray(values) for name, values in batch.items()}
-        if self.static_names:
-            batch["static"] = self.store.static_of_entity[places.entity]
-        batch["entity"] = places.entity
-        batch["input_end_date"] = places.input_end.view("datetime64[us]")
         return batch
+
+    def _cut(self, offsets: I64) -> Callable[[int, int, slice | list[int]], F32]:
+        """Return a function (first row, end row, columns) → that part of the windows at these offsets."""
+        if self.options.layout == "views":
+            block = self.matrices.windows(offsets, 0, self.options.window_rows, slice(None))
+            return lambda first, end, columns: block[:, first:end, columns]
+        return partial(self.matrices.windows, offsets)
 
     @property
     def matrices(self) -> Matrices:

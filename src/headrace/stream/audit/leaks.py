@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import F64, I64, U64
-from headrace.checks import check_integer
+from headrace.checks import check_integer, explains_calls
 from headrace.dataset.contents import map_blocks, roles_of, split_digests
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
@@ -150,6 +150,7 @@ class LeakReport:
         return {**asdict(self), "worst": self.worst}
 
 
+@explains_calls("find_leaks")
 def find_leaks(
     dataset: Dataset,
     *,

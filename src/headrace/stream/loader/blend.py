@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 import pyarrow as pa
 
+from headrace.checks import explains_calls
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
 from headrace.stream.loader.dataset import Dataset, stream_of
@@ -42,6 +43,7 @@ class Blend:
         parts = zip(self.names, self.parts, weights, strict=True)
         return "Blend(" + ", ".join(f"{name}: {part[0]!r} weight {weight}" for name, part, weight in parts) + ")"
 
+    @explains_calls("stream")
     def stream(
         self,
         split: str | None = None,
@@ -59,6 +61,7 @@ class Blend:
         parts = self._parts(split, stream_options(batch_size, options))
         return stream_of(parts, workers=workers, topology=topology)
 
+    @explains_calls("torch_dataset")
     def torch_dataset(
         self,
         split: str | None = None,
@@ -113,6 +116,7 @@ class Blend:
         return index, _BlendReader([dataset.reader(own, options) for dataset, own in splits], indexes)
 
 
+@explains_calls("blend")
 def blend(
     datasets: Mapping[str, Part] | Sequence[Part], *, weights: Mapping[str, float] | Sequence[float] | None = None
 ) -> Blend:

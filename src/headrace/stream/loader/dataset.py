@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
-from headrace.checks import check_integer
+from headrace.checks import check_integer, explains_calls
 from headrace.dataset.condition import Filter
 from headrace.dataset.entities import EntityIndex, entity_column, entity_index, indexed_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
@@ -116,7 +116,9 @@ class Dataset(IndexedDataset):
         number: counted from 0. Reads only the index of the run. Raises `SettingsError` if there is no such fold.
         """
         if not isinstance(self._source, FinishedRun):
-            raise SettingsError(f"fold: {self!r} is no whole prepared run; choose the fold first, and filter its rows")
+            raise SettingsError(
+                f"fold: {self!r} is not a complete prepared run; choose the fold first, and filter its rows"
+            )
         return Dataset(Fold(self._source, number), cache_dir=self._cache_dir)
 
     def filter(self, condition: Filter | None) -> Dataset:
@@ -149,6 +151,7 @@ class Dataset(IndexedDataset):
         """
         log_dataset(self, self.manifest, run, split)
 
+    @explains_calls("stream")
     def stream(
         self,
         split: str | None = None,
@@ -176,6 +179,7 @@ class Dataset(IndexedDataset):
         parts = rows._parts(split, stream_options(batch_size, options))
         return stream_of(parts, workers=workers, topology=topology, store=store)
 
+    @explains_calls("torch_dataset")
     def torch_dataset(
         self,
         split: str | None = None,
@@ -282,10 +286,11 @@ class Dataset(IndexedDataset):
                 f"{self.root}: cache_bytes is {limit_bytes:,}, the shards of this split have {needed:,} bytes; those"
                 f" that do not fit are read from the store in every epoch: set cache_bytes={needed} or more",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         return FileCache(directory, limit_bytes, self.root)
 
+    @explains_calls("map_dataset")
     def map_dataset(
         self,
         split: str | None = None,
@@ -323,6 +328,7 @@ def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: A
     return WorkerStream(*parts, workers=workers, topology=topology)
 
 
+@explains_calls("headrace.open")
 def open_dataset(
     path: str | Path | Sequence[str | Path] | Any,
     *,
@@ -371,6 +377,8 @@ def open_dataset(
             raise InputError(
                 f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
             )
+    elif not hasattr(path, "__iter__"):
+        raise SettingsError(f"path is {path!r}; give a path, a list of paths, or a table")
     elif run is not None:
         raise SettingsError(f"run={run!r} names a run of one dataset directory; leave it out with a list of files")
     plain = open_plain(path, types=types, null_values=null_values, cache_dir=cache_dir, on_progress=on_progress)

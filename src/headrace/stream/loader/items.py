@@ -36,6 +36,7 @@ from headrace.stream.read.batch import in_format
 from headrace.stream.read.transform import Transform
 
 ItemFormat = Literal["torch", "numpy"]
+MADE_TOGETHER = 16  # batches whose small arrays are made in turn: after each gather, the cache is cold
 _POSITIONS = 1 << 14  # per lookup; a lookup for one batch costs almost as much
 
 
@@ -155,7 +156,7 @@ class ItemPasses(RowPasses):
                 f"stream state: it is of split {shown(state.split)} with index {shown(state.index[:12])}, this stream"
                 f" reads {shown(self.index.split)} with {shown(self.index.identity[:12])}; the run, the options of"
                 " windows or contexts, shuffle= or the chunks are others than when it was saved: open them as they"
-                " were, or begin the epoch anew"
+                " were, or start the epoch again"
             )
         state.check_order(seed=self.options.seed, shuffle=self.options.shuffle)
         state.check_index(self.of_epoch(state.epoch))
@@ -168,7 +169,7 @@ class ItemPasses(RowPasses):
             raise StreamError(
                 f"stream state: epoch {state.epoch} of {state.split!r} is not one that this stream gives: chunk"
                 f" {state.chunk} of pass {state.pass_number}, here chunk {here.chunk} of pass {here.pass_number};"
-                " pass what state_dict() gave, unchanged, or begin the epoch anew"
+                " pass what state_dict() gave, unchanged, or start the epoch again"
             )
         return state
 
@@ -202,10 +203,15 @@ class ItemPass(RowPass):
         if first * size >= share.items:
             return
         with closing(self.passes.items.batches(self.start, self._positions(share, first), options)) as made:
-            for number, batch in enumerate(made, start=first):
-                rows = min(size, share.items - number * size)
-                mask = {VALID: np.arange(rows) < share.rows - number * size}
-                yield {**batch, **in_format(mask, options.batch_format)}
+            for batch, mask in zip(made, self._masks(share, first), strict=True):
+                yield {**batch, **mask}
+
+    def _masks(self, share: Share, first: int) -> Iterator[dict[str, Any]]:
+        """Yield which items of each batch from number `first` on are valid, made for many batches in turn."""
+        size, form = self.passes.options.batch_size, self.passes.options.batch_format
+        for begin in range(first * size, share.items, MADE_TOGETHER * size):
+            valid = np.arange(begin, min(begin + MADE_TOGETHER * size, share.items)) < share.rows
+            yield from [in_format({VALID: valid[at : at + size]}, form) for at in range(0, len(valid), size)]
 
     def _positions(self, share: Share, first: int) -> Iterator[I64]:
         """Yield the positions of this rank's items from batch `first` on, in pieces of whole batches.

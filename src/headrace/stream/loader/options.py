@@ -46,7 +46,7 @@ _UNBALANCED: Mapping[str, Any] = {  # setting → the value that balanced steps 
     "on_bad_block": "raise",
 }
 _UNMASKED: Mapping[str, Any] = {"pack": None}  # setting → the value that masked entities require
-STORE_THREADS = 64  # they mostly wait; `headrace.storage.in_flight` measures how many send requests at once
+STORE_THREADS = 64  # they mostly wait; `headrace.storage.bucket` measures how many send requests at once
 _WORDS: Mapping[str, Any] = {  # setting → its allowed words
     "batch_format": BatchFormat,
     "lists": Lists,
@@ -179,8 +179,8 @@ def check_options(given: Iterable[str], known: Iterable[str], of: str = "a strea
     known = list(known)
     for name in given:
         if name not in known:
-            hint = _NAMES_ELSEWHERE.get(name) or nearest(name, known, f"there are {', '.join(known)}")
-            raise SettingsError(f"{name} is no option of {of}; {hint}")
+            hint = _NAMES_ELSEWHERE.get(name) or nearest(name, known, f"options are {', '.join(known)}")
+            raise SettingsError(f"{name} is not an option of {of}; {hint}")
 
 
 def stream_options(batch_size: int, given: StreamArguments) -> StreamOptions:
@@ -403,8 +403,8 @@ class StreamOptions:
             strange = [name for name in self.pad_values if name not in columns]
             if taken or strange:
                 raise SettingsError(
-                    f'lists="padded": columns {taken} are in the way of lengths, pad_values {strange} are no columns;'
-                    " leave them out with columns="
+                    f'lists="padded": columns {taken} clash with lengths, pad_values {strange} are not columns; leave'
+                    " them out with columns="
                 )
         if VALID in columns:
             raise SettingsError(
@@ -484,7 +484,7 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
 def _column_names(columns: Any) -> tuple[str, ...]:
     if isinstance(columns, str):
         raise SettingsError(f'columns is the text {columns!r}; pass a list of names, e.g. ["{columns}"]')
-    names = tuple(columns)
+    names = tuple(columns) if isinstance(columns, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise SettingsError(f"columns is {columns!r}; expected at least one column name, all of them text")
     if len(set(names)) < len(names):

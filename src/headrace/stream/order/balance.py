@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.digest import derive_key, permutation
+from headrace.digest import derive_key
 from headrace.errors import SettingsError
+from headrace.keyed_hash import permutation
 from headrace.stream.order.remaining import count_out
 
 F64 = npt.NDArray[np.float64]

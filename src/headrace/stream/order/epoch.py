@@ -27,7 +27,8 @@ import numpy as np
 
 from headrace.arrays import I64, U64
 from headrace.dataset.index import SplitIndex, text_array
-from headrace.digest import derive_key, hash_texts, hash_words, permutation, places_in_permutation
+from headrace.digest import derive_key
+from headrace.keyed_hash import hash_texts, hash_words, permutation, places_in_permutation
 from headrace.stream.order.balance import RowCosts, balanced, runs_key
 from headrace.stream.order.remaining import count_out, split_at
 

@@ -23,8 +23,9 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.digest import derive_key, hash_texts
+from headrace.digest import derive_key
 from headrace.errors import SettingsError, StreamError
+from headrace.keyed_hash import hash_texts
 from headrace.stream.order.remaining import Remainder, Remaining, Share, check_batches, split_at
 
 

@@ -26,8 +26,9 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.checks import check_integer
-from headrace.digest import derive_key, hash_words
+from headrace.digest import derive_key
 from headrace.errors import SettingsError, StreamError
+from headrace.keyed_hash import hash_words
 
 Transform = Callable[..., Any]
 
