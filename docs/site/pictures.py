@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from headrace.report.facts import read_run
 from headrace.report.page import draw
 from headrace.report.write import page_of
 
+_WIDTH = 620
+
 
 def picture(out: str, figure: str) -> str:
     """One figure of a run as a file of its own."""
     (found,) = (each for each in page_of(read_run(out)).figures if each.key == figure)
     if found.chart is None:
         sys.exit(f"{figure} has no picture")
-    drawn = draw(found.chart, figure, found.question)
+    # narrower than in a report, so that its words can be read where a phone shrinks the whole picture
+    drawn = draw(replace(found.chart, spec={**found.chart.spec, "width": _WIDTH}), figure, found.question)
     css = files("headrace.report").joinpath("page.css").read_text("utf-8")
     colours = "".join(
         each[0] for each in re.finditer(r":root \{.*?\}|@media \(prefers[^{]*\{\s*:root \{.*?\}\s*\}", css, re.DOTALL)

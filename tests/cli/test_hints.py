@@ -31,6 +31,11 @@ class Command:
         ("format='csv' left out 3 rows", "--format csv left out 3 rows"),
         ("choose format='csv', 'tsv' or 'jsonl', or time=", "choose --format csv, tsv or jsonl, or --time"),
         ('choose format="csv" or "tsv"', "choose --format csv or tsv"),
+        (
+            "Split: train_ratio is 2: too large\nSplit: time is required",
+            "--train-ratio is 2: too large\n--time is required",
+        ),
+        ("Split: lanes is 2: too large", "Split: lanes is 2: too large"),
         ("set lanes='a' or 'b'", "set lanes='a' or 'b'"),
         ("with train_ratio=0.8: train 5", "with --train-ratio 0.8: train 5"),
         ("with split_date=2024-01-01: train 5", "with --split-date 2024-01-01: train 5"),

@@ -101,6 +101,35 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
         configured(raw, tmp_path / "out", entity="custommer")
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "form"),
+    [
+        ("day", [f"2024{n % 12 + 1:02d}{n % 28 + 1:02d}" for n in range(400)], "yyyymmdd"),
+        ("event_time", [1_700_000_000 + n * 80_000 for n in range(400)], "epoch_s"),
+        ("created", [1_700_000_000_000 + n * 80_000_000 for n in range(400)], "epoch_ms"),
+    ],
+)
+def test_numbers_that_a_split_reads_as_times_are_times(
+    name: str, values: list[object], form: str, tmp_path: Path
+) -> None:
+    frame = table(**{name: values}).drop("booked")
+    (tmp_path / "raw").mkdir()
+    frame.write_csv(tmp_path / "raw" / "part-0.csv")
+    record, _ = configured(tmp_path / "raw", tmp_path / "out", entity="customer")
+
+    assert (name, form) == (record["time"], record["time_format"])
+    assert prepare(record).manifest.splits["test"].rows
+
+
+def test_counts_and_keys_are_no_times(tmp_path: Path) -> None:
+    frame = table(order_id=[1_700_000_000 + n for n in range(400)], event=[*range(400)]).drop("booked")
+    (tmp_path / "raw").mkdir()
+    frame.write_csv(tmp_path / "raw" / "part-0.csv")
+
+    with pytest.raises(SettingsError, match="no column that all files have holds dates"):
+        configured(tmp_path / "raw", tmp_path / "out")
+
+
 @pytest.mark.parametrize(("drop", "words"), [("booked", "--time"), ("customer", "--entity")])
 def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str, tmp_path: Path) -> None:
     frame = table().drop(drop, "shop") if drop == "customer" else table().drop(drop)

@@ -43,7 +43,7 @@ _OPTION = re.compile(
     rf"""(?:(?<=[ (])|^(?=\w+=["']))([a-z][a-z_]+)="""
     rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
 )
-_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)")  # what `Settings` raises
+_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)", re.M)  # from `Settings`
 
 _commands: list[Callable[[], Any]] = []  # the running command, for `in_flags`
 
@@ -144,7 +144,7 @@ def in_flags(message: str) -> str:
     Names that are not flags of the command, such as settings in the file of `headrace run`, only lose an "=" that no
     value follows.
     """
-    wanted = _commands and (_OPTION.search(message) or _SETTING.match(message))
+    wanted = _commands and (_OPTION.search(message) or _SETTING.search(message))
     flags = _flags_of(_commands[-1]()) if wanted else {}
 
     def flag(found: re.Match[str]) -> str:

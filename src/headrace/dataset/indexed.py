@@ -15,6 +15,7 @@ from headrace.arrays import I64
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.local_shards import FileCache
 from headrace.dataset.local_shards import Verify as Verify
+from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError
@@ -92,9 +93,10 @@ class IndexedDataset(ABC):
         Raises `InputError` on other names, and on None if there are several splits.
         """
         if split is None and len(self.splits) != 1:
+            names = in_usual_order(self.splits)
             raise InputError(
-                f"{self.root}: has {len(self.splits)} splits, {', '.join(self.splits)}; name one of them, such as with "
-                f"--split {self.splits[0]} or stream({self.splits[0]!r})"
+                f"{self.root}: has {len(names)} splits, {', '.join(names)}; name one of them, such as with "
+                f'split="{names[0]}"'
             )
         asked = self.splits[0] if split is None else split
         name = self.split_named(asked)

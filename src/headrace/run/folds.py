@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from headrace.checks import duration_us
+from headrace.errors import SettingsError
 from headrace.settings import Settings, known_duration
 
 MOST_FOLDS = 1000
@@ -69,6 +70,7 @@ _KINDS: dict[str, type[Rolling] | type[GroupKFold]] = {"rolling": Rolling, "grou
 
 def _read(value: object) -> object:
     """Build the folds that a text such as rolling:n=5,step=30d or a mapping with `kind` describes."""
+    text = value if isinstance(value, str) else None
     if isinstance(value, str):
         kind, _, rest = value.partition(":")
         pairs = [each.partition("=") for each in rest.split(",") if each.strip()]
@@ -81,7 +83,13 @@ def _read(value: object) -> object:
         raise ValueError(f"folds is {value!r}, which is not a kind of folds; give {_FORMS}")
     if value.get("kind") not in _KINDS:
         raise ValueError(f"folds of kind {value.get('kind')!r} are not known; give {_FORMS}")
-    return _KINDS[str(value["kind"])](**value)
+    try:
+        return _KINDS[str(value["kind"])](**value)
+    except SettingsError as error:
+        if text is None:
+            raise
+        wrong = (line.partition(": ")[2].removesuffix("; give it") for line in str(error).splitlines())
+        raise ValueError(f"folds is {text!r}: {', '.join(wrong)}; give {_FORMS}") from None
 
 
 Folds = Annotated[Rolling | GroupKFold | None, BeforeValidator(_read)]

@@ -5,8 +5,8 @@ Each guess comes with its reason and the alternatives. Counts cover only the row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from headrace.arrays import I64
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Column, Look, id_like, inferred, known, look, named, number_share
-from headrace.cli.init.times import day_first_doubt
+from headrace.cli.init.times import day_first_doubt, number_time_format
 from headrace.errors import SettingsError
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.schema import is_text
@@ -93,9 +93,11 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
 def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
     times = [each for each in found.columns.values() if each.kind == "time" and each.in_files == len(found.tables)]
+    times = times or [*_number_times(found)]
     also = ""
     if asked.time is not None:
-        best = found.columns[known(asked.time, found.columns, "--time")]
+        name = known(asked.time, found.columns, "--time")
+        best = next((each for each in _number_times(found) if each.name == name), found.columns[name])
     elif not times:
         raise SettingsError(
             f"{asked.source[0]}: no column that all files have holds dates; give --time, one of "
@@ -123,6 +125,14 @@ def _time(found: Look, asked: AskedSplit) -> tuple[Column, Section]:
         section.settings["bad_rows"] = "drop"
     section.settings["timezone"] = Aside("UTC")
     return best, section
+
+
+def _number_times(found: Look) -> Iterator[Column]:
+    """Yield the columns of numbers that a split reads as times; seconds since 1970 only if the name says so."""
+    for name in found.everywhere("number"):
+        form = number_time_format([table[name] for _, table in found.tables])
+        if form == "yyyymmdd" or (form is not None and named(name, _TIME_WORDS)):
+            yield replace(found.columns[name], kind="time", time_format=form)
 
 
 def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:

@@ -302,7 +302,7 @@ class _Scan:
                 row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
                 raise InputError(
                     f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what becomes of such "
-                    f'rows with null_entity="drop" (leave out and count) or "own" (one entity together)'
+                    f'rows with null_entity="drop", which counts them, or null_entity="own", one entity together'
                 )
             codes, names = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy(), encoded.dictionary
             if not whole:

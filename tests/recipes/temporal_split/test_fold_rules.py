@@ -202,8 +202,9 @@ def test_stratified_folds_share_classes_evenly() -> None:
     ("asked", "told"),
     [
         ({"folds": "rolling:n=5,step=30d"}, "split_date is required"),
+        ({"folds": "rolling"}, r"folds is 'rolling': n is required, step is required; give rolling:n=5,step=30d or"),
         ({"folds": "group-kfold:k=5"}, "these folds divide entities, and entity is not given"),
-        ({"folds": "group-kfold:k=1", "entity": "id"}, "GroupKFold: k is 1"),
+        ({"folds": "group-kfold:k=1", "entity": "id"}, "folds is 'group-kfold:k=1': k is 1"),
         ({"folds": GroupKFold(5), "entity": "id", "split_date": "2025-01-01"}, "split_date is '2025-01-01', and folds"),
         ({"folds": GroupKFold(5), "entity": "id", "gap": "1d"}, "gap is '1d', and folds of entities"),
         ({"folds": GroupKFold(5), "entity": "id", "near": 0.8}, "leave near out"),

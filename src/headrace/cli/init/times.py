@@ -61,6 +61,20 @@ def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
     return None
 
 
+def number_time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
+    """Return the format that reads all numbers of these columns as times of plausible years; None if there is none.
+
+    Days are written YYYYMMDD. Seconds and milliseconds since 1970 count only if they are large enough.
+    """
+    columns = [_distinct(each).drop_null() for each in columns]
+    columns = [each for each in columns if len(each)]
+    for form in _NUMBERS:
+        read = _is_time if form == "yyyymmdd" else lambda column, form: bool(_read(column, form).all())
+        if columns and all(read(column, form) for column in columns):
+            return form
+    return None
+
+
 def day_first_doubt(columns: Sequence[pa.ChunkedArray], form: str | None) -> str:
     """Return a warning if the format with day and month swapped also reads all values; else ""."""
     other = _swapped(form)
