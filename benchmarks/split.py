@@ -172,7 +172,9 @@ RUN: dict[str, Callable[[Path, Path, int, str], dict[str, object]]] = {
 
 def contestant(name: str, source: Path, out: Path, workers: int, format_: str) -> None:
     """The child process: run one contestant once, print its figures as JSON."""
-    for module in {"pandas": ("pandas",), "rewrite": ("polars",)}.get(name, ("headrace.run.prepare", "polars")):
+    # pyarrow imports pandas at its first conversion from numpy, where it is installed.
+    libraries = {"pandas": ("pandas",), "rewrite": ("polars", "pyarrow.parquet")}
+    for module in libraries.get(name, ("headrace.run.execute", "headrace.split.recipe", "polars", "pandas")):
         __import__(module)
     figures = RUN[name](source, out, workers, format_)
     own, children = (

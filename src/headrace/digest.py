@@ -66,6 +66,11 @@ def checksum_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def checksum_bytes(data: memoryview) -> str:
+    """Return the XXH3-128 of the content of a file; see `checksum_file`."""
+    return xxhash.xxh3_128(data).hexdigest()
+
+
 def digest_file(path: Path) -> FileDigest:
     """Compute both digests of a file in one pass, in O(1) memory."""
     digest, buffer = FileDigest(), memoryview(bytearray(_READ_BYTES))

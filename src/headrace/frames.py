@@ -24,6 +24,7 @@ from headrace.arrays import F32
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
+from headrace.report.words import many
 from headrace.series.arrays.axis import coarsest, infer, place, usual
 from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
@@ -129,13 +130,14 @@ def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series
         raise InputError(f"the table: {bad[min(bad)]}")
     names = pl.Series([""] * len(table) if alone else as_text(rows[key], (), key), dtype=pl.String)
     if names.null_count():
-        raise InputError(f"column {key!r}: {names.null_count():,} rows have no entity; name them")
+        raise InputError(f"column {key!r}: {many(names.null_count(), 'row has', 'rows have')} no entity; name them")
     codes = names.rank("dense").to_numpy().astype(np.int64) - 1
     order = np.argsort(codes, kind="stable")
     found: dict[str, Observed] = {}
     for name, own in zip(names.unique().sort(), np.split(order, np.cumsum(np.bincount(codes))[:-1]), strict=True):
         unread = int((times[own] == MISSING).sum())
-        told = f"{unread:,} rows have no {settings.time} that can be read; correct it, or give bad_rows='drop'"
+        whose = many(unread, "row has", "rows have")
+        told = f"{whose} no {settings.time} that can be read; correct it, or give bad_rows='drop'"
         found[name] = Observed(times[own], values[own], told if unread else None)
     if settings.frequency in ("infer", "coarsest"):
         steps = (infer(each.times[each.times != MISSING]) for each in found.values())

@@ -56,7 +56,7 @@ def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
     if type(given) is not int or given != version:
         raise StreamError(
             f"{what}: format_version is {shown(given)}, this headrace reads {version};"
-            " resume with the version that saved it, or begin the epoch anew"
+            " resume with the version that saved it, or start the epoch again"
         )
     digest = state.get(_DIGEST)
     try:
@@ -127,7 +127,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"key {shown(next(name for name in names if names.count(name) > 1))} is there twice")
+        raise ValueError(f"key {shown(next(name for name in names if names.count(name) > 1))} appears twice")
     return values
 
 

@@ -47,7 +47,7 @@ def known_duration(name: str, value: str, *, remedy: str = "leave it out", other
     except SettingsError as error:
         raise ValueError(f"{error}{other}") from None
     if none:
-        raise ValueError(f"{name} is {value!r}, which is no time at all; {remedy}")
+        raise ValueError(f"{name} is {value!r}, which is no time; {remedy}")
     return value
 
 
@@ -138,7 +138,7 @@ def _strict_loader() -> Any:
                 if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
                     continue
                 if name in seen:
-                    raise yaml.MarkedYAMLError(None, None, f"the key {shown(key.value)} stands twice", key.start_mark)
+                    raise yaml.MarkedYAMLError(None, None, f"the key {shown(key.value)} appears twice", key.start_mark)
                 seen.add(name)
             return node
 
@@ -171,7 +171,7 @@ def _strict_loader() -> Any:
     return StrictLoader
 
 
-_NO_PATH = "neither a path nor a table; give a path, or make a table of it, such as with polars.DataFrame(…)"
+_NO_PATH = "neither a path nor a table; give a path, or make it a table, such as with polars.DataFrame(…)"
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         required=True,
         help="a prepared dataset, or plain shards: directory, file or glob",
     )
-    parser.add_argument("--split", help="which split; may be left out where there is only one")
+    parser.add_argument("--split", help="the split; optional if there is only one")
     parser.add_argument("--batch-size", type=int, default=1024, help="rows in a batch of one rank (of one worker)")
     parser.add_argument("--workers", type=int, default=0, help="DataLoader workers of each rank")
     parser.add_argument("--no-shuffle", action="store_true", help="files in order")

@@ -148,7 +148,7 @@ def test_an_empty_file_does_not_matter_and_two_rows_train(tokenizer: Path, tmp_p
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"a": "x", "b": "y", "c": "z"}] * 3, "none of the columns is known to hold chats, there are .*write a blend"),
+        ([{"a": "x", "b": "y", "c": "z"}] * 3, "none of the columns is known to hold chats; there are .*write a blend"),
         ([{"n": 1}] * 3, "none of the columns is known"),
         ([], "holds no rows; give data"),
         (["nothing", "of it"], "no row is a JSON object"),
@@ -178,7 +178,7 @@ def test_real_chats_of_several_layouts_are_told(tmp_path: Path) -> None:
     record, text = configured(DATA / "job5-llamafactory-demos", tmp_path / "out", None)
 
     for layout in ("conversations", "messages", "instruction"):
-        assert f"{layout} " in text.split("each found out by itself (")[1].split(")")[0]
+        assert f"{layout} " in text.split("each detected row by row (")[1].split(")")[0]
     assert "datasets" in record["blend"]
 
 

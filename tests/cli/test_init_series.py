@@ -144,7 +144,7 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
     assert ["rain", "warm"] == config["features"]
-    assert "Left out, as they number rows or hold no value: ''." in text.replace("\n# ", " ")
+    assert "Left out, because they number rows or hold no value: ''." in text.replace("\n# ", " ")
 
 
 def test_what_first_rows_do_not_tell_is_said(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_features_that_go_on_behind_the_target_are_known_ahead(tmp_path: Path) -
     text, written = init(tmp_path / "sales.csv", tmp_path, "--target", "sold")
 
     assert (written["future_features"], written["trim"]) == (["promotion"], "none")
-    assert "only these have values in the 28 rows behind the last target." in text.replace("\n# ", " ")
+    assert "only these have values in the 28 rows after the last target." in text.replace("\n# ", " ")
     made = run(tmp_path)
     assert made["source"]["rows"] == sum(each["rows"] for each in made["splits"].values()) == 2 * (days + ahead)
     _, usual = init(write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite")
@@ -339,7 +339,7 @@ def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None
 
     assert {"*": "mean", "sold": "total"} == config["resample"]
     assert "1d" == config["frequency"]
-    assert "Times are of events" in text
+    assert "Times are those of events" in text
     assert not scaled["sold"].is_nan().any()
     assert all(zeros > 20 for zeros in per_item["zeros"])
     assert np.allclose(per_item["sold"], 1)

@@ -28,11 +28,11 @@ def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, na
     path = tmp_path / "config.yaml"
     path.write_text(text)
 
-    with pytest.raises(SettingsError, match=rf"(?s)the key '{key}' stands twice.*line {line}"):
+    with pytest.raises(SettingsError, match=rf"(?s)the key '{key}' appears twice.*line {line}"):
         read_config(path)
-    with pytest.raises(SettingsError, match=rf"(?s)the key '{key}' stands twice.*line {line}"):
+    with pytest.raises(SettingsError, match=rf"(?s)the key '{key}' appears twice.*line {line}"):
         SeriesDataModule(path, out=tmp_path, input_length=1, output_length=1, batch_size=1)
-    with pytest.raises(SettingsError, match="stands twice"):
+    with pytest.raises(SettingsError, match="appears twice"):
         one_setting("x={a: 1, a: 2}")
 
 
@@ -57,7 +57,7 @@ def test_a_blend_holds_a_key_once(tmp_path: Path) -> None:
     path = tmp_path / "blend.json"
     path.write_text('{"datasets": [{"name": "a", "path": "b", "weight": 1, "weight": 2}]}')
 
-    with pytest.raises(InputError, match=r"blend\.json: .*the key 'weight' stands twice"):
+    with pytest.raises(InputError, match=r"blend\.json: .*the key 'weight' appears twice"):
         blend_of(path)
 
 
@@ -73,11 +73,11 @@ def test_a_chat_holds_a_key_once(tmp_path: Path, form: str) -> None:
 
     assert [None, "repeated_key", None] == [getattr(row, "reason", None) for row in batch.rows]
     assert isinstance(batch.rows[1], BrokenRow)
-    assert "'content' stands twice" in batch.rows[1].detail
+    assert "'content' appears twice" in batch.rows[1].detail
     assert batch.where(1).endswith(f"chats.{form.split()[0]}: {batch.unit} 2")
 
 
 @pytest.mark.parametrize("text", ['[{"role": "user", "role": "assistant", "content": "a"}]', '[{"role": "user", "content": NaN}]'])  # fmt: skip
 def test_json_inside_a_text_is_read_strictly(text: str) -> None:
-    with pytest.raises(RowRejected, match="stands twice|NaN is not"):
+    with pytest.raises(RowRejected, match="appears twice|NaN is not"):
         sample_of({"messages": text})

@@ -174,7 +174,7 @@ def test_an_index_of_mds_that_names_files_elsewhere_or_no_numbers_is_refused(
     told["shards"][0] = {**told["shards"][0], **change}
     index.write_text(json.dumps(told))
 
-    with pytest.raises(InputError, match=r"index\.json: is no index of MDS shards"):
+    with pytest.raises(InputError, match=r"index\.json: is not an index of MDS shards"):
         headrace.convert(tmp_path / "deep", tmp_path / "out")
     assert {tmp_path / "deep"} == {path for path in tmp_path.iterdir() if not path.name.startswith(".")}
 

@@ -104,7 +104,7 @@ def test_a_column_that_is_no_key_or_not_there_is_refused(tmp_path):
     write(tmp_path / "data", [pa.array([[1], [2]])])
     dataset = headrace.open(tmp_path / "data", cache_dir=tmp_path)
 
-    with pytest.raises(InputError, match="which is no key"):
+    with pytest.raises(InputError, match="which cannot be a key"):
         dataset.entity_index("who")
     for name, message in [(None, "do not say which column"), ("what", "has no column 'what'")]:
         with pytest.raises(SettingsError, match=message):

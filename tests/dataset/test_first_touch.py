@@ -7,7 +7,7 @@ import pytest
 
 import headrace
 
-KINDS = [("csv", "none"), ("csv", "zst"), ("jsonl", "none"), ("parquet", "lz4")]
+KINDS = [("csv", "none"), ("csv", "zst"), ("jsonl", "none"), ("parquet", "lz4"), ("parquet", "none")]
 
 
 def prepared(tmp_path: Path, kind: str, compression: str) -> Path:
@@ -55,4 +55,12 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     shard.unlink()
 
     with pytest.raises(headrace.CorruptShard, match=f"{shard.name}: is missing"):
+        delivered(tmp_path)
+
+
+def test_a_shard_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    shard = prepared(tmp_path, "parquet", "none")
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+    with pytest.raises(headrace.CorruptShard, match=shard.name):
         delivered(tmp_path)

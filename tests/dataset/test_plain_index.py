@@ -88,7 +88,7 @@ def test_a_file_that_differs_or_is_damaged_is_named_among_many(odd: int, tmp_pat
     with pytest.raises(InputError, match=r"part-\d{4}\.parquet: column n is .*, in .*part-\d{4}\.parquet"):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"PAR1\x00\x15 cut short")
-    with pytest.raises(InputError, match=rf"part-{odd:04d}\.parquet: is no whole Parquet file"):
+    with pytest.raises(InputError, match=rf"part-{odd:04d}\.parquet: is not a complete Parquet file"):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"n\n1\n")
     with pytest.raises(InputError, match=rf"part-{odd:04d}\.parquet: the name says parquet, the content is text"):

@@ -169,7 +169,7 @@ def test_an_index_that_is_out_of_date_is_not_used(change: Callable[[Path], None]
     assert expected == rows_of(headrace.open(raw, cache_dir=tmp_path / "two"))
     assert 1 == len(caplog.messages)
     assert "is out of date: files came, went or changed after it was made" in caplog.messages[0]
-    assert "the shards are indexed anew" in caplog.messages[0]
+    assert "the shards are indexed again" in caplog.messages[0]
     caplog.clear()
     assert ("written", "kept") == tuple(publish_index(raw, cache_dir=tmp_path / "one").how for _ in range(2))
     assert expected == rows_of(headrace.open(raw, cache_dir=tmp_path / "three"))

@@ -107,7 +107,7 @@ def test_a_changed_config_or_index_is_found(tmp_path: Path, name: str) -> None:
 def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
     (prepared(tmp_path).run / MANIFEST).write_text('{"format_version": 1, "format_version": 1}')
 
-    with pytest.raises(headrace.CorruptShard, match="key 'format_version' stands twice"):
+    with pytest.raises(headrace.CorruptShard, match="key 'format_version' appears twice"):
         headrace.verify(tmp_path / "out")
 
 

@@ -36,7 +36,7 @@ _SEEN: list[tuple[float, str]] = []  # when a death was told, and how
 
 class _Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if "begun anew" in record.getMessage():  # and no word of who waits, which a busy machine makes them say
+        if "started again" in record.getMessage():  # and no word of who waits, which a busy machine makes them say
             _SEEN.append((time.monotonic(), record.getMessage()))
 
 
@@ -328,7 +328,7 @@ def of_another_loader(directory: str) -> None:
         try:
             rows_of(dataset.watched(loader, workers=WORKERS))
         except EngineError as error:
-            assert "use data_loader(), which begins workers anew" in str(error), error  # noqa: PT017 - a child has no pytest
+            assert "use data_loader(), which restarts workers" in str(error), error  # noqa: PT017 - a child has no pytest
             print(json.dumps({"named": kind.__name__}), flush=True)
 
 

@@ -135,9 +135,7 @@ def test_a_source_rewritten_between_two_attempts_is_not_mixed(tmp_path: Path) ->
         split(source, tmp_path / "out", workers=1, on_event=stop)
     rewritten(source / "part-00002.csv")
 
-    with pytest.raises(
-        InputError, match=r"part-00002.csv: was written.* since this run was begun.*gc OUT --incomplete"
-    ):
+    with pytest.raises(InputError, match=r"part-00002.csv: was written.* after this run began.*gc OUT --incomplete"):
         split(source, tmp_path / "out", workers=1)
     headrace.collect(tmp_path / "out", incomplete="remove")
     assert "computed" == split(source, tmp_path / "out", workers=1).how
@@ -157,7 +155,7 @@ def test_a_file_that_comes_into_the_source_is_told_of(tmp_path: Path) -> None:
     prepared = split(source, tmp_path / "out", on_event=listen)
 
     assert 3 == prepared.manifest.source["files"]
-    assert any("part-00009.csv came into the source during the run and is not part of it" in each for each in notes)
+    assert any("part-00009.csv was added to the source during the run and is not part of it" in each for each in notes)
 
 
 @pytest.mark.faults

@@ -47,7 +47,7 @@ def test_a_row_over_which_a_transform_dies_is_transformed_again(tmp_path: Path, 
 
     assert "" == told["error"]
     assert times == len(told["said"])
-    assert "was killed by SIGKILL, as when memory ends; all workers are begun anew after" in told["said"][0]
+    assert "was killed by SIGKILL, as when memory ends; all workers are started again after" in told["said"][0]
 
 
 @pytest.mark.slow

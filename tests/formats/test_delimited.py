@@ -144,7 +144,7 @@ def test_a_header_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
 def test_a_name_that_stands_twice_in_the_header_is_an_error(tmp_path: Path, header: bytes) -> None:
     path = written(tmp_path, header + b"\n1,2,3\n")
 
-    with pytest.raises(InputError, match=r"part-0\.csv: column name '.*' stands more than once"):
+    with pytest.raises(InputError, match=r"part-0\.csv: column name '.*' appears more than once"):
         survey(path, path.name)
 
 

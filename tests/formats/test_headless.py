@@ -27,7 +27,7 @@ def test_names_that_are_data_are_told_apart(names: list[str], headless: bool) ->
 
 def test_opening_such_a_file_warns(raw: Path, tmp_path: Path) -> None:
     for _ in ("built", "from the cache"):
-        with pytest.warns(UserWarning, match=r"a\.csv: its first line, 1, 2024-01-01, 3\.5, was taken for names .*; write a line"):  # fmt: skip
+        with pytest.warns(UserWarning, match=r"a\.csv: its first line, 1, 2024-01-01, 3\.5, was read as column names .*; write a line"):  # fmt: skip
             headrace.open(raw, cache_dir=tmp_path / "cache")
     (raw / "a.csv").write_text("id,at,x\n" + ROWS)
 
@@ -61,5 +61,5 @@ def test_files_that_differ_by_their_first_rows_are_told(raw: Path) -> None:
         headrace.open(raw)
     (raw / "b.csv").unlink()
     (raw / "a.csv").write_text("1,1,2024-01-01\n")
-    with pytest.raises(InputError, match="stands more than once.* if '1' is data"):
+    with pytest.raises(InputError, match="appears more than once.* if '1' is data"):
         headrace.open(raw)

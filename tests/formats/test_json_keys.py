@@ -56,7 +56,7 @@ def test_a_key_that_stands_twice_is_refused_with_line_and_key(tmp_path: Path, na
         lambda: headrace.open(path.parent),
         lambda: headrace.prepare(headrace.Rewrite(source=path.parent), tmp_path / "rewritten"),
     ):
-        with pytest.raises(InputError, match=rf"part-0\.{form}: {where}: key '{key}' stands twice"):
+        with pytest.raises(InputError, match=rf"part-0\.{form}: {where}: key '{key}' appears twice"):
             read()
 
 
@@ -122,7 +122,7 @@ def test_full_rows_need_no_exact_check() -> None:
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1, "a": 1}', '{"a": [-Infinity]}', '{"b": {"a": 1, "\\u0061": 2}}'])  # fmt: skip
 def test_a_document_is_read_strictly(text: str) -> None:
-    with pytest.raises(ValueError, match=r"stands twice|not a JSON number"):
+    with pytest.raises(ValueError, match=r"appears twice|not a JSON number"):
         loads(text)
 
 

@@ -192,7 +192,7 @@ def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "part-0.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a.b", "a__DOT__b"]), path)
 
-    with pytest.raises(InputError, match=r"column name 'a\.b' stands more than once"):
+    with pytest.raises(InputError, match=r"column name 'a\.b' appears more than once"):
         survey(path, path.name)
 
 

@@ -39,7 +39,10 @@ GROUP = st.sampled_from([0, 0, 0, 1, 0x10, 0xABC, 0xFFFF]) | st.integers(0, 0xFF
 
 @example([[0] * 8, [0] * 7 + [1], [0] * 6 + [1, 2], [0] * 5 + [0xFFFF, 1, 2], [1, 0, 0, 2, 0, 0, 3, 4], 1 << 24])
 @given(st.lists(st.lists(GROUP, min_size=8, max_size=8) | st.integers(0, 2**32 - 1), max_size=40))
-def test_texts_are_those_of_the_system(drawn: list[list[int] | int]) -> None:
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+def test_texts_are_those_of_the_system(how: str, drawn: list[list[int] | int]) -> None:
+    if how == "compiled":
+        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     family = np.array([6 if isinstance(each, list) else 4 for each in drawn], np.uint8)
     data = np.zeros((len(drawn), 16), np.uint8)
     expected = []
@@ -47,7 +50,7 @@ def test_texts_are_those_of_the_system(drawn: list[list[int] | int]) -> None:
         packed = b"".join(group.to_bytes(2) for group in each) if isinstance(each, list) else each.to_bytes(4)
         data[row, : len(packed)] = np.frombuffer(packed, np.uint8)
         expected.append(socket.inet_ntop(socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, packed))
-    texts = render(Addresses(family, data), "address")
+    texts = render(Addresses(family, data), "address", compiled=how == "compiled")
 
     texts.validate(full=True)
     assert pa.string() == texts.type

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,17 @@ from headrace.histories.codec.addresses import Addresses, of_words
 from headrace.histories.codec.latencies import LARGEST_US, encode_latencies
 from headrace.histories.config import Histories
 from headrace.histories.parse import REASONS, Parsed, _codes
-from headrace.histories.piece import PieceWriter
+from headrace.histories.piece import (
+    ALONE,
+    WITH_PEER,
+    PieceWriter,
+    hash_entities,
+    joined,
+    read_entities,
+    record_of,
+    segments,
+)
+from headrace.histories.sort import _blocks
 
 EDGES = [0.0, -0.0, 0.0005, 0.0015, 2.047, 2.0475, 2.048, 4.095, 4.0955, 2047 * 2.0**31 / 1000, 1e300, -1e300]
 VALUES = st.lists(
@@ -64,24 +75,15 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
 
 @pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("peers", ["peers", "no peers"])
-def test_compiled_pieces_have_the_same_bytes_and_the_same_sum(partitions: int, peers: str) -> None:
+@pytest.mark.parametrize("values", [0, 2])
+@pytest.mark.parametrize("span", [2**40, 2**50])
+def test_compiled_pieces_have_the_same_bytes_and_the_same_sum(
+    partitions: int, peers: str, values: int, span: int
+) -> None:
     pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     rng = np.random.default_rng(partitions)
-    rows, entities = 5_000, 300
-
-    def addresses(count: int) -> Addresses:
-        return of_words(rng.choice(np.array([4, 6], np.uint8), count), rng.integers(0, 2**64, (count, 2), np.uint64))
-
-    parsed = Parsed(
-        rng.integers(0, 2**50, rows),
-        rng.integers(0, 2**16, rows).astype(np.uint16),
-        addresses(entities),
-        rng.integers(0, entities, rows),
-        addresses(90) if peers == "peers" else None,
-        rng.integers(0, 90, rows) if peers == "peers" else None,
-        0,
-    )
-    hashes = rng.integers(0, 2**64, entities, np.uint64)
+    parsed = _parsed(rng, peers=peers, values=values, span=span)
+    hashes = rng.integers(0, 2**64, len(parsed.entities), np.uint64)
 
     def piece(*, compiled: bool) -> tuple[int, str, bytes]:
         file = io.BytesIO()
@@ -90,3 +92,67 @@ def test_compiled_pieces_have_the_same_bytes_and_the_same_sum(partitions: int, p
         return total, writer.finish(), file.getvalue()
 
     assert piece(compiled=False) == piece(compiled=True)
+
+
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+@pytest.mark.parametrize("peers", ["peers", "no peers"])
+@pytest.mark.parametrize("values", [0, 2])
+@pytest.mark.parametrize("span", [2**40, 2**50])
+def test_a_piece_gives_back_its_measurements(how: str, peers: str, values: int, span: int, tmp_path: Path) -> None:
+    if how == "compiled":
+        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+    rng, path, seen = np.random.default_rng(values), tmp_path / "piece", []
+    parsed = [_parsed(rng, peers=peers, values=values, span=span) for _ in range(3)]
+    together = joined(parsed, compiled=how == "compiled")
+    hashes = hash_entities(together.entities, "address", 5).order
+    with path.open("wb") as file:
+        writer = PieceWriter(file, 3)
+        writer.append(together, hashes, compiled=how == "compiled")
+        writer.finish()
+    record = record_of(ALONE if peers == "no peers" else WITH_PEER, values)
+    for partition in range(3):
+        found = list(segments([path], partition, record))
+        entities = read_entities(found)
+        places = [np.arange(len(entities), dtype=np.uint32)]
+        for block in _blocks(found, places, record, 999, compiled=how == "compiled"):
+            names = [name for name in ("micros", "code", "word0", "word1", "family") if name in (record.names or ())]
+            columns = [block[name].tolist() for name in names]
+            more = block["more"].tolist() if values else [[]] * len(block)
+            own = entities[block["entity"]]
+            keys = zip(*(own[name].tolist() for name in ("word0", "word1", "family")), strict=True)
+            seen += [(*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)]
+
+    expected = []
+    for each in parsed:
+        columns = [each.micros.tolist(), each.codes.tolist()]
+        if each.peers is not None:
+            columns += [*each.peers.words()[each.peer].T.tolist(), each.peers.family[each.peer].tolist()]
+        more = [[]] * len(each.micros) if each.more is None else each.more.tolist()
+        keys = zip(
+            *each.entities.words()[each.entity].T.tolist(), each.entities.family[each.entity].tolist(), strict=True
+        )
+        expected += [(*key, *row, *words) for key, *row, words in zip(keys, *columns, more, strict=True)]
+    assert sorted(expected) == sorted(seen)
+    narrow = peers == "peers" and span < 2**48
+    assert narrow == any(each.narrow for partition in range(3) for each in segments([path], partition, record))
+
+
+def _parsed(rng: np.random.Generator, *, peers: str, values: int, span: int) -> Parsed:
+    """5,000 measurements of 300 entities, of which some are the same whatever the state of `rng`."""
+    rows, entities = 5_000, 300
+
+    def addresses(rng: np.random.Generator, count: int) -> Addresses:
+        family, words = rng.choice(np.array([4, 6], np.uint8), count), rng.integers(0, 2**64, (count, 2), np.uint64)
+        words[family == 4] &= np.array([0xFFFFFFFF00000000, 0], np.uint64)
+        return of_words(family, words)
+
+    return Parsed(
+        1_700_000_000_000_000 + rng.integers(0, span, rows),
+        rng.integers(0, 2**16, rows).astype(np.uint16),
+        addresses(np.random.default_rng(1), entities),
+        rng.integers(0, entities, rows),
+        addresses(rng, 90) if peers == "peers" else None,
+        rng.integers(0, 90, rows) if peers == "peers" else None,
+        0,
+        rng.integers(0, 2**64, (rows, values), np.uint64) if values else None,
+    )

@@ -1,10 +1,22 @@
 """Bins hold every value, and time laid over bins is neither lost nor made."""
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.report.bins import byte_edges, counted, edges_for, even_edges, span_edges, spread, thinned, time_edges
+from headrace.report.bins import (
+    byte_edges,
+    counted,
+    covering,
+    edges_for,
+    even_edges,
+    span_edges,
+    spread,
+    thinned,
+    time_edges,
+)
 
 NUMBERS = st.lists(st.floats(0, 1e15, allow_subnormal=False), min_size=1, max_size=30)
 
@@ -73,3 +85,13 @@ def test_thinned_values_keep_both_ends() -> None:
     assert 7 == len(found)
     assert [0, 999] == [found[0], found[-1]]
     assert np.arange(5).tolist() == thinned(np.arange(5), 7).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 200)), min_size=1, max_size=30))
+def test_spans_count_in_every_bin_that_they_touch(found: list[tuple[int, int]]) -> None:
+    begins = np.array([begin for begin, _ in found], np.float64)
+    ends = begins + np.array([length for _, length in found])
+    edges = np.linspace(0, 701, 24)
+
+    expected = [int(((begins < high) & (ends >= low)).sum()) for low, high in itertools.pairwise(edges)]
+    assert expected == covering(begins, ends, edges).tolist()

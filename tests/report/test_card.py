@@ -90,7 +90,7 @@ def test_an_edited_card_is_not_replaced(splits: Path, tmp_path: Path) -> None:
     write_card(splits, "markdown", to=target)
     target.write_text(target.read_text() + "From the sea.\n")
 
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         write_card(splits, "markdown", to=target)
 
     assert target.read_text().endswith("From the sea.\n")

@@ -74,6 +74,20 @@ def test_drawn_differences_are_those_of_a_count_over_the_shards(tmp_path: Path, 
     assert "<svg" in draw(figure.chart, "drift", figure.question)
 
 
+def test_quantiles_are_those_of_the_shards(tmp_path: Path) -> None:
+    out = run_of(tmp_path, format="parquet")
+    root = read_run(out).run.root / "training_data"
+    found = next(each for each in page_of(read_run(out)).figures if each.key == "quantiles")
+
+    assert found.chart is not None
+    assert "<svg" in draw(found.chart, "quantiles", found.question)
+    for label, *texts in found.chart.rows:
+        name, split = label.split(" · ")
+        values = pl.concat([pl.read_parquet(path) for path in sorted((root / split).iterdir())])[name].drop_nulls()
+        assert [f"{np.quantile(values, share):,.4g}" for share in (0.05, 0.25, 0.5, 0.75, 0.95)] == texts
+    assert {"moving · train", "steady · test"} <= {row[0] for row in found.chart.rows}
+
+
 def test_large_splits_are_sampled_and_the_answer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "_DRIFT_ROWS", 100)
     figure = drift(run_of(tmp_path))

@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
+from chats import small_tokenizer
 from report_cases import RUNS, histories_run, packed_run, series_run, split_run
 
 import headrace
@@ -58,16 +60,33 @@ def test_rows_and_blocks_in_the_pictures_are_those_of_the_run(recipe: str, runs:
 
 
 def test_the_timeline_counts_every_row_of_every_split(runs: dict[str, Path]) -> None:
-    for recipe, rows in (("temporal_split", None), ("histories", "source_rows")):
-        facts = read_run(runs[recipe])
-        there = facts.rows_in_splits if rows else {name: each.rows for name, each in facts.manifest.splits.items()}
-        spec = figure(page_of(facts), "timeline").chart
-        assert spec is not None
-        found = dict.fromkeys(there, 0.0)
-        for each in spec.spec["data"]["values"]:
-            found[each["role"]] += each["high"] - each["low"]
+    facts = read_run(runs["temporal_split"])
+    spec = figure(page_of(facts), "timeline").chart
+    assert spec is not None
+    found = dict.fromkeys(facts.splits, 0.0)
+    for each in spec.spec["data"]["values"]:
+        found[each["role"]] += each["high"] - each["low"]
 
-        assert there == pytest.approx(found)
+    assert {name: each.rows for name, each in facts.manifest.splits.items()} == pytest.approx(found)
+
+
+def test_histories_count_the_rows_that_cover_each_interval(runs: dict[str, Path]) -> None:
+    facts = read_run(runs["histories"])
+    rows = pl.read_parquet(facts.run.root / "rows.parquet")
+    chart = figure(page_of(facts), "timeline").chart
+    assert chart is not None
+    bars = chart.spec["data"]["values"]
+
+    assert bars
+    for each in bars:
+        begin, end = each["from"] / 1000, each["to"] / 1000
+        last = end == max(bar["to"] for bar in bars) / 1000
+        covering = rows.filter(
+            (pl.col("split") == each["role"])
+            & ((pl.col("first_time") <= end) if last else (pl.col("first_time") < end))
+            & (pl.col("last_time") >= begin)
+        )
+        assert len(covering) == each["high"] - each["low"]
 
 
 def test_shards_without_rows_of_a_split_are_named(runs: dict[str, Path]) -> None:
@@ -111,6 +130,38 @@ def test_tokens_of_packed_bins_are_trained_read_or_empty(runs: dict[str, Path]) 
     assert f"{cut} sequence" in figure(page, "left-out").answer
 
 
+def test_roles_are_counted_by_what_is_trained(tmp_path: Path) -> None:
+    tokenizer = small_tokenizer(tmp_path)
+    rows = [
+        {
+            "messages": [
+                {"role": "system", "content": "be kind"},
+                {"role": "user", "content": f"question {n}"},
+                {"role": "assistant", "content": "a draft", "train": 0},
+                {"role": "user", "content": "again"},
+                {"role": "assistant", "content": f"answer {n}"},
+            ]
+        }
+        for n in range(40)
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    headrace.prepare(
+        headrace.PackedSequences(
+            blend=[{"name": "a", "path": str(tmp_path / "chats.jsonl")}], tokenizer=tokenizer, pack_size=256
+        ),
+        tmp_path / "out",
+    )
+    found = figure(page_of(read_run(tmp_path / "out")), "roles")
+
+    assert found.chart is not None
+    assert [["assistant", "40", "40"], ["user", "0", "80"], ["system", "0", "40"]] == [*map(list, found.chart.rows)]
+    assert found.answer.startswith("Trained: 40 of 80 assistant messages")
+
+
+def test_token_rows_have_no_roles(runs: dict[str, Path]) -> None:
+    assert "roles" not in {each.key for each in page_of(read_run(runs["packed_sequences"])).figures}
+
+
 def test_legacy_pickles_have_a_page_without_their_lengths(tmp_path: Path) -> None:
     page = page_of(read_run(packed_run(tmp_path / "run", packed_storage="legacy_npy_pickle")))
 
@@ -137,10 +188,67 @@ def test_series_say_who_failed_and_what_was_filled(layout: str, tmp_path: Path) 
     assert "1 entity of 6 (16.7 %) was left out: probe_005." in figure(page, "quality").answer
     labels = {row["label"] for row in figure(page, "availability").chart.spec["data"]["values"]}
     assert set(summary["retained_basins"]) == labels
+    assert ", none left out," not in figure(page, "availability").answer
     filled = {row[0]: [int(cell.replace(",", "")) for cell in row[1:]] for row in figure(page, "filled").chart.rows}
     assert set(filled) == {"rain", "flow"}
     assert "2 of 3 columns had gaps" in figure(page, "filled").answer
     assert filled["rain"][1] > 0 == filled["flow"][1]
+
+
+def holes_of(out: Path) -> dict[str, tuple[int, int]]:
+    """The steps and the values of the target of each entity, counted in the readable files."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in sorted((read_run(out).run.root / "processed_time_series").rglob("*.parquet")):
+        table = pl.read_parquet(path)
+        for (entity,), own in table.group_by(table.columns[0]):
+            steps, values = found.get(entity, (0, 0))
+            found[entity] = steps + len(own), values + int(own["flow"].is_not_nan().sum())
+    return found
+
+
+@pytest.mark.parametrize("entities", [6, 60])
+def test_holes_are_counted_in_the_values(entities: int, tmp_path: Path) -> None:
+    out = series_run(tmp_path / "run", entities=entities)
+    page, there = page_of(read_run(out)), holes_of(out)
+    chart = figure(page, "availability" if entities == 6 else "holes").chart
+    assert chart is not None
+    drawn: dict[str, list[int]] = {}
+    for row in chart.spec["data"]["values"]:
+        values, steps = (
+            int(each.replace(",", "")) for each in re.search(r"in ([\d,]+) of ([\d,]+) step", row["hint"]).groups()
+        )
+        own = drawn.setdefault(row["label"], [0, 0])
+        own[0] += steps
+        own[1] += values
+
+    assert {name: there[name] for name in drawn} == {name: tuple(own) for name, own in drawn.items()}
+    assert len(drawn) == min(40, entities - 1)
+    least = min(values / steps for steps, values in there.values())
+    assert least == min(values / steps for steps, values in drawn.values())
+
+
+def test_entities_with_degrees_are_on_a_map(tmp_path: Path) -> None:
+    names = [f"probe_{n:03d}" for n in range(6)]
+    places = {name: (45 + n, 7 - 2 * n) for n, name in enumerate(names)}
+    lines = [f"{name},{north},{east}" for name, (north, east) in places.items()]
+    (tmp_path / "static.csv").write_text("\n".join(["gauge,gauge_lat,lon", *lines]) + "\n")
+    static = {"static": [tmp_path / "static.csv"], "static_entity": "gauge"}
+    out = series_run(tmp_path / "run", **static, static_features=("gauge_lat", "lon"))
+    found, there = figure(page_of(read_run(out)), "map"), holes_of(out)
+
+    assert found.chart is not None
+    shown = {name: (float(north), float(east)) for name, north, east, _ in found.chart.rows}
+    assert {name: pytest.approx(places[name], abs=1e-3) for name in there} == shown
+    most = min(there, key=lambda name: there[name][1] / there[name][0])
+    assert f"most of all {most}: " in found.answer
+
+
+def test_folds_have_no_tiles_or_colours_of_their_cells(tmp_path: Path) -> None:
+    page = page_of(read_run(split_run(tmp_path / "run", folds=headrace.Rolling(n=2, step="30d"))))
+
+    assert [("folds", "2")] == [tile for tile in page.tiles if tile[0] == "folds"]
+    assert not [tile for tile in page.tiles if tile[0].startswith("cell")]
+    assert "cell" not in json.dumps([each.chart.spec for each in page.figures if each.chart is not None])
 
 
 def test_many_series_are_counted_instead_of_drawn_one_by_one(tmp_path: Path) -> None:

@@ -113,8 +113,35 @@ def test_a_split_without_rows_has_a_page(tmp_path: Path) -> None:
 
     assert "timeline" in drawn(out)
     assert "entities" in drawn(out)
-    assert ("warning", True) == (found.tone, "so test is empty" in found.answer)
+    assert ("warning", True) == (found.tone, "Test is empty: no row is from the cutoff on" in found.answer)
     assert "rows" in drawn(tmp_path / "again")
+
+
+def test_an_empty_test_split_is_explained_by_what_was_dropped(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    rows = [f"e{n},{year}-05-01" for n in range(20) for year in (2024, 2025)]
+    (raw / "part-0.csv").write_text("\n".join(["who,when", *rows]) + "\n")
+    split = headrace.TemporalSplit(
+        source=raw, time="when", entity="who", split_date="2025-01-01", train_ratio=0.75, val_in_test="drop"
+    )
+    headrace.prepare(split, tmp_path / "out")
+    found = timeline(tmp_path / "out")
+
+    told = "of 20 rows from the cutoff on, 15 belong to entities that train and 5 belong to entities that validate"
+    assert told in found.answer
+    assert found.chart is not None
+    assert "test: none" in str(found.chart.spec["layer"])
+
+
+def test_the_time_of_the_test_split_is_shaded(tmp_path: Path) -> None:
+    chart = timeline(uneven_run(tmp_path / "raw", test_rows=5)).chart
+    assert chart is not None
+    area = chart.spec["layer"][0]
+
+    assert ("rect", "var(--test)") == (area["mark"]["type"], area["mark"]["color"])
+    (value,) = area["data"]["values"]
+    assert 1735689600000 == value["begin"] < value["end"]
 
 
 def test_other_recipes_have_a_page_without_a_test_split(tmp_path: Path) -> None:

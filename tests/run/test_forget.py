@@ -222,7 +222,7 @@ def test_second_names_of_a_touched_shard_are_of_the_new_one(tmp_path, copied):
 def test_a_rewrite_of_plain_shards_and_of_a_run_forgets(tmp_path):
     raw = source(tmp_path / "raw", "parquet")
     headrace.rewrite(raw, tmp_path / "fast")
-    with pytest.raises(SettingsError, match="'rewrite' does not say whose its rows are"):
+    with pytest.raises(SettingsError, match="'rewrite' does not record the entity of its rows"):
         headrace.forget(tmp_path / "fast", NAMES)
     before = rows_of(find_run(tmp_path / "fast")[0])
     done = headrace.forget(tmp_path / "fast", NAMES, entity_column="who")
@@ -332,8 +332,8 @@ def test_every_recipe_says_whose_its_rows_are_and_forgets_or_says_why_not(tmp_pa
             index = headrace.open(run).entity_index()
             assert (columns[name], True) == (index.column, index.count("train")[1] > 0)
         else:
-            with pytest.raises(SettingsError, match="does not say whose its rows are"):
+            with pytest.raises(SettingsError, match="does not record the entity of its rows"):
                 headrace.open(run).entity_index()
-        why = "whose its rows are" if name == "rewrite" else "written again in part"
+        why = "the entity of its rows" if name == "rewrite" else "written again in part"
         with nullcontext() if name == "temporal_split" else pytest.raises(SettingsError, match=why):
             assert "nothing" == headrace.forget(tmp_path / name, ["nobody at all"]).how

@@ -31,9 +31,7 @@ def test_t12_an_entity_without_a_fit_is_an_error_and_never_unscaled_data() -> No
     matrix, offsets = case(["camelsch_4001", "b"])
     fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["camelsch_4001", "b"])
 
-    with pytest.raises(
-        InputError, match=r"'camelsch_4003'.*near: 'camelsch_4001'.*unscaled values are never handed out"
-    ):
+    with pytest.raises(InputError, match=r"'camelsch_4003'.*near: 'camelsch_4001'.*unscaled values are never returned"):
         fitted.apply(matrix, offsets, ["b", "camelsch_4003"])
     with pytest.raises(InputError, match="camelsch_4003"):
         fitted.invert(matrix, offsets, ["b", "camelsch_4003"])
@@ -120,7 +118,7 @@ def test_missing_stays_missing_and_nothing_else_becomes_so() -> None:
 
     np.testing.assert_array_equal(np.isnan(fitted.apply(matrix, offsets, entities)), np.isnan(matrix))
     matrix[4, 1] = -7.0
-    with pytest.raises(InputError, match=r"entity 'a', column 'p': -7.0 has no finite value behind log1p -> Standard"):
+    with pytest.raises(InputError, match=r"entity 'a', column 'p': -7.0 has no finite value after log1p -> Standard"):
         fitted.apply(matrix, offsets, entities)
 
 

@@ -185,9 +185,9 @@ def test_log_with_an_offset_and_with_a_share_of_the_mean() -> None:
         (
             -3.0,
             {"step": "FunctionTransformer", "func": "log1p"},
-            r"entity 'b', column 'q': -3.0 has no finite value behind log1p",
+            r"entity 'b', column 'q': -3.0 has no finite value after log1p",
         ),
-        (0.0, ["StandardScaler", {"step": "FunctionTransformer", "func": "log"}], "no finite value behind log"),
+        (0.0, ["StandardScaler", {"step": "FunctionTransformer", "func": "log"}], "no finite value after log"),
     ],
 )
 def test_a_value_that_cannot_be_scaled_is_named(value: float, steps, says: str) -> None:

@@ -85,7 +85,7 @@ def test_a_loader_of_ones_own_with_workers_warns_once(persistent, worker_log):
         rows_of(loader)
 
     assert passes[0] == passes[1] == passes[2]
-    assert "begin it again, with the same batches as before; call dataset.set_epoch(epoch)" in said
+    assert "start it again with the same batches; call dataset.set_epoch(epoch)" in said
     assert [said] == worker_log.read_text().splitlines()
 
 
@@ -123,7 +123,7 @@ def test_a_pass_that_is_left_and_begun_again_warns_once_and_a_look_does_not(kind
         list(islice(loader, 4))
 
     assert [
-        "epoch 0: was left after 4 batches and begins again, with the same batches; for another order call"
+        "epoch 0: was left after 4 batches and starts again with the same batches; for another order call"
         " set_epoch(epoch) before each loop over the stream, for the rest load_state_dict(state_dict())"
     ] == caplog.messages
 

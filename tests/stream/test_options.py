@@ -51,7 +51,7 @@ def test_unknown_columns_and_a_column_named_valid_are_refused():
         ("num_workers", "a stream takes workers="),
         ("collate_fn", "transform="),
         ("shufle", "did you mean 'shuffle'"),
-        ("nonsense", "there are shuffle, seed"),
+        ("nonsense", "options are shuffle, seed"),
     ],
 )
 def test_an_option_of_another_loader_is_answered_with_ours(option, message):

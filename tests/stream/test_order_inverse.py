@@ -138,6 +138,6 @@ def test_shards_are_named_by_path_or_file_name():
 
     assert (1, 1) == row_number(index, "part-00000.parquet", 4)
     assert (2, 0) == row_number(index, "part-00001.parquet", 0)
-    for shard, row, message in [("part-9", 0, "is no shard"), ("part-00000.parquet", 7, "it has 7 rows")]:
+    for shard, row, message in [("part-9", 0, "is not a shard"), ("part-00000.parquet", 7, "it has 7 rows")]:
         with pytest.raises(InputError, match=message):
             row_number(index, shard, row)

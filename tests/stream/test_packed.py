@@ -352,7 +352,7 @@ def test_columns_that_are_missing_in_the_way_or_of_other_types_are_named(tmp_pat
     good = headrace.open(write_shards(tmp_path / "good", table_of(bins, extra={"labels": [1, 2, 3]})))
     with pytest.raises(SettingsError, match=r"columns \['loss_mask', 'seq_start_id'\] are missing"):
         good.stream(batch_size=1, packed="varlen", columns=["input_ids"])
-    with pytest.raises(SettingsError, match=r"columns \['labels'\] are in the way"):
+    with pytest.raises(SettingsError, match=r"columns \['labels'\] clash with"):
         good.stream(batch_size=1)
     text = headrace.open(write_shards(tmp_path / "text", table_of(bins, mask=pa.list_(pa.float32()))))
     with pytest.raises(SettingsError, match="column loss_mask is list<.*float"):

@@ -232,7 +232,7 @@ def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypa
             got.append([real_rows(batch) for batch in dataset.data_loader(method="fork")])
 
     said = [record.getMessage() for record in caplog.records]
-    (line,) = [each for each in said if "DataLoader workers go without a guard" in each]  # and who waits, if they do
+    (line,) = [each for each in said if "DataLoader workers are not guarded" in each]  # and who waits, if they do
     assert [expected] * 2 == got
     assert line.startswith(f"torch {torch.__version__}: ")
     assert ("_MultiProcessingDataLoaderIter" if gone == "class" else "has no _of_later; ") in line

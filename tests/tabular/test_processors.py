@@ -84,7 +84,7 @@ def test_missing_floats_are_nan_and_rows_of_matrices_are_rows():
 @pytest.mark.parametrize(
     ("processor", "message"),
     [
-        (FunctionProcessor(len), r"len: fails on None: TypeError: .*; mend the processor, or fill"),
+        (FunctionProcessor(len), r"len: fails on None: TypeError: .*; fix the processor, or fill"),
         (ColumnProcessor(lambda _: 1), "gave a int for a column; give an array"),
         (ColumnProcessor(lambda column: column[1:]), "gave 1 values for 2; give one for each"),
         (ColumnProcessor(pc.sqrt), "sqrt: fails on a column of 2 values that begins with"),

@@ -193,7 +193,7 @@ def test_missing_values_never_reach_a_model_in_training_or_validation(tmp_path):
 
 
 def test_workers_are_warned_of_and_not_started(run):
-    with pytest.warns(UserWarning, match="num_workers=4 is not followed: .* leave num_workers at 0"):
+    with pytest.warns(UserWarning, match="num_workers=4 is ignored: .* leave num_workers at 0"):
         SeriesDataModule(run[0], **RULE, batch_size=8, num_workers=4)
 
 

@@ -138,7 +138,7 @@ def test_a_state_says_where_the_pass_is_as_that_of_every_loader(dataset, caplog)
     with pytest.raises(StreamError, match=rf"has {len(other)} batches on each rank, and 100 are said to be received"):
         other.state_after(100)
     received(stream)
-    assert "epoch 0: was left after 3 batches and begins again" in caplog.text
+    assert "epoch 0: was left after 3 batches and starts again" in caplog.text
 
 
 def test_another_epoch_or_seed_has_another_order(dataset):

@@ -175,7 +175,7 @@ def test_the_data_module_prepares_what_a_yaml_file_says_and_finds_it_again(prepa
 
 def test_settings_without_a_place_for_the_run_are_said(prepared, tmp_path):
     _, _, settings = prepared
-    with pytest.raises(SettingsError, match="out is missing; say where the prepared series go"):
+    with pytest.raises(SettingsError, match="out is missing; give the output directory"):
         SeriesDataModule(headrace.Series(**settings), **RULE, batch_size=8)
     (tmp_path / "bad.yaml").write_text("- 1\n")
     with pytest.raises(SettingsError, match="cannot be read as settings of series"):
@@ -194,7 +194,7 @@ def test_what_cannot_be_brought_back_is_said(prepared, tmp_path):
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record))
     moved = SeriesDataModule(tmp_path / "run", **RULE, batch_size=8)
-    with pytest.raises(CorruptShard, match="has not the digest that the manifest names"):
+    with pytest.raises(CorruptShard, match="does not have the digest in the manifest"):
         moved.inverse_transform(np.zeros(1), [0])
     path.unlink()
     with pytest.raises(CorruptShard, match="is missing"):

@@ -36,8 +36,13 @@ def offers(*words: str) -> Callable[[str], list[str]]:
     return offered
 
 
-# Only after a space or bracket, because paths contain parts such as date=2024-01-01.
-_OPTION = re.compile(r"""(?<=[ (])([a-z][a-z_]+)=(?:"(\w+)"|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))""")
+_QUOTES = re.compile("[\"']")
+_WORD = r"""(?:"\w+"|'\w+')"""
+# Only after a space or bracket, because paths contain parts such as date=2024-01-01; a quoted value is in no path.
+_OPTION = re.compile(
+    rf"""(?:(?<=[ (])|^(?=\w+=["']))([a-z][a-z_]+)="""
+    rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
+)
 _SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)")  # what `Settings` raises
 
 _commands: list[Callable[[], Any]] = []  # the running command, for `in_flags`
@@ -133,7 +138,7 @@ def told_in_flags(command: Callable[[], Any]) -> Iterator[None]:
 
 
 def in_flags(message: str) -> str:
-    """Write options in a message as flags: `time=` as --time, `format="parquet"` as --format parquet.
+    """Write options in a message as flags: `time=` as --time, `format="csv" or "tsv"` as --format csv or tsv.
 
     A line about one setting begins with its flag: "TemporalSplit: train_ratio is 2" as "--train-ratio is 2".
     Names that are not flags of the command, such as settings in the file of `headrace run`, only lose an "=" that no
@@ -146,7 +151,7 @@ def in_flags(message: str) -> str:
         name, value = found[1], found[2] or found[3]
         if not value:
             return flags.get(name, name)
-        return f"{flags[name]} {value}" if name in flags else found[0]
+        return f"{flags[name]} {_QUOTES.sub('', value)}" if name in flags else found[0]
 
     message = _SETTING.sub(lambda found: flags.get(found[1], found[0]), message)
     return _OPTION.sub(flag, message)

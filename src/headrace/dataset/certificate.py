@@ -31,11 +31,11 @@ _UNPROVED = (
     "The source may be wrong: its times, entities and labels are taken as they are written.",
     "A column, alone or with others, may give the label away; `headrace leaks` tries each alone.",
     "A model may have seen the data elsewhere before.",
-    "The digest of this certificate finds damage. It is no signature, and does not say who made it.",
+    "The digest of this certificate finds damage. It is not a signature and does not say who made it.",
 )
 LABELS_END = "labels end before the cutoff"  # the check that proves it
 _LABELS = "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon` counts by time."
-_ENTITY = "An entity may be in two splits: no column was named that says whose the rows are."
+_ENTITY = "An entity may be in two splits: no column was named as the entity of the rows."
 _CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
 _NEAR = "Near duplicates, which differ in a few words or values, may be in two splits."
 _BENCHMARKS = "Rows may hold items of benchmarks; none was excluded."

@@ -162,7 +162,7 @@ def content_check(
         name, detail = "content counted", f"{earlier:,} {unit} have the content of an earlier split"
     else:
         name, detail = "content apart", "no content is in two splits"
-        detail = "no content stands twice" if asked == "drop" else detail
+        detail = "no content appears twice" if asked == "drop" else detail
         if earlier or (own and asked == "drop"):
             problem = first_repeat(run, content(), once=asked == "drop")
     if problem is None and (dict(found.earlier), dict(found.own)) != (said["in_earlier_split"], said["repeated"]):

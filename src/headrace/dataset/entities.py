@@ -74,8 +74,8 @@ def entity_column(dataset: IndexedDataset, asked: str | None = None) -> str:
         name = name or manifest.facts.get("entity") or (source.get("entity") if isinstance(source, dict) else None)
     if name is None and recipe:
         raise SettingsError(
-            f"{dataset.root}: {recipe} does not say whose its rows are; ask the data that it was made of, or give"
-            f" entity_column= (--entity-column) if one of its columns says it: {', '.join(names)}"
+            f"{dataset.root}: {recipe} does not record the entity of its rows; ask the data that it was made of, or "
+            f"give entity_column= (--entity-column) if one of its columns says it: {', '.join(names)}"
         )
     if name is None:
         raise SettingsError(

@@ -59,8 +59,8 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: 
     match = _ADDRESS.fullmatch(str(address))
     if match is None:
         raise InputError(
-            f"{address}: is not an address of a dataset on the hub; give hf://datasets/OWNER/NAME, with @REVISION and"
-            " /PATH behind it where they are wanted"
+            f"{address}: is not an address of a dataset on the hub; give hf://datasets/OWNER/NAME, optionally with"
+            " @REVISION and /PATH after it"
         )
     try:
         import huggingface_hub
@@ -139,7 +139,7 @@ class _Hub:
         if path.stat().st_size != size or digest != (sha256_file(path) if len(digest) == 64 else _git_digest(path)):
             raise CorruptShard(
                 f"{path}: is not the file of {self.repository} at {commit}, which has {size:,} bytes and the digest"
-                f" {digest}; delete {path.resolve()} and run again to fetch it anew"
+                f" {digest}; delete {path.resolve()} and run again to fetch it again"
             )
         return path
 

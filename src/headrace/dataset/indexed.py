@@ -16,6 +16,7 @@ from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.local_shards import FileCache
 from headrace.dataset.local_shards import Verify as Verify
 from headrace.dataset.sound import damaged
+from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
@@ -27,6 +28,8 @@ from headrace.storage.places import place_of
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
 _SECOND = 1_000_000_000  # nanoseconds
+_CONTENT_PER_BLOCK = 2  # bytes of a shard that are kept after its check, for a byte of the block to be read
+_MOST_CONTENT = 64 << 20  # bytes of a shard that are kept at most; one read takes less than 2 GiB
 _CHECKING = tuple(Lock() for _ in range(64))
 
 
@@ -145,8 +148,9 @@ class BlockReader:
         copy = self._files.place(path, checksum) if self._files is not None else None
         if copy is None and self._remote and word == "parquet":
             checksum = ""  # pages have their own checksums, and the rest of the object is not fetched
+        content = None
         if copy is None and checksum:
-            self._check(shard, path, checksum)
+            content = self._check(shard, path, checksum, int(index.length[number]) if word == "parquet" else 0)
         if index.stamps is not None and not self._remote:
             _refuse_changed(path, index.stamps[shard])
         wanted = self._target(columns)
@@ -169,6 +173,7 @@ class BlockReader:
                 names=names,
                 null_values=self._null_values,
                 pages="trust" if checksum else "check",
+                content=content,
             )
         except CorruptShard:
             if copy is None or copy.exists():
@@ -192,19 +197,39 @@ class BlockReader:
             self._targets[key] = Target.of(schema if key is None else pa.schema([schema.field(name) for name in key]))
         return self._targets[key]
 
-    def _check(self, shard: int, path: Path, checksum: str) -> None:
+    def _check(self, shard: int, path: Path, checksum: str, block_bytes: int) -> pa.Buffer | None:
+        """Check a shard once; returns its content if it was read for that and is little more than the block.
+
+        block_bytes: of the block that is read next, if that can be read from the content; 0: it cannot.
+        """
+        content = None
         try:
             if self._remote and shard in self._whole:
-                return  # saves a request per block
+                return None  # saves a request per block
             stamp = stamp_of(path)
             if self._whole.get(shard) == stamp:
-                return
+                return None
             with _CHECKING[shard % len(_CHECKING)]:  # one read for all threads that start on this shard
-                if self._whole.get(shard) != stamp and place_of(path).checksum() != checksum:
-                    raise damaged(path)
+                if self._whole.get(shard) != stamp:
+                    if not self._remote and stamp[2] <= min(_MOST_CONTENT, _CONTENT_PER_BLOCK * block_bytes):
+                        content = _content(path, stamp[2])
+                        found = checksum_bytes(memoryview(content))
+                    else:
+                        found = place_of(path).checksum()
+                    if found != checksum:
+                        raise damaged(path)
                 self._whole[shard] = stamp
         except OSError as error:
             raise damaged(path, f"is missing ({error.strerror})") from error
+        return content
+
+
+def _content(path: Path, size: int) -> pa.Buffer:
+    """Return the first bytes of a file, in memory that Arrow reuses once nothing refers to it."""
+    content = pa.allocate_buffer(size)
+    with path.open("rb", buffering=0) as file:
+        read = file.readinto(memoryview(content))
+    return content if read == size else content.slice(0, read)
 
 
 def _refuse_changed(path: Path, indexed_as: I64) -> None:

@@ -193,7 +193,7 @@ class LocalShards:
             found = self._cache.place(path, checksum)
             if found is None:
                 raise StoreError(
-                    f"{path}: no room for a copy in {self._directory}, beside those that are in use there; make room on"
+                    f"{path}: no room for a copy in {self._directory}, besides those in use; make room on"
                     " the disk, raise disk_bytes, or give another cache_dir"
                 )
             return found

@@ -213,7 +213,7 @@ class _Asked:
         except (CorruptShard, StoreError, OSError) as error:
             why = str(error) if not isinstance(error, OSError) else f"{path}: cannot be read ({error.strerror})"
         if tone == "loud":
-            _warn(f"{why}; the shards are indexed anew: `headrace index` publishes the index again")
+            _warn(f"{why}; the shards are indexed again: `headrace index` publishes the new index")
         return None
 
     def _built(self) -> bytes:
@@ -313,7 +313,7 @@ def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:
     kind = kind_of_name(listing.names[0])
     if kind is not None and kind.format in ("csv", "tsv") and is_headless(names):
         file = listing.path(0)
-        text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
+        text = f"{file}: its first line, {few(names)}, was read as column names but looks like data; {REMEDY}"
         warnings.warn(printable(text), UserWarning, stacklevel=4)
     empty: list[str] = []
     if sum(len(each.shards) for each in index.splits.values()) < len(listing.names):

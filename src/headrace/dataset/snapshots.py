@@ -53,7 +53,7 @@ def read_snapshot(address: object) -> Snapshot | None:
     if match is None or Path(str(address)).exists() or (match[2][0] not in "/~." and not os.path.exists(path)):
         return None
     if not os.path.exists(path):
-        raise InputError(f"{address}: there is no {path}; give the local path of a table behind {match[1]}:")
+        raise InputError(f"{address}: there is no {path}; give the local path of a table after {match[1]}:")
     kind, version = match[1], None if match[3] is None else int(match[3])
     try:
         import_module(_LIBRARIES[kind])

@@ -67,13 +67,13 @@ def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str 
 def _folds_problem(folds: Any, splits: Mapping[str, Any]) -> str | None:
     """Describe what is wrong with the folds of a run: each must list splits of the run, and all the same names."""
     if not isinstance(folds, list):
-        return f"folds has {shown(folds)}, which are no lists of its splits"
+        return f"folds has {shown(folds)}, which are not lists of its splits"
     for each in folds:
         own = each.get("splits") if isinstance(each, dict) else None
         cells: list[Any] = list(own.values()) if isinstance(own, dict) else [None]
         sound = all(isinstance(some, list) and all(isinstance(cell, str) for cell in some) for some in cells)
         if not isinstance(own, dict) or not sound or not {cell for some in cells for cell in some} <= splits.keys():
-            return f"folds has {shown(each)}, which are no lists of its splits"
+            return f"folds has {shown(each)}, which are not lists of its splits"
         if own.keys() != folds[0]["splits"].keys():
             return f"folds has {shown(each)}, with other splits than the first"
     return None

@@ -128,7 +128,7 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
     strange = [name for name in splits if name and not is_split_name(name)]
     if strange or (named is not None and "" in splits):
         raise InputError(
-            f"a table stands under {(strange or [''])[0]!r}, which is not the name of a split; use {', '.join(WORDS)},"
+            f"a table is given as {(strange or [''])[0]!r}, which is not the name of a split; use {', '.join(WORDS)},"
             " or give one table"
         )
     home = local.make_directory(cache_directory(cache_dir) / "tables")

@@ -206,4 +206,4 @@ def _own_schema(source: pa.NativeFile) -> pa.Schema:
 def _damaged(path: Path, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError | PermissionError):
         return error
-    return InputError(f"{path}: is no whole Arrow file ({error}); the file is cut or damaged, fetch it again")
+    return InputError(f"{path}: is not a complete Arrow file ({error}); the file is cut or damaged, fetch it again")

@@ -144,20 +144,21 @@ def read_block(
     names: Sequence[str],
     null_values: Sequence[str] = (),
     pages: Pages = "check",
+    content: pa.Buffer | None = None,
 ) -> pa.Table:
     """Read one block as the target's columns. names: of all columns of the file, which delimited text needs.
 
     block: row group number (Parquet) or record batch (Arrow). offset, length: byte range (text, Arrow streams); a CSV
     or TSV block at offset 0 begins with the header of its file, which is not a row. Thread-safe; the work releases the
     interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written, and
-    `InputError` if a text is not of its declared type. pages: see `parquet.read_block`.
+    `InputError` if a text is not of its declared type. pages, content: see `parquet.read_block`.
     """
     kind = kind_of_word(word)
     try:
         if kind.format == "arrow":
             return arrow.read_block(path, kind, block, offset, length, target)
         if kind.format == "parquet":
-            return parquet.read_block(path, kind, block, target, pages)
+            return parquet.read_block(path, kind, block, target, pages, content)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     wanted = target.schema

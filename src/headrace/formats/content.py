@@ -288,9 +288,9 @@ def tagged(digests: U64, split: int | Ints, kept: Bools | None = None) -> U64:
     rows = digests != NOTHING
     if kept is not None:
         rows &= kept
-    words: U64 = digests[rows]
+    words: U64 = digests.compress(rows)  # several times faster than a mask in brackets
     words &= ~_LOW
-    words |= np.uint64(split) if isinstance(split, int) else split[rows].astype(np.uint64)
+    words |= np.uint64(split) if isinstance(split, int) else split.compress(rows).astype(np.uint64)
     return words
 
 

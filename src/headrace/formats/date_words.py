@@ -43,7 +43,7 @@ def advice(value: object, date_format: str, setting: str = "time_format") -> str
     if text is not None and text.strip() != text:
         return "which has blanks around it; remove them"
     if text in MEANS_MISSING:
-        return f'which is no date; if it means missing, give null_values=["{text}"]'
+        return f'which is not a date; if it means missing, give null_values=["{text}"]'
     number = _number(value)
     words = [f'{setting}="{each}"{shown}' for each, shown in (*_counted(number, date_format), *_patterns(value))]
     if words:
@@ -106,4 +106,4 @@ def _iso_fault(text: str, date_format: str, setting: str) -> str | None:
         return "which is the end of a day; write 00:00 of the next day"
     if date_format not in ("auto", "iso"):
         return f'no date of form {date_format}; give {setting}="iso"'
-    return "which is no day or no time of day that there is; correct it"
+    return "which is not an existing day or time of day; correct it"

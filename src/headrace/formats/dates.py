@@ -228,7 +228,7 @@ def date_word(word: str, setting: str, *others: str) -> str:
     directives = _directives(word)
     unknown = sorted(directives - set("aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUvVwWxXyYzZ+"))
     if unknown:
-        raise ValueError(f"{setting} is {word!r}, and %{unknown[0]} is no directive; correct it")
+        raise ValueError(f"{setting} is {word!r}, and %{unknown[0]} is not a directive; correct it")
     if not directives & set("sDFcvx+") and not (directives & set("YyG") and directives & set("mbBhjUWV")):
         raise ValueError(f"{setting} is {word!r}, which has no year or no month; give a pattern of dates")
     return word
@@ -303,7 +303,7 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
             micros = text.str.to_datetime(pattern, time_unit="us", time_zone=zone, strict=False)
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
-        raise InputError(f"{pattern!r} is no pattern of dates ({why}); correct it") from None
+        raise InputError(f"{pattern!r} is not a date pattern ({why}); correct it") from None
     found = _micros_of(micros)
     if directives & set("ygDx"):
         found = np.where((found >= _YEAR_2069) & (found < _YEAR_2070), MISSING, found)

@@ -197,7 +197,7 @@ def _check_returns(path: Path, compression: Compression, data: records.Data, quo
                 offset -= len(block)
     near = bytes(data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
     raise InputError(
-        f"{path}: line {line}: a carriage return (CR) stands without a newline (LF), near {near!r}; end lines with LF "
+        f"{path}: line {line}: a carriage return (CR) without a newline (LF), near {near!r}; end lines with LF "
         f"or CRLF (tr '\\r' '\\n' converts old Mac files), and quote fields that hold a CR"
     )
 
@@ -214,7 +214,7 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
             return head, "all" if len(head) < size else "part"
         if size > _HEAD_BYTES:
             raise InputError(
-                f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is no table with a header"
+                f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is not a table with a header"
             )
         size *= 4
 
@@ -251,7 +251,7 @@ def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None,
     first = bytes(text[: int(ends[0])])[:80].decode("utf-8", "replace").strip()
     names = " and ".join(f"{SEPARATOR_NAMES[each]}s" for each in fitting or held)
     raise InputError(
-        f"{path}: line 1 can be separated by {names}, and the rows do not tell which: {first!r}; put quotes around the "
+        f"{path}: line 1 can be separated by {names}, and the rows do not show which: {first!r}; put quotes around the "
         f"fields that hold the other character"
     )
 
@@ -269,7 +269,7 @@ def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
     if len(quotes) & 1 or records.first_stray_quote(data, quotes, ord(separator)) is not None:
         line = first[:80].decode("utf-8", "replace")
         raise InputError(
-            f"{path}: line 1: quotes do not pair up, or stand inside a name: {line!r}; quote names that hold quotes, "
+            f"{path}: line 1: quotes do not pair up, or are inside a name: {line!r}; quote names that hold quotes, "
             f"double the quotes inside"
         )
     end = len(first.removesuffix(b"\n").removesuffix(b"\r"))

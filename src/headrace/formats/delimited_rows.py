@@ -90,7 +90,7 @@ class DelimitedChunk:
         if at is not None:
             near = bytes(self.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
             raise InputError(
-                f"{self._row_at(at)}: a quote stands inside a field, near {near!r}; quote fields that hold quotes, "
+                f"{self._row_at(at)}: a quote inside a field, near {near!r}; quote fields that hold quotes, "
                 f"double the quotes inside"
             )
 

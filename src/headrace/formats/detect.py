@@ -153,8 +153,8 @@ def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> b
         size += len(block)
         if size > most and compression != "none":
             raise InputError(
-                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size; if this is meant, "
-                f"decompress it, or write JSON lines or Parquet, which are read in parts"
+                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size; if this is "
+                "intended, decompress it, or write JSON lines or Parquet, which are read in parts"
             )
     return b"".join(parts)
 
@@ -162,7 +162,8 @@ def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> b
 def too_long(path: Path) -> InputError:
     """Build the error for a record that does not end within `LARGEST_RECORD` bytes."""
     return InputError(
-        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is missing, or it is no table"
+        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is missing, or it is not a "
+        "table"
     )
 
 

@@ -68,7 +68,7 @@ _ICEBERG = Layout(
     + " (needs pyiceberg), or from its catalog",
 )
 _HUDI = Layout("a Hudi table", _python("spark.read.format('hudi').load(PATH).write.parquet(PATH + '-parquet')"))
-_CONVERT = "make Parquet of it once with `headrace convert PATH OUT`, or headrace.convert(PATH, OUT) in Python"
+_CONVERT = "convert it to Parquet once with `headrace convert PATH OUT`, or headrace.convert(PATH, OUT) in Python"
 _LAYOUTS = {
     "lance": Layout(
         "a Lance dataset",
@@ -85,9 +85,8 @@ _LAYOUTS = {
     "mosaic text": Layout(
         "a dataset of MosaicML Streaming, as JSON or separated text",
         _python(
-            "import streaming, pyarrow as pa, pyarrow.parquet as pq;"
-            " rows = streaming.StreamingDataset(local=PATH, shuffle=False, batch_size=1);"
-            f" {_ROWS_TO_PARQUET}"
+            "import streaming, pyarrow as pa, pyarrow.parquet as pq; rows = streaming.StreamingDataset(local=PATH, "
+            f"shuffle=False, batch_size=1); {_ROWS_TO_PARQUET}"
         ),
     ),
     "litdata": Layout(

@@ -66,7 +66,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         if repeated:
             at, key = repeated
             raise InputError(
-                f"{path}: {_where(kind, block, data, at, rows, lines)}: key {key!r} stands twice in an object, and "
+                f"{path}: {_where(kind, block, data, at, rows, lines)}: key {key!r} appears twice in an object, and "
                 f"readers take different values; leave one of them"
             )
         _check_numbers(path, table, data, rows)
@@ -231,7 +231,7 @@ def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
     try:
         yield array_as_lines(text)
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON array of objects, {error}; correct the file") from error
+        raise InputError(f"{path}: is not a JSON array of objects, {error}; correct the file") from error
 
 
 def _without_blank(data: bytes) -> bytes:
@@ -357,7 +357,7 @@ def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: in
         frame = pl.read_ndjson(data, schema=schema, infer_schema_length=None)
     except pl.exceptions.DuplicateError as error:
         raise _Repeats(
-            f"{path}: near row {first_row + 1}: a key stands twice in an object; leave one of them"
+            f"{path}: near row {first_row + 1}: a key appears twice in an object; leave one of them"
         ) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(

@@ -106,7 +106,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
     remote = [place for place in places if place_of(place).reads == "requests"]
     if remote:
         if len(remote) < len(source):
-            raise InputError(f"{remote[0]}: stands beside local files; give places of one kind")
+            raise InputError(f"{remote[0]}: is mixed with local files; give places of one kind")
         return _remote_listing(remote, splits if len(source) == 1 else "refuse")
     found: dict[str, _Found] = {}
     words: dict[str, str] = {}
@@ -207,7 +207,7 @@ def _matched(pattern: str) -> list[str]:
     _refuse_unfinished(files)
     data = [each for each in files if is_data_name(os.path.basename(each))]
     if not data:
-        also = f"; it matches {min(files)}, which is no data file by its name" if files else ""
+        also = f"; it matches {min(files)}, whose name is not that of a data file" if files else ""
         raise NoMatch(f"{pattern}: no such file, directory or match{also}; check the path")
     return data
 

@@ -60,7 +60,7 @@ def shards_of(directory: Path) -> list[MdsShard]:
         every = json.loads(index.read_bytes())["shards"]
         return [_shard(directory, index, each) for each in every]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{index}: is no index of MDS shards ({error!r}); restore it") from None
+        raise InputError(f"{index}: is not an index of MDS shards ({error!r}); restore it") from None
 
 
 def _shard(directory: Path, index: Path, of: Mapping[str, Any]) -> MdsShard:

@@ -139,8 +139,12 @@ def open_file(
     return _file(source, fetched.metadata, pages, coded, pre_buffer=True)  # fetches a row group's columns together
 
 
-def read_group(path: Path, kind: Kind, group: int, columns: Sequence[str], pages: Pages) -> pa.Table:
+def read_group(
+    path: Path, kind: Kind, group: int, columns: Sequence[str], pages: Pages, content: pa.Buffer | None = None
+) -> pa.Table:
     """Read the named columns of one row group, in that order; decoded on the calling thread.
+
+    content: the bytes of the file, if they are in memory.
 
     Raises what Arrow raises for a damaged file, and `InputError` if it is not a Parquet file.
     """
@@ -151,7 +155,8 @@ def read_group(path: Path, kind: Kind, group: int, columns: Sequence[str], pages
     footer = _footer(path)
     try:
         own = [footer.raw[name] for name in columns]
-        with _file(_source(path, footer, group, own), footer.metadata, pages) as file:
+        source = _source(path, footer, group, own) if content is None else pa.BufferReader(content)
+        with _file(source, footer.metadata, pages) as file:
             return _group(file, group, own, columns)
     except BaseException:
         _kept.drop(str(path))  # read the footer again after any error
@@ -167,7 +172,7 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
-            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
+            f"{path}: is not a complete Parquet file ({error}); the file is cut or damaged, fetch it again"
         ) from error
 
 

@@ -156,13 +156,16 @@ def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
     return [each for each in texts if size[each] < _CODE_BYTES * metadata.num_rows]
 
 
-def read_block(path: Path, kind: Kind, block: int, wanted: Target, pages: Pages = "check") -> pa.Table:
+def read_block(
+    path: Path, kind: Kind, block: int, wanted: Target, pages: Pages = "check", content: pa.Buffer | None = None
+) -> pa.Table:
     """Read one row group as the wanted columns. Raises `CorruptShard` on damaged bytes.
 
-    pages: "trust" skips page checksums, if the bytes of the file were verified before.
+    pages: "trust" skips page checksums, if the bytes of the file were verified before. content: these bytes, if they
+    are in memory.
     """
     try:
-        table = read_group(path, kind, block, wanted.schema.names, pages)
+        table = read_group(path, kind, block, wanted.schema.names, pages, content)
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
@@ -245,7 +248,8 @@ def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[st
             continue
         if encoding == "fast" and not is_text(field.type):
             continue
-        distinct = pc.count_distinct(sample[field.name]).as_py()
+        values = sample[field.name]
+        distinct = len(pc.unique(values)) - bool(values.null_count)  # in half the time of count_distinct
         if distinct * (32 if encoding == "fast" else 2 if is_text(field.type) else 4) <= sample.num_rows:
             worth.append(field.name)
     return worth

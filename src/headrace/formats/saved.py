@@ -55,7 +55,7 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
     if not isinstance(splits, list) or not all(isinstance(each, str) and _ONE_NAME.fullmatch(each) for each in splits):
         raise InputError(f"{path}: splits is {splits!r}, not a list of names; save the dataset again")
     if not splits or len(set(splits)) < len(splits):
-        raise InputError(f"{path}: splits is {splits!r}; each split must stand there once, save the dataset again")
+        raise InputError(f"{path}: splits is {splits!r}; each split must be listed once, save the dataset again")
     return {split: [f"{split}/{name}" for name in _listed(directory / split)] for split in splits}
 
 

@@ -60,7 +60,7 @@ def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
     repeated = first_repeated(names)
     if repeated is not None:
         raise InputError(
-            f"{path}: column name {repeated!r} stands more than once{where}; rename one of them{hint(names)}"
+            f"{path}: column name {repeated!r} appears more than once{where}; rename one of them{hint(names)}"
         )
 
 

@@ -10,7 +10,7 @@ class RepeatedKey(ValueError):
     """An object repeats a key."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"the key {key!r} stands twice in an object")
+        super().__init__(f"the key {key!r} appears twice in an object")
         self.key = key
 
 

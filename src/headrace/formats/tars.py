@@ -128,7 +128,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
             yield archive
             _check_end(archive)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise CorruptShard(f"{path}: is no whole tar archive ({error}); restore the file") from None
+        raise CorruptShard(f"{path}: is not a complete tar archive ({error}); restore the file") from None
 
 
 def _check_end(archive: tarfile.TarFile) -> None:

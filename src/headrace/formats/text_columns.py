@@ -39,7 +39,7 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
         column = column.cast(column.type.value_type)
     if not is_text(column.type):
         if not any(test(column.type) for test in _SCALAR_TYPES):
-            raise InputError(f"{role} is {column.type}, which is no key; name a column of text, numbers or dates")
+            raise InputError(f"{role} is {column.type}, which cannot be a key; name a column of text, numbers or dates")
         if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
             column = column.cast(pa.binary())
         if pa.types.is_floating(column.type):
@@ -61,7 +61,7 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
     except pa.ArrowInvalid:
         row, value = first_unreadable(column, pa.float64())
         raise InputError(
-            f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values"
+            f"row {row + 1}: {name} is {value!r}, which is not a number; correct it or name it in null_values"
         ) from None
 
 

@@ -57,16 +57,18 @@ def plan(
     *,
     split: Annotated[str, typer.Option(help="train | test.")] = "train",
     rows: Annotated[
-        str, typer.Option(help="Contexts of a large row: uniform, up to the cap | measurements, as it is long.")
+        str, typer.Option(help="Contexts of a large row: uniform, up to the cap | measurements, by its length.")
     ] = "uniform",
-    contexts_per_row: Annotated[int, typer.Option(help="The cap of uniform.")] = 16,
-    measurements_per_context: Annotated[int, typer.Option(help="A row of n has n divided by this, rounded up.")] = 30,
+    contexts_per_row: Annotated[int, typer.Option(help="The cap for uniform.")] = 16,
+    measurements_per_context: Annotated[
+        int, typer.Option(help="A row of n measurements has n divided by this contexts, rounded up.")
+    ] = 30,
     context_tokens: Annotated[int, typer.Option(help="Tokens of a context.")] = 1024,
     max_segments: Annotated[
-        int | None, typer.Option(help="Most small rows in a context; as many as fit unless given.", show_default=False)
+        int | None, typer.Option(help="Most small rows in a context. Default: as many as fit.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the contexts.")] = 0,
-    sample: Annotated[int, typer.Option(help="Contexts that are really made, for padding and coverage.", min=1)] = 512,
+    seed: Annotated[int, typer.Option(help="Seed of the contexts.")] = 0,
+    sample: Annotated[int, typer.Option(help="Contexts to make for padding and coverage.", min=1)] = 512,
     as_json: Json = False,
 ) -> None:
     """Say how many contexts an epoch has, how much of the measurements they show, and how much is padding.

@@ -63,7 +63,7 @@ class Histories(RecipeSettings):
     )
     entity_kind: Kind = Field(
         "address",
-        description="What an entity is: an IPv4 or IPv6 address, a number below 2³², or any text or number as text, "
+        description="What an entity is: an IPv4 or IPv6 address, a number below 2³², or any text or number, stored "
         "through a dictionary in the run.",
     )
     time: str = Field("event_time", min_length=1, description="Column of the time.")
@@ -73,10 +73,10 @@ class Histories(RecipeSettings):
         description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
         "turn. Times without offset are UTC. Columns of timestamps need none.",
     )
-    peer: str | None = Field(None, description="Column of the other end; none unless given.")
-    peer_kind: Kind = Field("address", description="What a peer is.")
+    peer: str | None = Field(None, description="Column of the other end. Default: none.")
+    peer_kind: Kind = Field("address", description="What a peer is; see entity_kind.")
     value: str | None = Field(
-        "rtt", min_length=1, description="Column of the latency; none unless given beside values."
+        "rtt", min_length=1, description="Column of the latency. May be left out if values is given."
     )
     values: Annotated[Mapping[str, str], AfterValidator(_known_types)] = Field(
         default_factory=dict,
@@ -84,10 +84,12 @@ class Histories(RecipeSettings):
         "price=float32.",
     )
     value_unit: Literal["us", "ms", "s"] = Field("ms", description="Unit of the latency.")
-    missing: ValueRule = Field("failed", description="What nulls and NaN are; drop: dropped and counted.")
-    negative: ValueRule = Field("failed", description="What values below 0 are.")
-    zero: Literal["value", "failed", "drop", "error"] = Field("value", description="What 0 is; value: a latency.")
-    null_values: Names = Field((), description="Texts that mean null, as an empty text does; e.g. NA.")
+    missing: ValueRule = Field("failed", description="What becomes of nulls and NaN; drop: dropped and counted.")
+    negative: ValueRule = Field("failed", description="What becomes of values below 0.")
+    zero: Literal["value", "failed", "drop", "error"] = Field(
+        "value", description="What becomes of 0; value: it is a latency."
+    )
+    null_values: Names = Field((), description="Texts that mean null, like the empty text; e.g. NA.")
     bad_rows: BadRows = Field(
         "error", description="Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
     )
@@ -98,32 +100,31 @@ class Histories(RecipeSettings):
         0.9,
         ge=0,
         le=1,
-        description="Share of entities that train, by a keyed hash; the others test. An entity stays on its side "
-        "whatever other entities come.",
+        description="Share of entities that train, by a keyed hash; the others test. An entity keeps its split "
+        "whatever other entities are added.",
     )
     duplicates: Duplicates = Field(
         "count",
-        description="Entities with the measurements of another one; group: they share a split; drop: the one that "
-        "begins first stays; count: reported; allow: not looked for.",
+        description="Entities with the measurements of another one; group: they share a split; drop: keep the one "
+        "that begins first; count: reported; allow: not looked for.",
     )
-    content: Names = Field(
-        (), description="Columns of a measurement that are compared; unless given all but the entity."
-    )
+    content: Names = Field((), description="Columns of a measurement to compare. Default: all but the entity.")
     seed: int = Field(42, ge=0, lt=2**63, description="Decides the sample, the split and the order of entities.")
     max_row_bytes: Bytes = Field(
         8 << 20,
         ge=1,
         le=1 << 31,
-        description="Largest row, e.g. 8MiB: rows are cut at the last measurement that fits, and have one at least.",
+        description="Largest row, e.g. 8MiB. Rows are cut after the last measurement that fits, and have at least one.",
     )
     memory_limit: Bytes = Field(
-        2 << 30, ge=1 << 20, description="What the work may take at a time, e.g. 2GiB, beside the libraries themselves."
+        2 << 30, ge=1 << 20, description="Memory for the work, e.g. 2GiB, besides that of the libraries."
     )
     partitions: int | None = Field(
-        None, ge=1, le=1 << 12, description="Shards of a split; as the memory limit asks unless given."
+        None, ge=1, le=1 << 12, description="Shards of a split. Default: as the memory limit requires."
     )
     format: Literal["array_record", "arrow"] = Field(
-        "array_record", description="Format of the shards: array_record (extra `histories`), or arrow to be mapped."
+        "array_record",
+        description="Format of the shards: array_record (extra `histories`), or arrow, which can be mapped.",
     )
 
     @field_validator("time_format")
@@ -151,12 +152,12 @@ class Histories(RecipeSettings):
             raise ValueError(f"columns are {', '.join(names)}; entity, time, peer, value and values must differ")
         if self.value is None and not self.values:
             raise ValueError(
-                "there is neither value nor values; give a latency, or other columns such as price=float32"
+                "neither value nor values is given; give a latency, or other columns such as price=float32"
             )
         if len(self.values) > MOST_VALUES:
             raise ValueError(f"values has {len(self.values)} columns; give at most {MOST_VALUES}")
         if self.peer is None and self.peer_kind != "address":
-            raise ValueError(f"peer_kind is {self.peer_kind!r} and there is no peer; give peer, or leave it out")
+            raise ValueError(f"peer_kind is {self.peer_kind!r} without a peer; give peer, or leave it out")
         known = self.columns()[self.entity_from == "column" :]
         if unknown := [name for name in self.content if name not in known]:
             raise ValueError(

@@ -9,7 +9,7 @@ from headrace.arrays import F64, Bools
 from headrace.errors import CorruptShard
 from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
-from headrace.report.bins import counted, edges_for, span_edges, time_edges
+from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
 from headrace.report.words import many, moment, share, size, span
@@ -58,20 +58,17 @@ def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
         return []
     begins, ends = (rows[name].to_numpy().astype(np.float64) * 1e6 for name in ("first_time", "last_time"))
     edges = time_edges(float(begins.min()), float(ends.max()))
-    measurements = rows["n_measurements"].to_numpy().astype(np.float64)
     parts, lines = {}, []
     for split, own in _of_splits(facts, rows).items():
-        parts[split] = counted(begins[own], edges, measurements[own])
         if own.any():
+            parts[split] = covering(begins[own], ends[own], edges)
             lines.append(f"{split} from {moment(begins[own].min())} to {moment(ends[own].max())}")
     answer = (
-        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. All measurements of a row are counted "
-        "where the first of them is."
+        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. A row counts in every interval from "
+        "its first measurement to its last."
     )
-    chart = charts.over_time(
-        edges, parts, of="measurements of rows that begin then", texts=[moment(edge) for edge in edges]
-    )
-    return [Figure("timeline", "When are the measurements?", answer, chart, "plain", "full")]
+    chart = charts.over_time(edges, parts, of="rows", texts=[moment(edge) for edge in edges])
+    return [Figure("timeline", "Which times do the rows cover?", answer, chart, "plain", "full")]
 
 
 def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
@@ -153,16 +150,14 @@ def _context_figures(facts: RunFacts) -> list[Figure]:
     names = {"trained": "measurements", "empty": "padding"}
     found = [Figure("contexts", question, answer, charts.stacked_bars(list(rows), shares, unit="tokens", names=names))]
     sampled = {split: each for split, each in per_row.items() if len(each)}
-    if sampled:
-        every = np.concatenate(list(sampled.values()))
+    every = np.concatenate([np.empty(0), *sampled.values()])
+    if len(every) and every.min() < every.max():
         edges, grows = edges_for(every)
         said = (
             f"{many(len(every), 'row')} larger than a context {'is' if len(every) == 1 else 'are'} sampled: "
             f"{every.mean():,.1f} contexts a row on average, {every.max():,.0f} at most. Smaller rows share contexts."
         )
         parts = {split: counted(each, edges) for split, each in sampled.items()}
-        chart = None
-        if every.min() < every.max():
-            chart = charts.histogram(edges, parts, of="rows", title="contexts of a row in an epoch", grows=grows)
+        chart = charts.histogram(edges, parts, of="rows", title="contexts of a row in an epoch", grows=grows)
         found.append(Figure("contexts-of-rows", "How many contexts does a large row give?", said, chart))
     return found

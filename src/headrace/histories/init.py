@@ -85,10 +85,9 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
     source = {"source": asked.source if len(asked.source) > 1 else asked.source[0]}
 
     about = (
-        f"{many(len(seen.names), 'file')}, {size(seen.bytes)}; "
-        f"looked at {many(rows, 'row')} of {many(len(seen.tables), 'file')}; "
-        f"entity {entity.get('entity', 'the name of the file')}, time {time['time']}, "
-        + (f"value {value['value']}" if value else f"values {_some(list(types), 8)}")
+        f"{many(len(seen.names), 'file')}, {size(seen.bytes)}; looked at {many(rows, 'row')} of "
+        f"{many(len(seen.tables), 'file')}; entity {entity.get('entity', 'the name of the file')}, time "
+        f"{time['time']}, " + (f"value {value['value']}" if value else f"values {_some(list(types), 8)}")
     )
     sections = [
         Section(
@@ -163,7 +162,7 @@ def _about_files(seen: Look) -> str:
     words = ""
     dialect = survey(seen.root / seen.names[0], seen.names[0]).dialect
     if dialect is not None and dialect.separator not in (",", "\t"):
-        words = f"Fields are separated by {dialect.separator!r}, which is found out. "
+        words = f"Fields are separated by {dialect.separator!r}, as detected. "
     partial = [each.name for each in seen.columns.values() if each.in_files < len(seen.tables)]
     return words + (f"Not all files have {_some(partial, 8)}, which no setting needs." if partial else "")
 
@@ -180,7 +179,7 @@ def _find_time(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
         return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
     if asked is not None:
         raise SettingsError(
-            f"{seen.names[0]}: column {asked!r} holds no times that are understood; give another --time, or write the "
+            f"{seen.names[0]}: column {asked!r} holds no times that can be read; give another --time, or write the "
             "configuration with time_format as a strptime pattern"
         )
     raise SettingsError(f"{seen.names[0]}: no column that all files have holds times; give --time, {_one_of(free)}")
@@ -250,7 +249,7 @@ def _find_value(seen: Look, asked: str | None, free: Sequence[str]) -> Found:
             )
         name = usable[0]
     unit = next((each for each, ends in _UNITS.items() if name.lower().endswith(ends)), None)
-    words = "The latency." if unit else "The latency. The unit is not told by the name: ms is assumed."
+    words = "The latency." if unit else "The latency. Its name does not give the unit; ms is assumed."
     values = _numbers(seen, name)
     negative, absent = values[values < 0], int(np.isnan(values).sum())
     if len(negative):

@@ -36,7 +36,7 @@ from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import ShardTexts, hash_ids, hashed_addresses
 from headrace.histories.failures import Failed, count_failed
-from headrace.histories.piece import Parsed, PieceWriter, hash_entities, sampled
+from headrace.histories.piece import Parsed, PieceWriter, hash_entities, joined, sampled
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import created, storing
 
@@ -401,6 +401,9 @@ def _tell(table: pa.Table, at: tuple[int, int, int], place: Place, settings: His
     return f"row {number}: {name} is {shown}, which {told}"
 
 
+# Measurements that are grouped by partition together. Reading the part of a partition costs the same whatever its size,
+# so thousands of partitions need many; fewer stay in the processor's cache.
+_PART_ROWS, _MOST_ROWS = 1 << 9, 1 << 20
 _BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others
 
 
@@ -430,6 +433,17 @@ def gather_shard(
     temporary = files.temporary(piece_file(number))
     with ShardTexts(files, list(settings.dictionaries()), number) as texts, created(temporary) as file:
         writer = PieceWriter(file, partitions)
+        held: list[Parsed] = []
+
+        def write() -> None:
+            together = joined(held, compiled=compiled)
+            held.clear()
+            kind, seed = settings.entity_kind, settings.seed
+            hashes = hash_entities(together.entities, kind, seed, compiled=compiled, half="high")
+            with storing(temporary):  # the writes alone: what reading raises is about the source
+                total = writer.append(together, hashes.order, compiled=compiled)
+            counts["sum"] = (counts["sum"] + total) % (1 << 64)
+
         for first_row, table in _batches(shard, settings):
             counts["rows_read"] += table.num_rows
             rows = np.arange(first_row, first_row + table.num_rows)
@@ -447,18 +461,19 @@ def gather_shard(
                 raise InputError(f"{place.path}: {error}") from error
             if not len(parsed.micros):
                 continue
-            hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=compiled, half="high")
             texts.add(parsed.texts)
-            with storing(temporary):  # the writes alone: what reading raises is about the source
-                total = writer.append(parsed, hashes.order, compiled=compiled)
+            held.append(parsed)
             micros = parsed.micros
             counts["measurements"] += len(micros)
             counts["failed"] += 0 if settings.value is None else int(np.count_nonzero(parsed.codes == 0))
             counts["clamped"] += parsed.clamped
             counts["backwards"] += int(np.count_nonzero(micros[1:] < micros[:-1]))
             counts["backwards"] += latest is not None and int(micros[0]) < latest
-            counts["sum"] = (counts["sum"] + total) % (1 << 64)
             latest = int(micros[-1])
+            if sum(len(each.micros) for each in held) >= min(_MOST_ROWS, _PART_ROWS * partitions):
+                write()
+        if held:
+            write()
         with storing(temporary):
             checksum = writer.finish()
             file.flush()

@@ -1,9 +1,10 @@
 """Store pass 1 on disk: the measurements of one source shard as records of fixed size, grouped by partition.
 
-A piece file is a sequence of batches. A batch has its entities and then its records, both ordered by partition. The
-last batch is followed by the directory of batches (where each begins, and how many entities and records are in the
-partitions before each), the shape of the directory, and a number for this layout. A partition reads only its own parts
-of every piece.
+A piece file is a sequence of batches. A batch has its entities, its narrow records and its other records, each ordered
+by partition. A measurement whose peer is an IPv4 address or a number is a narrow record of half the size, which counts
+its time from the first of the batch. The last batch is followed by the directory of batches (where each begins, the
+time that its narrow records count from, and how many entities and records are in the partitions before each), the shape
+of the directory, and a number for this layout. A partition reads only its own parts of every piece.
 
 Keyed hashes choose partitions, splits and samples, and prove that no measurement is lost.
 """
@@ -11,7 +12,8 @@ Keyed hashes choose partitions, splits and samples, and prove that no measuremen
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from mmap import ACCESS_READ, mmap
@@ -136,6 +138,11 @@ WITH_PEER = np.dtype(
     ]
 )
 
+# since: microseconds from the first of the batch, above 16 bits of code. peer: the first four bytes of an IPv4 address,
+# the others being zero.
+NARROW = np.dtype([("since", "<u8"), ("entity", "<u4"), ("peer", "<u4")])
+_LONGEST_US = 1 << 48  # what `since` can count, nine years
+
 Records = npt.NDArray[np.void]
 
 
@@ -144,7 +151,7 @@ def record_of(base: np.dtype[np.void], words: int) -> np.dtype[np.void]:
     return np.dtype([*base.descr, ("more", "<u8", (words,))]) if words else base
 
 
-_LAYOUT = 0x32_4543454950  # "PIECE2"; a resumed run may have pieces of another version
+_LAYOUT = 0x33_4543454950  # "PIECE3"; a resumed run may have pieces of another version
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,34 @@ class Parsed:
     texts: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
+def joined(parts: Sequence[Parsed], *, compiled: bool = False) -> Parsed:
+    """Join consecutive chunks of a shard. Entities that are in several of them are kept once; texts are left out."""
+    if len(parts) == 1:
+        return parts[0]
+    family, data = (np.concatenate([getattr(each.entities, name) for each in parts]) for name in ("family", "bytes"))
+    before = np.cumsum([0, *(len(each.entities) for each in parts)])
+    entities = Addresses(family, data)
+    entity = np.concatenate([each.entity + first for each, first in zip(parts, before[:-1], strict=True)])
+    if compiled and len(entities) < len(entity) // 2:  # else hardly any repeats, and telling them apart is in vain
+        from headrace.histories.codec.kernels import distinct
+
+        place, found = distinct(data.view(np.uint64), family.astype(np.uint64)[:, None])
+        entities = Addresses(found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8))
+        entity = place.astype(np.int64)[entity]
+    peers, peer, more = None, None, None
+    if parts[0].peers is not None:
+        held = [each.peers for each in parts if each.peers is not None]
+        peers = Addresses(np.concatenate([each.family for each in held]), np.concatenate([each.bytes for each in held]))
+        ends = np.cumsum([0, *map(len, held)])
+        peer = np.concatenate(
+            [each.peer + first for each, first in zip(parts, ends[:-1], strict=True) if each.peer is not None]
+        )
+    if parts[0].more is not None:
+        more = np.concatenate([each.more for each in parts if each.more is not None])
+    micros, codes = (np.concatenate([getattr(each, name) for each in parts]) for name in ("micros", "codes"))
+    return Parsed(micros, codes, entities, entity, peers, peer, sum(each.clamped for each in parts), more)
+
+
 class PieceWriter:
     """Write the piece of one source shard."""
 
@@ -184,8 +219,11 @@ class PieceWriter:
         compiled: use numba, which writes the same bytes.
         """
         partition = partition_of(hashes, self._partitions)
+        more = np.zeros((len(parsed.micros), 0), np.uint64) if parsed.more is None else parsed.more
+        base = int(parsed.micros.min())
+        if parsed.peers is None or int(parsed.micros.max()) - base >= _LONGEST_US:
+            base = -1
         entities: Records | U64
-        records: Records | U64
         if compiled:
             from headrace.histories.codec import kernels
 
@@ -193,18 +231,20 @@ class PieceWriter:
             peer = None
             if parsed.peers is not None and parsed.peer is not None:
                 peer = (parsed.peer, parsed.peers.family, parsed.peers.bytes)
+            mixed = mixed_values(more) if more.shape[1] else np.zeros(0, np.uint64)
             entities, local, held = kernels.placed(partition, found.family, found.bytes, self._partitions)
-            records, counts, total = kernels.grouped((partition, local, hashes), *columns, peer, self._partitions)
+            of_entities = (partition, local, hashes)
+            narrow, wide, counts, total = kernels.grouped(
+                of_entities, columns, peer, (more, mixed), base, self._partitions
+            )
         else:
             entities, local, held = _placed(parsed.entities, partition, self._partitions)
-            records, counts, total = _grouped(parsed, hashes, partition, local, self._partitions)
-        if parsed.more is not None:
-            records, total = _with_values(records, parsed, hashes, partition)
+            narrow, wide, counts, total = _grouped(parsed, hashes, (partition, local), more, base, self._partitions)
         begin = self._file.tell()
-        self._write(entities.view(np.uint8).reshape(-1).data)
-        self._write(records.view(np.uint8).reshape(-1).data)
+        for part in (entities, narrow, wide):
+            self._write(part.view(np.uint8).reshape(-1).data)
         zero = np.zeros(1, np.int64)
-        row = [begin + zero, zero, np.cumsum(held), zero, np.cumsum(counts)]
+        row = [begin + zero, base + zero, *(np.cumsum([0, *each]) for each in (held, *counts))]
         self._directory.append(np.concatenate(row).astype("<i8"))
         return total
 
@@ -220,19 +260,6 @@ class PieceWriter:
         self._file.write(data)
 
 
-def _with_values(records: Records | U64, parsed: Parsed, hashes: U64, partition: U16) -> tuple[U64, int]:
-    """Append the words of values to records that are grouped by partition; return them and their `multiset_sum`."""
-    assert parsed.more is not None
-    words = np.ascontiguousarray(records).view(np.uint64).reshape(len(records), -1)
-    order = np.argsort(partition[parsed.entity], kind="stable")
-    peer = None
-    if parsed.peers is not None and parsed.peer is not None:
-        peer = mixed_peers(parsed.peers)[parsed.peer]
-    seconds, mixed = parsed.micros // 1_000_000, mixed_with(peer, parsed.more)
-    total = multiset_sum(hashes[parsed.entity], seconds, mixed, parsed.codes)
-    return np.hstack([words, parsed.more[order]]), total
-
-
 def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Records, I64, I64]:
     """Compute `kernels.placed` in numpy."""
     by_partition = np.argsort(partition, kind="stable")
@@ -245,93 +272,153 @@ def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Recor
     return records, local, held
 
 
-def _grouped(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[Records, I64, int]:
-    """Compute `kernels.grouped` in numpy. hashes, partition, local: of entities."""
-    of_row = partition[parsed.entity]
-    order = np.argsort(of_row, kind="stable")
-    records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)
-    records["micros"], records["code"] = parsed.micros[order], parsed.codes[order]
-    records["entity"] = local[parsed.entity[order]]
-    mixed = None
+def _grouped(
+    parsed: Parsed, hashes: U64, of_entities: tuple[U16, I64], more: U64, base: int, partitions: int
+) -> tuple[U64, U64, I64, int]:
+    """Compute `kernels.grouped` in numpy. hashes, of_entities: of entities, the latter their partition and index."""
+    partition, local = of_entities
+    of_row, mixed, is_narrow = partition[parsed.entity], None, np.zeros(len(parsed.entity), np.bool_)
+    peer = words = None
     if parsed.peers is not None and parsed.peer is not None:
-        peer = parsed.peer[order]
-        records["word0"], records["word1"] = parsed.peers.words()[peer].T
-        records["family"] = parsed.peers.family[peer]
-        mixed = mixed_peers(parsed.peers)[parsed.peer]
+        peer, words, mixed = parsed.peer, parsed.peers.words(), mixed_peers(parsed.peers)[parsed.peer]
+        small = (parsed.peers.family == 4) & (words[:, 0] & np.uint64(0xFFFFFFFF) == 0) & (words[:, 1] == 0)
+        is_narrow = small[peer] & (base >= 0)
+    parts: list[U64] = []
+    for kind in (True, False):
+        order = np.flatnonzero(is_narrow == kind)
+        order = order[np.argsort(of_row[order], kind="stable")]
+        records = np.zeros(len(order), NARROW if kind else ALONE if peer is None else WITH_PEER)
+        records["entity"] = local[parsed.entity[order]]
+        micros, codes = parsed.micros[order], parsed.codes[order]
+        if kind:
+            records["since"] = (micros - base).astype(np.uint64) << np.uint64(16) | codes
+        else:
+            records["micros"], records["code"] = micros, codes
+        if peer is not None and words is not None and parsed.peers is not None:
+            if kind:
+                records["peer"] = words[peer[order], 0] >> np.uint64(32)
+            else:
+                records["word0"], records["word1"] = words[peer[order]].T
+                records["family"] = parsed.peers.family[peer[order]]
+        own = records.view(np.uint64).reshape(len(order), records.dtype.itemsize // 8)
+        parts.append(np.hstack([own, more[order]]))
+    mixed = mixed_with(mixed, more if more.shape[1] else None)
     total = multiset_sum(hashes[parsed.entity], parsed.micros // 1_000_000, mixed, parsed.codes)
-    return records, np.bincount(of_row, minlength=partitions), total
+    counts = [np.bincount(of_row[is_narrow == kind], minlength=partitions) for kind in (True, False)]
+    return parts[0], parts[1], np.array(counts), total
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a partition in one batch of a piece: byte offsets and counts."""
+    """The part of a partition in one batch of a piece: byte offsets and counts. base: see `NARROW`."""
 
     path: Path
+    base: int
     entities_at: int
     entities: int
-    records_at: int
-    records: int
+    narrow_at: int
+    narrow: int
+    wide_at: int
+    wide: int
+
+    @property
+    def records(self) -> int:
+        """The number of all records."""
+        return self.narrow + self.wide
+
+
+Read = Callable[[npt.NDArray[Any], Path, int], None]
 
 
 def read_entities(segments: Sequence[Segment]) -> Records:
     """Read the `ENTITY` records of all segments, end to end."""
     out = np.empty(sum(each.entities for each in segments), ENTITY)
     at = 0
-    for each in segments:
-        read_into(out[at : at + each.entities], each.path, each.entities_at)
-        at += each.entities
+    with reading() as read:
+        for each in segments:
+            read(out[at : at + each.entities], each.path, each.entities_at)
+            at += each.entities
     return out
 
 
-def read_into(out: npt.NDArray[Any], path: Path, at: int) -> None:
-    """Fill `out` with the bytes of a piece from offset `at`."""
-    left = out.view(np.uint8).data
-    descriptor = os.open(path, os.O_RDONLY)  # three times faster than a file object; there are many small parts
-    try:
+@contextmanager
+def reading() -> Iterator[Read]:
+    """Give a function that fills an array with the bytes of a file from an offset on.
+
+    The file that was read last stays open, because a partition has several parts in each.
+    """
+    held: dict[Path, int] = {}
+
+    def read(out: npt.NDArray[Any], path: Path, at: int) -> None:
+        if path not in held:
+            while held:
+                os.close(held.popitem()[1])
+            held[path] = os.open(path, os.O_RDONLY)  # three times faster than a file object
+        left = out.view(np.uint8).reshape(-1).data
         while len(left):
-            count = os.preadv(descriptor, [left], at)
+            count = os.preadv(held[path], [left], at)
             if not count:
                 raise _cut(path)
             left, at = left[count:], at + count
+
+    try:
+        yield read
     finally:
-        os.close(descriptor)
+        for descriptor in held.values():
+            os.close(descriptor)
 
 
 def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
-    """Yield the segments of a partition, piece by piece; segments without measurements are left out."""
+    """Yield the segments of a partition, piece by piece; segments without measurements are left out.
+
+    dtype: of the records that are not narrow.
+    """
+    narrow_bytes = NARROW.itemsize + (dtype["more"].itemsize if "more" in (dtype.names or ()) else 0)
     for path in paths:
         try:
             # Mapped, because only the partition's own numbers are read. numpy.memmap takes ten times as long, and
             # every partition opens the piece of every shard.
             with path.open("rb", buffering=0) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
-                begin, entities, held, records = _directory(np.frombuffer(mapped, "<i8"), path, partition)
+                rows = _directory(np.frombuffer(mapped, "<i8"), path, partition)
         except ValueError:
             raise _cut(path) from None
-        for batch in np.flatnonzero(records[:, 1] > records[:, 0]).tolist():
-            (first_entity, last_entity), (first, last) = entities[batch].tolist(), records[batch].tolist()
-            records_at = int(begin[batch] + held[batch] * ENTITY.itemsize)
+        for begin, base, entity, after, entities, narrow, after_narrow, all_narrow, wide, after_wide in rows:
+            if after_narrow - narrow + after_wide - wide == 0:
+                continue
+            narrow_at = begin + entities * ENTITY.itemsize
             yield Segment(
                 path,
-                int(begin[batch]) + first_entity * ENTITY.itemsize,
-                last_entity - first_entity,
-                records_at + first * dtype.itemsize,
-                last - first,
+                base,
+                begin + entity * ENTITY.itemsize,
+                after - entity,
+                narrow_at + narrow * narrow_bytes,
+                after_narrow - narrow,
+                narrow_at + all_narrow * narrow_bytes + wide * dtype.itemsize,
+                after_wide - wide,
             )
 
 
-def _directory(words: I64, path: Path, partition: int) -> tuple[I64, I64, I64, I64]:
+def _directory(words: I64, path: Path, partition: int) -> list[list[int]]:
     """Copy the entries of a partition from the directory of a piece.
 
-    Returns, for each batch: where it begins, the entities before the partition's first and last, the number of all
-    entities, and the records before the partition's first and last.
+    Returns, for each batch: where it begins and what its times count from; the entities before the partition's first
+    and last, and all of them; the same of narrow records; and the other records before the partition's first and last.
     """
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
-        raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
-    width = 1 + 2 * (partitions + 1)
+        raise CorruptShard(
+            f"{path}: was written by another version of headrace; remove the run's directory and prepare it again"
+        )
+    width = 2 + 3 * (partitions + 1)
     directory = words[len(words) - 3 - batches * width : -3].reshape(batches, width)
-    entities, records = directory[:, 1 + partition :][:, :2], directory[:, 2 + partitions + partition :][:, :2]
-    return directory[:, 0].copy(), entities.copy(), directory[:, 1 + partitions].copy(), records.copy()
+    entity, narrow, wide = (2 + kind * (partitions + 1) for kind in range(3))
+    of_entities, of_narrow = (
+        [first + partition, first + partition + 1, first + partitions] for first in (entity, narrow)
+    )
+    found: list[list[int]] = directory[
+        :, [0, 1, *of_entities, *of_narrow, wide + partition, wide + partition + 1]
+    ].tolist()
+    return found
 
 
 def _cut(path: Path) -> CorruptShard:

@@ -38,7 +38,7 @@ MAX_PARTITIONS = 1 << 12
 # Kernels take seconds to compile, once per machine, and half a second to load. They save a microsecond per row.
 WORTH_COMPILING = 1 << 22
 _ROW_BYTES = 32  # approximate, in a source file
-_GATHER_BYTES = 64 << 20  # memory to read one source shard: a chunk, its parts and its records
+_GATHER_BYTES = 192 << 20  # memory to read one source shard: chunks of a million rows, their parts and records
 
 
 def is_worth_compiling(rows: float) -> bool:

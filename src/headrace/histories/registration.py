@@ -45,13 +45,13 @@ REGISTRATION = Registration(
     roles="headrace.histories.config:output_roles",
     unproved=(
         "An entity may be in both splits under two names, where it has other measurements under each.",
-        "Train and test are of the same time: entities are apart, and times are not.",
+        "Train and test cover the same time; only their entities differ.",
     ),
     verify="headrace.histories.verify:verify_histories",
     figures="headrace.histories.figures:figures",
     summary="headrace.histories.summary:print_histories",
     readers={
-        "array_record": "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace "
-        "histories plan` counts them), or prepare them with format='arrow'"
+        "array_record": "histories in ArrayRecord shards cannot be streamed as a table; read them as contexts "
+        "(`headrace histories plan` counts them), or prepare them with format='arrow'"
     },
 )

@@ -175,20 +175,24 @@ class _ArrowFile:
         self._file = HashingFile(path)
         self._writer = pa.ipc.new_file(self._file, ROW_SCHEMA)
         self._facts: list[pa.RecordBatch] = []
-        self._blobs: list[bytes] = []
+        self._blobs: list[pa.LargeBinaryArray] = []
         self._bytes = 0
 
     def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
-        start = 0
-        for place, blob in enumerate(rows.blobs(places)):
-            self._blobs.append(blob)
-            self._bytes += len(blob)
-            if self._bytes >= _BATCH_BYTES or len(self._blobs) >= _BATCH_ROWS:
-                self._facts.append(facts.slice(start, place + 1 - start))
-                start = place + 1
+        blobs, ends = rows.column(places), np.cumsum(rows.offsets[places + 1] - rows.offsets[places])
+        start = before = 0
+        while start < len(places):
+            room = _BATCH_ROWS - sum(map(len, self._blobs))
+            full = start + 1 + int(np.searchsorted(ends[start:], before + _BATCH_BYTES - self._bytes))
+            stop = min(start + room, full, len(places))
+            self._facts.append(facts.slice(start, stop - start))
+            self._blobs.append(blobs.slice(start, stop - start))
+            self._bytes += int(ends[stop - 1]) - before
+            if stop == start + room or stop == full:
                 self._flush()
-        if start < len(places):
-            self._facts.append(facts.slice(start))
+            start, before = stop, int(ends[stop - 1])
+        if self._blobs:  # the rest of the rows need not stay in memory
+            self._blobs = [pa.concat_arrays(self._blobs).take(pa.array(np.arange(sum(map(len, self._blobs)))))]
 
     def finish(self, rows: int) -> Written:
         if self._blobs:
@@ -204,7 +208,7 @@ class _ArrowFile:
     def _flush(self) -> None:
         facts = pa.Table.from_batches(self._facts).drop_columns("bytes").combine_chunks()
         columns = [facts.column(name).chunk(0) for name in facts.column_names]
-        batch = pa.record_batch([*columns, pa.array(self._blobs, pa.large_binary())], schema=ROW_SCHEMA)
+        batch = pa.record_batch([*columns, pa.concat_arrays(self._blobs)], schema=ROW_SCHEMA)
         with storing(self._path):
             self._writer.write_batch(batch)
         self._facts, self._blobs, self._bytes = [], [], 0

@@ -22,12 +22,13 @@ from headrace.arrays import I64, U16, U64, Ints
 from headrace.histories.codec.addresses import Addresses, as_numbers, of_words
 from headrace.histories.piece import (
     ENTITY,
+    NARROW,
     EntityHashes,
     Records,
     Segment,
     mixed_peers,
     read_entities,
-    read_into,
+    reading,
     record_of,
 )
 from headrace.storage.local import storing
@@ -108,7 +109,7 @@ def open_partition(
         entities = replace(entities, addresses=coded[0](entities.addresses))
     peers, mixed, peer = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)), np.zeros(0, np.uint64), None
     if rows <= 2 * slab_rows:
-        (records,) = _blocks(segments, of_segment, record, rows)
+        (records,) = _blocks(segments, of_segment, record, rows, compiled=compiled)
         if has_peers:
             peers, peer = distinct_peers(records, compiled=compiled)
             peers, mixed, peer = _in_code_order(peers, peer, coded[1])
@@ -120,7 +121,7 @@ def open_partition(
     # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
     number = np.zeros(0, np.int64)
     runs: list[_Run] = []
-    for block in _blocks(segments, of_segment, record, slab_rows):
+    for block in _blocks(segments, of_segment, record, slab_rows, compiled=compiled):
         if has_peers:
             found, peer = distinct_peers(block, compiled=compiled)
             peers, number, of_found = _numbered(peers, number, found)
@@ -150,25 +151,55 @@ def _in_code_order(peers: Addresses, peer: Peers, coded: Coded) -> tuple[Address
 
 
 def _blocks(
-    segments: list[Segment], of_segment: list[npt.NDArray[np.uint32]], dtype: np.dtype[np.void], rows: int
+    segments: list[Segment],
+    of_segment: list[npt.NDArray[np.uint32]],
+    dtype: np.dtype[np.void],
+    rows: int,
+    *,
+    compiled: bool,
 ) -> Iterator[Records]:
     """Yield the measurements in chunks of at most `rows`, entities as indices into those of the partition.
 
     Each chunk overwrites the previous one.
     """
     block, size = np.empty(rows, dtype), 0
-    for segment, places in zip(segments, of_segment, strict=True):
-        start = 0
-        while start < segment.records:
-            mine = block[size : size + min(rows - size, segment.records - start)]
-            read_into(mine, segment.path, segment.records_at + start * dtype.itemsize)
-            mine["entity"] = places[mine["entity"]]
-            start, size = start + len(mine), size + len(mine)
-            if size == rows:
-                yield block
-                size = 0
+    narrow = record_of(NARROW, _words_of_values(dtype))
+    with reading() as read:
+        for segment, places in zip(segments, of_segment, strict=True):
+            parts = ((narrow, segment.narrow_at, segment.narrow), (dtype, segment.wide_at, segment.wide))
+            for kind, begin, count in parts:
+                start = 0
+                while start < count:
+                    mine = block[size : size + min(rows - size, count - start)]
+                    records = np.empty(len(mine), narrow) if kind is narrow else mine
+                    read(records, segment.path, begin + start * kind.itemsize)
+                    _settle(records, segment.base, places, mine, compiled=compiled)
+                    start, size = start + len(mine), size + len(mine)
+                    if size == rows:
+                        yield block
+                        size = 0
     if size:
         yield block[:size]
+
+
+def _settle(records: Records, base: int, places: npt.NDArray[np.uint32], out: Records, *, compiled: bool) -> None:
+    """Fill `out` with records, which may be narrow, and their entities as indices into those of the partition."""
+    if compiled:
+        from headrace.histories.codec import kernels
+
+        if records is out:
+            kernels.entities_placed(_words(out), _byte_of(out, "entity") // 8, places)
+        else:
+            kernels.widened(_words(records), base, places, _words(out))
+        return
+    if records is not out:
+        out["micros"] = (records["since"] >> np.uint64(16)).astype(np.int64) + base
+        out["code"] = records["since"] & np.uint64(0xFFFF)
+        out["word0"], out["word1"] = records["peer"].astype(np.uint64) << np.uint64(32), 0
+        out["family"], out["zero"] = 4, 0
+        for name in set(records.dtype.names or ()) & {"more"}:
+            out[name] = records[name]
+    out["entity"] = places[records["entity"]]
 
 
 @dataclass(frozen=True)
@@ -244,7 +275,8 @@ class _Run:
     def read(self, dtype: np.dtype[np.void], start: int, stop: int) -> Records:
         """Read some records into memory. The file is not mapped, so only the requested records take memory."""
         records = np.empty(stop - start, dtype)
-        read_into(records, self.path, start * dtype.itemsize)
+        with reading() as read:
+            read(records, self.path, start * dtype.itemsize)
         return records
 
 

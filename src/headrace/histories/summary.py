@@ -30,7 +30,7 @@ def print_histories(console: Console, manifest: Manifest, run: Path, detail: Det
     console.print(
         Text(
             in_flags(
-                f"{text}. To change this, set missing=, negative= or zero=; name a column of other values in values="
+                f"{text}. To change this, set missing=, negative= or zero=, or name a column of other values in values="
             ),
             style="yellow",
         )

@@ -274,7 +274,7 @@ class _ShardCheck:
         def strange_code(row: int) -> str:
             at = int(strange[np.searchsorted(strange_row, row)])
             measurement = at - int(found.starts[row]) + 1
-            return f"measurement {measurement} has code {int(found.codes[at])}, which no latency is encoded as"
+            return f"measurement {measurement} has code {int(found.codes[at])}, which encodes no latency"
 
         broken = first_broken(
             [
@@ -290,7 +290,7 @@ class _ShardCheck:
                 ),
                 (
                     ~new & (part != part_before + 1),
-                    lambda row: f"is part {part[row]} of {names[row]} behind part {part_before[row]}",
+                    lambda row: f"is part {part[row]} of {names[row]} after part {part_before[row]}",
                 ),
                 (
                     ~new & (first_time < time_before),

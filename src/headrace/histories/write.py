@@ -140,7 +140,7 @@ def write_partition(
     if settings.entity_kind == "text":
         names = Dictionary(files.run / dictionary_file("entity")).names(partition.entities.addresses)
     else:
-        names = render(partition.entities.addresses, settings.entity_kind)
+        names = render(partition.entities.addresses, settings.entity_kind, compiled=compiled)
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity, words in _rows(partition, settings, files.run):

@@ -65,7 +65,7 @@ class Source(RowForm):
     def _is_a_directory_name(cls, value: str) -> str:
         if not _NAME.fullmatch(value) or "__" in value:
             raise ValueError(
-                f"dataset name {value!r} cannot name a directory and a part of a link's name; use letters, digits, "
+                f"dataset name {value!r} cannot be part of the names of directories and links; use letters, digits, "
                 f"'.', '-' and single '_' only"
             )
         return value
@@ -116,7 +116,7 @@ class SourceBlend(Settings):
             names = [source.name for source in sources]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise ValueError(f"dataset {twice[0]!r} stands twice in {group or 'datasets'}; name them differently")
+                raise ValueError(f"dataset {twice[0]!r} appears twice in {group or 'datasets'}; name them differently")
             if any(each.epochs != 1 for each in sources) and any(
                 each.repeat != 1 or each.weight != sources[0].weight for each in sources if each.weight > 0
             ):

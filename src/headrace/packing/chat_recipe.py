@@ -25,11 +25,11 @@ class ChatRecipe(RecipeSettings, ChatSettings):
     later: ClassVar[Sequence[tuple[str, ...]]] = (("images", "image_values"),)
 
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
-        description="What to prepare: a blend file, a path to data, or the same as values."
+        description="What to prepare: a blend file, a path to data, or their contents as values."
     )
     seed: int = _splits(42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing.")
     train_ratio: float = _splits(
-        0.98, ge=0, le=1, description="Share of units that train, exactly. Not for blends per split."
+        0.98, ge=0, le=1, description="Exact share of units that train. Not for blends per split."
     )
     val_ratio: float = Field(
         0.01,
@@ -43,30 +43,29 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         None,
         min_length=1,
         json_schema_extra={"panel": "Splits", "former": ["split_key"]},
-        description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
-        "its own.",
+        description="Field whose rows share a split: a task, a conversation. By default, every row is independent.",
     )
     duplicates: Duplicates | None = _splits(
         None,
-        description="Rows with the same user turns (case and white space aside) or a same sequence; group: in one "
-        "split; drop: in one split, and the later copies of a whole row go; count: reported; allow: not looked for. "
-        "Unless given group, or count where the blend gives the splits.",
+        description="Rows with the same user turns (ignoring case and white space) or a common sequence; group: in "
+        "one split; drop: in one split, without later copies of whole rows; count: reported; allow: not looked for. "
+        "Default: group, or count where the blend gives the splits.",
     )
-    content: Names = _splits((), description="Columns to compare in place of user turns.")
+    content: Names = _splits((), description="Columns to compare instead of user turns.")
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
     sample: int | None = _rows(
-        None, ge=1, description="At most this many rows of each dataset, chosen by seed; all unless given."
+        None, ge=1, description="At most this many rows of each dataset, chosen by seed. Default: all."
     )
     max_bad_share: float = _rows(
-        0.01, ge=0, le=1, description="More rejected rows than this share of all fail the run."
+        0.01, ge=0, le=1, description="The run fails if more than this share of the rows is rejected."
     )
     num_shards: int | None = Field(
         None,
         ge=1,
         le=99_999,
         json_schema_extra={"panel": "Output"},
-        description="Tasks and shards of each dataset; by size unless given.",
+        description="Tasks and shards of each dataset. Default: by size.",
     )
 
     @model_validator(mode="after")

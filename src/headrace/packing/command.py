@@ -32,9 +32,7 @@ _row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=Fal
 class OneDataset:
     """Describe the dataset that plain paths are; a blend file says it itself."""
 
-    layout: Annotated[
-        str | None, _row(help="How chats lie in a row; found out unless given. Not with a blend file.")
-    ] = None
+    layout: Annotated[str | None, _row(help="How a row holds chats. Default: detected. Not with a blend file.")] = None
     mapping: Annotated[
         str | None, _row(help="Which column is which, e.g. user=question,assistant=answer. Not with a blend file.")
     ] = None
@@ -43,7 +41,7 @@ class OneDataset:
         _row(
             "--filter",
             metavar="COLUMN=WORD,...",
-            help="Keep rows whose column holds one of the words; again for other columns. Not with a blend file.",
+            help="Keep rows whose column holds one of the words; repeat for other columns. Not with a blend file.",
         ),
     ] = None
 
@@ -100,7 +98,7 @@ def convert(
     ] = 1000,
     compression: Annotated[Literal["zstd", "snappy", "gzip", "lz4", "none"], _bins(help="Codec.")] = "zstd",
     compression_level: Annotated[
-        int | None, _bins(help="zstd: 1 to 22, gzip: 1 to 9; the codec's own unless given.", show_default=False)
+        int | None, _bins(help="zstd: 1 to 22, gzip: 1 to 9. Default: that of the codec.", show_default=False)
     ] = None,
     declared: Annotated[
         Literal["nullable", "required"],
@@ -108,7 +106,7 @@ def convert(
     ] = "nullable",
     alignment: Annotated[
         Literal["unknown", "shift_left", "legacy_roll_right"],
-        _bins(help="How the file's loss masks stand, noted in the output; masks are kept as they are."),
+        _bins(help="Alignment of the file's loss masks, noted in the output; masks are kept unchanged."),
     ] = "unknown",
     as_json: Json = False,
 ) -> None:
@@ -145,8 +143,8 @@ def convert(
     )
     if alignment == "unknown":
         say(
-            "warning: nothing says how the loss masks stand, so streams read these bins as plain lists; convert again"
-            " with --alignment, which is legacy_roll_right for most older files",
+            "warning: the alignment of the loss masks is not known, so streams read these bins as plain lists; convert"
+            " again with --alignment, which is legacy_roll_right for most older files",
             "err",
         )
     if as_json:

@@ -33,17 +33,17 @@ class PackedSequences(ChatRecipe):
     pack_size: int = _packing(4096, ge=2, description="Tokens that a bin may hold.")
     pack_across: Literal["split", "dataset"] = _packing(
         "split",
-        description="What a bin may hold; split: sequences of all datasets of a split, with the source and row of each "
-        "in columns of their own; dataset: of one dataset, whose shards a trainer can weigh.",
+        description="What a bin may mix; split: all datasets of a split, with columns for the source and row of each "
+        "sequence; dataset: one dataset, so that a trainer can weigh its shards.",
     )
     trace: Literal["blends", "always"] = _output(
         "blends",
-        description="Which bins say in columns of their own what source and row each sequence is of, as where and seen "
-        "ask; blends: those of several datasets; always: all.",
+        description="Which bins have columns for the source and row of each sequence, as `where` and `seen` need; "
+        "blends: those of several datasets; always: all.",
     )
     capacity: Counted = _packing(
         "stored",
-        description="What counts against pack_size; stored: all tokens; runtime: one less per sequence, for readers "
+        description="What counts against pack_size; stored: all tokens; runtime: one fewer per sequence, for readers "
         "that drop one.",
     )
     algorithm: Algorithm = _packing(
@@ -53,8 +53,8 @@ class PackedSequences(ChatRecipe):
     too_long: Literal["truncate", "drop", "split", "turns", "error"] = _packing(
         "error",
         description="Sequences that fit no bin; truncate: cut at the end; split: cut into pieces; turns: cut chats "
-        "between turns into pieces that repeat system prompt and tools. All but error are counted, and so are trained "
-        "tokens lost.",
+        "between turns, and repeat system prompt and tools in each piece. All but error are counted, with the "
+        "trained tokens lost.",
     )
     pad_multiple: int = _packing(
         1,
@@ -64,12 +64,12 @@ class PackedSequences(ChatRecipe):
     pad_id: int | None = _packing(
         None,
         ge=0,
-        description="Token to pad with; the tokenizer's end-of-text token unless given, which readers cut off again.",
+        description="Token to pad with; readers cut it off again. Default: the tokenizer's end-of-text token.",
     )
     bin_order: Literal["shuffled", "spread"] = _packing(
         "shuffled",
-        description="Order of bins in files; spread: every stretch holds cheap and dear ones alike, for streams with "
-        "balance. Concatenative bins keep their order unless spread.",
+        description="Order of bins in files; spread: mix cheap and expensive bins evenly, for streams with balance. "
+        "Concatenative bins keep their order otherwise.",
     )
     max_sequences_per_bin: int | None = _packing(None, ge=1, description="No limit unless given.")
     loss_mask_alignment: Alignment = _packing(
@@ -83,19 +83,15 @@ class PackedSequences(ChatRecipe):
         "megatron",
         description="megatron: 32 bins a row group; headrace: 1000, and columns without nulls, which decode faster.",
     )
-    row_group_bins: int | None = _output(
-        None, ge=1, description="Bins of a row group; as the reader likes them unless given."
-    )
+    row_group_bins: int | None = _output(None, ge=1, description="Bins of a row group. Default: what suits the reader.")
     compression: Codec = _output("zstd", description="Compression of Parquet.")
-    compression_level: int | None = _output(
-        None, description="Level of zstd (6 unless given) or gzip (its own unless given)."
-    )
+    compression_level: int | None = _output(None, description="Level of zstd (default: 6) or gzip (default: its own).")
     near: float | None = _splits(
         None,
         ge=LEAST_NEAR,
         le=1,
-        description="Rows are one too, for duplicates, if sequences of theirs are near: shingles of five tokens with "
-        "this Jaccard index or more; 0.8 is usual. Not looked for unless given.",
+        description="For duplicates, rows also count as the same if the token 5-grams of two sequences have at least "
+        "this Jaccard index; 0.8 is usual. Off by default.",
     )
     packed_storage: Literal["parquet", "legacy_npy_pickle"] = _output(
         "parquet", description="Format of the shards; legacy_npy_pickle for old readers."

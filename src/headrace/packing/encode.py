@@ -237,9 +237,9 @@ class Chosen:
 class Encoding:
     """The running state of one task.
 
-    excluded: rows by benchmark. rows_of: rows by file. images: images of each batch of sequences, with the number of
-    these sequences. blank: a token that fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or
-    tokens alone.
+    excluded: rows by benchmark. messages: by role and weight. rows_of: rows by file. images: images of each batch of
+    sequences, with the number of these sequences. blank: a token that fingerprints ignore. aligned: whether
+    fingerprints cover tokens and labels, or tokens alone.
     """
 
     settings: ChatRecipe
@@ -250,6 +250,7 @@ class Encoding:
     blank: int | None = None
     aligned: bool = True
     excluded: Counter[str] = field(default_factory=Counter)
+    messages: Counter[tuple[str, int]] = field(default_factory=Counter)
     origins: list[Origins] = field(default_factory=list)
     images: list[tuple[Images, int]] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
@@ -280,6 +281,7 @@ class Encoding:
         return {
             **{name: self.count[name] for name in _COUNTED},
             "rows_of": dict(self.rows_of),
+            "messages": sorted([*key, count] for key, count in self.messages.items()),
             "dropped": dict(self.dropped),
             "excluded": {}
             if self.benchmarks is None
@@ -409,6 +411,7 @@ class _Cutting(Encoding):
         encoded = self.encoder.encode(chosen.rows, self.task.dataset.source, cut_over=cut_over, directory=directory)
         self.count["special_text_rows"] += encoded.special_text
         self.count.update(encoded.tally)
+        self.messages.update(encoded.messages)
         for each in encoded.rejected:
             self.reject(batch, int(places[each.row]), each.reason, each.detail)
         lengths = encoded.lengths

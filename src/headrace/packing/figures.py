@@ -24,6 +24,7 @@ def figures(facts: RunFacts) -> list[Figure]:
     """Draw all figures, in the order of the page."""
     return [
         contents_figure(facts),
+        *_role_figures(facts),
         fill_figure(facts),
         *_shape_figures(facts),
         common.rows_figure(facts),
@@ -51,6 +52,23 @@ def contents_figure(facts: RunFacts) -> Figure:
     )
     chart = charts.stacked_bars(splits, parts, unit="tokens", names=_PARTS)
     return Figure("contents", "How much of the room trains the model?", answer, chart)
+
+
+def _role_figures(facts: RunFacts) -> list[Figure]:
+    """Draw how many messages of each role are trained; nothing if the rows are no conversations."""
+    counts = facts.manifest.facts.get("messages")
+    if not counts:
+        return []
+    roles = sorted(counts, key=lambda role: (-counts[role]["trained"], -sum(counts[role].values()), role))
+    trained = [role for role in roles if counts[role]["trained"]]
+    told = [f"{counts[role]['trained']:,} of {many(sum(counts[role].values()), f'{role} message')}" for role in trained]
+    answer = f"Trained: {listed(told, len(told)) or 'no message'}, with the tokens that end their turns."
+    others = [f"{many(counts[role]['context'], f'{role} message')}" for role in roles if role not in trained]
+    if others:
+        answer += f" Only read: {listed(others, len(others))}."
+    parts = {name: [counts[role][name] for role in roles] for name in ("trained", "context")}
+    chart = charts.stacked_bars(roles, parts, unit="messages", names=_PARTS, shares=False)
+    return [Figure("roles", "Which roles are trained?", answer, chart)]
 
 
 def fill_figure(facts: RunFacts) -> Figure:
@@ -185,11 +203,7 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
         f"{listed([facts.reason_in_words(reason) for reason in order])}. {long}"
     )
     values = [lost[reason]["tokens"] for reason in order]
-    chart = charts.bars(
-        order,
-        values,
-        ["dropped"] * len(order),
-        unit="tokens",
-        texts=[f"{value:,} · {share(value, encoded)}" for value in values],
-    )
+    texts = [f"{value:,} · {share(value, encoded)}" for value in values]
+    roles = ["dropped"] * len(order)
+    chart = charts.bars(order, values, roles, unit="tokens", texts=texts) if len(order) > 1 else None
     return [Figure("left-out", question, answer, chart, "warning" if total > encoded / 10 else "plain")]

@@ -97,8 +97,8 @@ def pack_sections(asked: AskedPack) -> tuple[list[Section], str]:
         shares_section(look, blend, "the order of packing"),
         ENTITY,
         Section(
-            "For whom: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most this many rows "
-            "of each dataset: sample.",
+            "The reader: megatron, 32 bins a row group, or headrace, 1000, which decodes faster. At most this many "
+            "rows of each dataset: sample.",
             {"reader": "megatron", "sample": Aside(1000)},
         ),
     ]
@@ -111,7 +111,7 @@ def _about_layouts(look: _Look) -> str:
     words = f"Rows are of layout {look.usual}"
     if len(look.layouts) > 1:
         counts = ", ".join(f"{layout} {count:,}" for layout, count in look.layouts.most_common())
-        words = f"Rows are of several layouts, each found out by itself ({counts})"
+        words = f"Rows are of several layouts, each detected row by row ({counts})"
     beside = [name for name in ("tools", "system", "chat_template_kwargs") if name in look.columns]
     if look.mapping:
         words += ", under other names: mapping says which column is which"
@@ -127,7 +127,7 @@ def dataset_of(given: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
     path = path_of(source[0])
     if len(source) == 1 and is_blend_file(path):
         raise SettingsError(
-            f"{path}: is a blend file already, and says what lies where; write `blend: {path}` into a configuration, "
+            f"{path}: is a blend file already; write `blend: {path}` into a configuration, "
             f"or give init the files of one dataset"
         )
     (dataset,) = plain([path_of(each) for each in source])["datasets"]
@@ -148,7 +148,7 @@ def sampled_words(listing: Listing, sampled: Sampled) -> str:
 
 
 ENTITY = Section(
-    "Rows that belong together, e.g. by a task, stay in one split if entity names their field.",
+    "Rows that belong together, e.g. by task, stay in one split if entity names their field.",
     {"entity": Aside("task")},
 )
 _NO_TOKENIZER = Section("Rows are tokens already: no tokenizer is needed.", {})
@@ -253,7 +253,7 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
             worst = encoded.rejected[0]
             raise SettingsError(
                 f"{listing.names[0]}: no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}; give "
-                f"another --tokenizer, or mend the data"
+                f"another --tokenizer, or fix the data"
             )
         tokens, how = encoded.lengths, "counted with this tokenizer"
         rejected |= {each.row: each.reason for each in encoded.rejected}
@@ -303,7 +303,7 @@ def _mapping(rows: Sequence[Row], file: str) -> dict[str, str]:
         if 2 * read > len(objects) and (proposal or not place):
             return proposal
     raise SettingsError(
-        f"{file}: none of the columns is known to hold chats, there are {shown(list(objects[0]))}; write a blend file "
+        f"{file}: none of the columns is known to hold chats; there are {shown(list(objects[0]))}; write a blend file "
         f'with "mapping", e.g. {{"user": "problem", "assistant": "solution"}} or {{"messages": "chat"}}'
     )
 

@@ -33,7 +33,7 @@ class MaskOptions:
         typer.Option(help="With --mask: tokenizer.json, the directory that holds it and its template, or ORG/NAME."),
     ] = None
     chat_template: Annotated[
-        str | None, typer.Option(help="With --mask: another template, a file; default: the tokenizer's own.")
+        str | None, typer.Option(help="With --mask: a file with another template; default: that of the tokenizer.")
     ] = None
     template_values: Annotated[
         str | None,

@@ -60,7 +60,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     pad_id = encoder.eos_id if settings.pad_id is None else settings.pad_id
     if settings.pad_multiple > 1 and pad_id is None:
         raise SettingsError(
-            f"pad_multiple is {settings.pad_multiple}, and no tokenizer names an end token to pad with; give pad_id="
+            f"pad_multiple is {settings.pad_multiple}, and no tokenizer has an end token to pad with; give pad_id="
         )
     blank = pad_id if settings.pad_multiple > 1 else None
     work = partial(encode, settings=settings, encoder=encoder, blank=blank)
@@ -206,7 +206,7 @@ def _check_conserved(
         if before != there + gone:
             raise HeadraceError(
                 f"{name} are not conserved: {before:,} before, {there:,} kept and {gone:,} left out; this is a "
-                f"fault of headrace, nothing was published: please report it with config.json of the run"
+                f"bug in headrace, and nothing was published; please report it with config.json of the run"
             )
 
 

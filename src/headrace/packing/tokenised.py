@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,18 @@ class Tokenised:
         return {
             "encoder": {**self._made_with(pad_id), **self._backend_facts()},
             "duplicates": choice.duplicates,
+            **self._messages(),
             **({} if self.benchmarks is None else {"benchmarks": self.benchmarks.facts(excluded)}),
             "units": [{"of": what, **units} for what, units in choice.units],
         }
+
+    def _messages(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Count the messages of encoded conversations by role: trained, and only read. Empty without conversations."""
+        counts: dict[str, dict[str, int]] = {}
+        for role, weight, count in sorted(chain.from_iterable(each.result["messages"] for each in self.receipts)):
+            own = counts.setdefault(role, {"trained": 0, "context": 0})
+            own["trained" if weight else "context"] += count
+        return {"messages": counts} if counts else {}
 
     def _made_with(self, pad_id: int | None) -> dict[str, Any]:
         settings, encoder = self.settings, self.encoder

@@ -69,9 +69,13 @@ def byte_edges(values: F64) -> tuple[F64, bool]:
 
 
 def span_edges(values: F64) -> tuple[F64, bool]:
-    """Return edges like `edges_for`, for seconds of 1 and more, at units of clocks and calendars; they always grow."""
-    end = int(np.searchsorted(_CLOCK, float(values.max()), "right"))
-    begin = int(np.searchsorted(_CLOCK, float(values.min()), "right")) - 1
+    """Return edges like `edges_for`, for seconds of 1 and more, at units of clocks and calendars."""
+    low, high = float(values.min()), float(values.max())
+    if high < 50 * low:
+        unit = max(each for each in (1.0, 60.0, 3600.0, _DAY, _YEAR) if high >= 4 * each or each == 1)
+        return even_edges(low / unit, high / unit, whole=unit == 1) * unit, False
+    end = int(np.searchsorted(_CLOCK, high, "right"))
+    begin = int(np.searchsorted(_CLOCK, low, "right")) - 1
     return np.asarray(_CLOCK[max(0, begin) : max(end, 1) + 1], np.float64), True
 
 
@@ -123,6 +127,13 @@ def spread(begins: F64, ends: F64, weights: F64, edges: F64) -> F64:
         before = np.cumsum(np.bincount(place + 1, weights=pace, minlength=len(edges)))[:-1]
         found += sign * (within + before * np.diff(edges))
     return np.maximum(found, 0.0)  # rounding may leave sums slightly below 0
+
+
+def covering(begins: F64, ends: F64, edges: F64) -> F64:
+    """Count the spans [begin, end] that touch each bin: float64 [bins]. O(spans + edges) time and memory."""
+    first, last = _bin_of(begins, edges), _bin_of(ends, edges)
+    change = np.bincount(first, minlength=len(edges)) - np.bincount(last + 1, minlength=len(edges))
+    return np.cumsum(change)[:-1].astype(np.float64)
 
 
 def thinned(values: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:

@@ -11,15 +11,22 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
+
 from headrace.arrays import F64
+from headrace.dataset.manifest import in_usual_order
 from headrace.report.figure import Chart
 
 Parts = Mapping[str, Sequence[float] | F64]
 Mark = tuple[float, str]
 
 HALF, FULL, _NARROW = 440, 940, 340
+SPLITS = frozenset(("train", "val", "valid", "test", "all"))  # roles that the page has a colour for
 _HEIGHT, _BAR = 190, 26
+_INSIDE = 380  # width of a half picture without its axis
 _LEFT_OUT = {"ticks": False, "domain": False}
+# Each number on its own: Vega would write 0k and 0.2k beside 1k, and d3's ~s writes 500m for a half.
+_SHORT = "datum.value && abs(datum.value) < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"
 _BOTH_ENDS = "length(datum.label) > 28 ? slice(datum.label, 0, 14) + '…' + slice(datum.label, -13) : datum.label"
 
 
@@ -62,14 +69,19 @@ def bars(
     return Chart(spec, ["", unit], [[label, text] for label, text in zip(labels, shown, strict=True)])
 
 
-def stacked_bars(labels: Sequence[str], parts: Parts, *, unit: str, names: Mapping[str, str]) -> Chart:
-    """Draw a horizontal bar of parts for each label, as shares of its total. names: of roles."""
+def stacked_bars(
+    labels: Sequence[str], parts: Parts, *, unit: str, names: Mapping[str, str], shares: bool = True
+) -> Chart:
+    """Draw a horizontal bar of parts for each label, as shares of its total or as they are. names: of roles."""
     wholes = [sum(float(values[place]) for values in parts.values()) or 1.0 for place in range(len(labels))]
     data = _parts_of_labels(labels, parts, unit, names)
     for each in data:
-        each["value"] *= 100 / wholes[each.pop("place")]
-        each["hint"] += f", {each['value']:.1f} %"
-    x = {**_numbers(f"% of {unit}", tickCount=5), "field": "value", "scale": {"domain": [0, 100]}}
+        percent = 100 * each["value"] / wholes[each.pop("place")]
+        each["hint"] += f", {percent:.1f} %"
+        if shares:
+            each["value"] = percent
+    x = {**_numbers(f"% of {unit}" if shares else unit, tickCount=5), "field": "value"}
+    x["scale"] = {"domain": [0, 100 if shares else max(wholes)], "nice": not shares}
     encoding = {"x": x, "y": _names(), **_STACKED, "color": _colour(list(parts), names)}
     spec = _spec(data, HALF, _BAR * max(1, len(labels)), mark={"type": "bar"}, encoding=encoding)
     return Chart(spec, ["", *(names[role] for role in parts)], _rows(labels, parts))
@@ -172,7 +184,7 @@ def histogram(
         few = range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
         axis |= {"values": [bounds[place] for place in few], "labelExpr": _spoken(bounds, shown, few)}
     else:
-        axis["format"] = "~s"
+        axis["labelExpr"] = _SHORT
         if grows:
             tens = [edge for edge in bounds if f"{edge:e}".startswith("1.0")]
             axis["values"] = tens if len(bounds) > 7 else bounds
@@ -181,16 +193,25 @@ def histogram(
     return _binned(x, bounds, parts, shown, of=of, mark=mark, width=HALF, heading=title)
 
 
-def over_time(edges: F64, parts: Parts, *, of: str, texts: Sequence[str], mark: Mark | None = None) -> Chart:
+def over_time(
+    edges: F64,
+    parts: Parts,
+    *,
+    of: str,
+    texts: Sequence[str],
+    mark: Mark | None = None,
+    behind: tuple[str, str] | None = None,
+) -> Chart:
     """Draw rows over time, a column for each interval.
 
-    edges: microseconds since 1970, [bins + 1]. Other parameters as in `histogram`.
+    edges: microseconds since 1970, [bins + 1]. behind: (role, name) of the time from the mark on, which is shaded, so
+    that it shows even if its columns are too low to see. Other parameters as in `histogram`.
     """
     bounds = (edges / 1000).tolist()  # Vega uses milliseconds
     scale = {"type": "utc", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "temporal", "title": None, "scale": scale, "axis": {"grid": False, **_TIME_AXIS}}
     at = None if mark is None else (mark[0] / 1000, mark[1])
-    return _binned(x, bounds, parts, texts, of=of, mark=at, width=FULL, heading="time")
+    return _binned(x, bounds, parts, texts, of=of, mark=at, behind=behind, width=FULL, heading="time")
 
 
 def spans(
@@ -213,7 +234,7 @@ def spans(
     if along == "time":
         x["scale"] = {"type": "utc", "nice": False}
     else:
-        x["axis"]["format"] = "~s"
+        x["axis"]["labelExpr"] = _SHORT
         x["scale"] = {"nice": False}
     y = _names(labels=row_height >= 12)
     encoding = {
@@ -231,7 +252,105 @@ def spans(
     return Chart(spec, columns, [[row["label"], row["role"], row["hint"]] for row in data])
 
 
-_TIME_AXIS = {"labelOverlap": True, "tickCount": 8}
+def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
+    """Draw the quantiles 5, 25, 50, 75 and 95 % of each row (column, role, quantiles), on a scale of each column.
+
+    A scale runs from the lowest to the highest quantile of its column; both are written beside the bars.
+    """
+    data, table = [], []
+    for column, role, values in rows:
+        every = [each for name, _, own in rows if name == column for each in own]
+        low, high = min(every), max(every)
+        width = high - low or 1.0
+        texts = [f"{value:,.4g}" for value in values]
+        at = [(value - low) / width for value in values]
+        told = ", ".join(f"{share} % {value}" for share, value in zip((5, 25, 50, 75, 95), texts, strict=True))
+        hint = f"{column}, {role}: {told}"
+        text = f"{texts[0]} … {texts[2]} … {texts[4]}"
+        place = dict(zip(("p5", "p25", "p50", "p75", "p95"), at, strict=True))
+        data.append({"label": f"{column} · {role}", "role": role, "text": text, "end": 1.04, "hint": hint, **place})
+        table.append([f"{column} · {role}", *texts])
+    x = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1.9], "nice": False}}
+    colour = _colour([role for _, role, _ in rows])
+    described = {"y": _names(), "description": {"field": "hint"}}
+    layers: list[dict[str, Any]] = [
+        {
+            "mark": {"type": "bar", "height": height, "aria": height > 2},
+            "encoding": {"x": {"field": begin, **x}, "x2": {"field": end}, "color": colour, **described},
+        }
+        for begin, end, height in (("p5", "p95", 2), ("p25", "p75", 14))
+    ]
+    ink = {"type": "tick", "color": "var(--ink)", "thickness": 2, "height": 18, "aria": False}
+    written = {"type": "text", "align": "left", "aria": False}
+    layers += [
+        {"mark": ink, "encoding": {"x": {"field": "p50", **x}, "y": _names()}},
+        {"mark": written, "encoding": {"x": {"field": "end", **x}, "y": _names(), "text": {"field": "text"}}},
+    ]
+    return Chart(
+        _spec(data, HALF, _BAR * len(rows), layer=layers), ["", "5 %", "25 %", "median", "75 %", "95 %"], table
+    )
+
+
+def places(
+    names: Sequence[str],
+    easts: F64,
+    norths: F64,
+    shares: F64,
+    *,
+    axes: tuple[str, str],
+    what: str,
+    hints: Sequence[str],
+) -> Chart:
+    """Draw a map without a background: a dot for each place, larger and darker the larger its share, 0 to 1, is.
+
+    easts, norths: degrees. A degree is as long in both directions as it is at the middle latitude. axes: titles of the
+    horizontal and the vertical axis. what: has a share above 0.
+    """
+    degree = max(0.1, float(np.cos(np.deg2rad(np.mean(norths)))))
+    wide, high = max(1e-3, float(np.ptp(easts)) * 1.1 * degree), max(1e-3, float(np.ptp(norths)) * 1.1)
+    tall = int(np.clip(_INSIDE * high / wide, 150, 420))
+    unit = max(wide / _INSIDE, high / tall)  # degrees of latitude for each pixel
+    middles = ((float(each.max()) + float(each.min())) / 2 for each in (easts, norths))
+    halves = (_INSIDE * unit / degree / 2, tall * unit / 2)
+    domains = [[middle - half, middle + half] for middle, half in zip(middles, halves, strict=True)]
+    x, y = (
+        {
+            "field": field,
+            "type": "quantitative",
+            "title": title,
+            "scale": {"domain": domain, "nice": False, "zero": False},
+        }
+        for field, title, domain in zip(("east", "north"), axes, domains, strict=True)
+    )
+    other = f"no {what}"
+    order = np.argsort(shares, kind="stable").tolist()  # the largest shares are drawn last, on top
+    data = [
+        {
+            "east": float(easts[place]),
+            "north": float(norths[place]),
+            "role": what if shares[place] else other,
+            "size": 60 + 540 * float(shares[place]),
+            "weight": 0.6 + 0.4 * float(shares[place]),
+            "hint": hints[place],
+        }
+        for place in order
+    ]
+    roles = ["dropped" if share else "trained" for share in shares]
+    colour = _colour(sorted(roles), {"dropped": what, "trained": other})
+    encoding = {
+        "x": x,
+        "y": y,
+        "color": colour,
+        "size": {"field": "size", "type": "quantitative", "scale": None},
+        "opacity": {"field": "weight", "type": "quantitative", "scale": None},
+        "description": {"field": "hint"},
+    }
+    mark = {"type": "circle", "stroke": "var(--card)", "strokeWidth": 0.7}
+    rows = [[names[place], f"{norths[place]:.4f}", f"{easts[place]:.4f}", hints[place]] for place in reversed(order)]
+    return Chart(_spec(data, HALF, tall, mark=mark, encoding=encoding), ["", axes[1], axes[0], ""], rows)
+
+
+_TIME_AXIS = {"labelOverlap": True, "labelSeparation": 8, "tickCount": 8}
 
 
 def _binned(
@@ -244,8 +363,9 @@ def _binned(
     mark: Mark | None,
     width: int,
     heading: str,
+    behind: tuple[str, str] | None = None,
 ) -> Chart:
-    """Draw a rectangle for each nonzero part of each bin, stacked, and a line at the mark."""
+    """Draw a rectangle for each nonzero part of each bin, stacked, a line at the mark and what is behind it."""
     data = []
     for place in range(len(bounds) - 1):
         below = 0.0
@@ -266,10 +386,25 @@ def _binned(
     }
     layers = [{"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 0.5}, "encoding": encoding}]
     if mark is not None and bounds[0] <= mark[0] <= bounds[-1]:
+        if behind is not None and mark[0] < bounds[-1]:
+            layers = [*_shade(mark[0], bounds[-1], behind, x["type"]), *layers]
         layers += _ruler(mark, x["type"])
     ranges = [f"{low} – {high}" for low, high in pairwise(texts)]
     rows = [row for row in _rows(ranges, parts) if any(cell != "0" for cell in row[1:])]
     return Chart(_spec(data, width, _HEIGHT, title=of, layer=layers), [heading, *parts], rows)
+
+
+def _shade(begin: float, end: float, named: tuple[str, str], kind: str) -> list[dict[str, Any]]:
+    """Shade the whole height from begin to end in the colour of a role, with a name at its top."""
+    role, name = named
+    data = {"values": [{"begin": begin, "end": end, "name": name}]}
+    x = {"field": "begin", "type": kind}
+    area = {"type": "rect", "color": f"var(--{role})", "opacity": 0.14}
+    text = {"type": "text", "align": "left", "dx": 5, "baseline": "top", "y": 2, "color": "var(--ink)", "aria": False}
+    return [
+        {"data": data, "mark": area, "encoding": {"x": x, "x2": {"field": "end"}, "description": {"field": "name"}}},
+        {"data": data, "mark": text, "encoding": {"x": x, "text": {"field": "name"}}},
+    ]
 
 
 def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
@@ -294,12 +429,14 @@ def _names(*, labels: bool = True) -> dict[str, Any]:
 
 
 def _numbers(title: str | None, **axis: Any) -> dict[str, Any]:
-    return {"type": "quantitative", "title": title, "axis": {"format": "~s", **axis}}
+    return {"type": "quantitative", "title": title, "axis": {"labelExpr": _SHORT, **axis}}
 
 
 def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Give each role its own colour of the page, with a legend if there is more than one."""
     distinct = list(dict.fromkeys(roles))
+    splits = iter(in_usual_order(set(distinct) & SPLITS))
+    distinct = [next(splits) if role in SPLITS else role for role in distinct]
     words = names or {}
     scale = {
         "domain": [words.get(role, role) for role in distinct],

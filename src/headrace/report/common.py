@@ -56,9 +56,8 @@ def rows_figure(facts: RunFacts) -> Figure:
         "warning" if empty or lost > read / 2 or sum(kept.values()) + lost != read else "plain" if lost else "good"
     )
     texts = [f"{value:,} · {share(value, read)}" for value in values]
-    return Figure(
-        "rows", "Where did the rows go?", answer, charts.bars(names, values, roles, unit="rows", texts=texts), tone
-    )
+    chart = charts.bars(names, values, roles, unit="rows", texts=texts) if len(names) > 1 else None
+    return Figure("rows", "Where did the rows go?", answer, chart, tone)
 
 
 def shards_figures(facts: RunFacts, unit: str = "rows") -> list[Figure]:
@@ -157,7 +156,8 @@ def blocks_figures(facts: RunFacts) -> list[Figure]:
     if large:
         answer += " Such large blocks take memory on every reader; `headrace rewrite` cuts them smaller."
     edges, grows = byte_edges(sizes)
-    parts = _counted_by_split(facts, blocks, "length", edges)
+    known = charts.SPLITS.issuperset(facts.splits)  # a fold's cells have no colours
+    parts = _counted_by_split(facts, blocks, "length", edges) if known else {"all": counted(sizes, edges)}
     chart = charts.histogram(
         edges,
         parts,
@@ -201,6 +201,8 @@ def tiles(facts: RunFacts) -> list[tuple[str, str]]:
     manifest = facts.manifest
     unit = registration_of_run(manifest.recipe).row
     found = [(name, many(manifest.splits[name].rows, unit)) for name in facts.splits]
+    if manifest.folds:  # its splits are cells, which several folds share
+        found = [("folds", f"{len(manifest.folds):,}"), ("in folds", many(sum(facts.rows_in_splits.values()), unit))]
     total = sum(each.bytes for each in manifest.splits.values())
     shards = sum(each.shards for each in manifest.splits.values())
     return [

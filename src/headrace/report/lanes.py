@@ -70,7 +70,7 @@ def _mixing_figure(mixing: Mapping[str, Mapping[str, float]]) -> list[Figure]:
     kind = "global_batch" if "global_batch" in mixing else "rank_batch"
     found = mixing[kind]
     answer = (
-        "Taken for a column that is sorted in the order of the files, the worst case: the mean number of 100 equal"
+        "For a column sorted in the order of the files, the worst case: the mean number of 100 equal"
         " classes that a batch meets, and the share of batches whose rows are all of one of two classes."
         f" {KINDS_OF_BATCHES[kind].capitalize()}, {many(found['rows'], 'row')}, meets {found['classes']:.1f},"
         f" and {found['permutation_classes']:.1f} in a true permutation."
@@ -86,7 +86,7 @@ def _mixing_figure(mixing: Mapping[str, Mapping[str, float]]) -> list[Figure]:
 def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:
     question = "Who reads what when?"
     if not plan.steps_per_rank:
-        return Figure("lanes", question, "Nobody reads anything: there is not one step.", None, "warning", "full")
+        return Figure("lanes", question, "No rank reads anything: there are no steps.", None, "warning", "full")
     regions = plan.regions is not None
     count = plan.world_size if regions else len(lanes_by_reader(plan))
     chosen = thinned(lanes_by_reader(plan) if not regions else np.arange(count, dtype=np.int64), _MOST_LINES)

@@ -144,7 +144,7 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
     usual = best[0].most_frequent
     answer = (
         f"{listed([each.column for each in best])} {'does' if len(best) == 1 else 'do, each alone'}. The most frequent"
-        f" label is right for {share(usual, 1)}. It may be what is to be learned from, so nothing was left out."
+        f" label is right for {share(usual, 1)}. It may be a legitimate feature, so nothing was left out."
     )
     chart = charts.bars(
         [*(each.column for each in best), "most frequent label"],

@@ -21,6 +21,16 @@ def many(number: float, noun: str, plural: str | None = None) -> str:
     return f"{number:,.0f} {noun if number == 1 else plural or noun + 's'}"
 
 
+def many_entities(count: float) -> str:
+    """Format a count of entities."""
+    return many(count, "entity", "entities")
+
+
+def is_are(count: float) -> str:
+    """Return the verb for a count of things."""
+    return "is" if count == 1 else "are"
+
+
 def share(part: float, of: float) -> str:
     """Format a share in percent: `12.3 %`; only none or all of it reads as 0 or 100."""
     if not of:

@@ -54,7 +54,7 @@ def write_card(
     data = made(facts, license_=license_).encode()
     target = local_path_of(facts.run.root / name if to is None else to, "the card's file")
     if target.exists() and target.read_bytes() != data:
-        raise InputError(f"{target}: is there already and may have been edited; delete it, or give another place")
+        raise InputError(f"{target}: exists already and may have been edited; delete it, or give another path")
     local.write_over(target, data)
     return target
 

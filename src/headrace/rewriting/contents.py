@@ -59,7 +59,7 @@ def compared_columns(settings: Rewrite, source: IndexedDataset, names: Sequence[
     if settings.duplicates == "allow":
         return ()
     if unknown := [name for name in settings.content if name not in names]:
-        raise SettingsError(f"content names {unknown}, which the output has not; it has {', '.join(names)}")
+        raise SettingsError(f"content names {unknown}, which the output does not have; it has {', '.join(names)}")
     manifest = source.manifest if isinstance(source, FinishedRun) else None
     more = None if manifest is None else registration_of_run(manifest.recipe).contents
     why = None

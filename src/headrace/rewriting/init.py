@@ -69,7 +69,7 @@ def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
         _shards(held, shards),
     ]
     if len(names) > 1:
-        words = "Columns to keep, in this order; all unless given."
+        words = "Columns to keep, in this order. Default: all."
         if 0 < len(empty) < len(names):
             words += f" Without a value in the rows looked at: {', '.join(empty)}."
         sections.append(Section(words, {"columns": Aside([name for name in names if name not in empty] or names)}))

@@ -30,7 +30,7 @@ REGISTRATION = Registration(
     },
     forget="headrace.rewriting.forget:ERASURE",
     shards="of one split",
-    unproved=("The splits may share entities and times: they are those of the source, and were not compared again.",),
+    unproved=("The splits may share entities and times: they come from the source and were not compared again.",),
     verify="headrace.rewriting.verify:verify_rewrite",
     figures="headrace.rewriting.figures:figures",
 )

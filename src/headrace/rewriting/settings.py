@@ -40,14 +40,14 @@ class Rewrite(RecipeSettings):
         description="none decodes fastest, lz4 takes less disk at twice the decoding time, zstd the least.",
     )
     rows_per_group: int | None = Field(
-        None, ge=1, description="Rows of a row group; unless given 65,536 or about 8 MiB, whichever is less."
+        None, ge=1, description="Rows of a row group. Default: 65,536 or about 8 MiB, whichever is less."
     )
     shard_bytes: int | None = Field(
         None,
         ge=1,
-        description="Cut into shards of about this many source bytes; unless given, shards keep their names.",
+        description="Cut into shards of about this many source bytes. By default, shards and their names stay.",
     )
-    columns: Names | None = Field(None, description="Columns to keep, in this order; all unless given.")
+    columns: Names | None = Field(None, description="Columns to keep, in this order. Default: all.")
     types: TypeWords = Field(
         default_factory=dict,
         description="Types of columns of plain CSV or TSV shards, e.g. price=float32; "
@@ -56,18 +56,18 @@ class Rewrite(RecipeSettings):
     null_values: Names = Field((), description="Texts that mean missing in typed columns of plain text shards.")
     duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = Field(
         "count",
-        description="Rows with the same content; drop: the first stays, in the order of splits, shards and rows; "
-        "count: reported; allow: not looked for. Not group: splits stay as they are.",
+        description="Rows with the same content; drop: keep the first, in the order of splits, shards and rows; "
+        "count: reported; allow: not looked for. Not group: splits do not change.",
     )
     content: Names = Field(
         (),
-        description="Columns that make the content of a row; unless given those that the source's own run compares, "
-        "else all but time, entity, label and targets.",
+        description="Columns that make up the content of a row. Default: those that the source's run compares, else "
+        "all but time, entity, label and targets.",
     )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
     cache_dir: LocalPath | None = Field(
-        None, description="Where the index of plain shards is kept; ~/.cache/headrace unless given."
+        None, description="Where the index of plain shards is kept. Default: ~/.cache/headrace."
     )
 
     @field_validator("columns")

@@ -110,7 +110,10 @@ def _execute(job: Job, engine: Engine, shared: Shared | None) -> Outcome:
         if new:
             more = f", nor are {len(new) - 1:,} other files" if len(new) > 1 else ""
             context.warn(
-                [f"{new[0]} came into the source during the run and is not part of it{more}; prepare again to have it"]
+                [
+                    f"{new[0]} was added to the source during the run and is not part of it{more}; prepare again to "
+                    "have it"
+                ]
             )
     return outcome
 

@@ -23,7 +23,7 @@ class Rolling(Settings):
 
     kind: Literal["rolling"] = "rolling"
     n: int = Field(ge=1, le=MOST_FOLDS, description="How many folds.")
-    step: str = Field(description="How far each cut is behind the one before, and how long a fold tests, such as 30d.")
+    step: str = Field(description="Distance from one cut to the next, and how long a fold tests, such as 30d.")
     window: str = Field(
         "expanding", description="How far back train reaches, such as 180d; expanding: to the first row."
     )

@@ -127,8 +127,8 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
     if then != now:
         changed = [path for path, name in files if (then or {}).get(name) != now[name]]
         raise InputError(
-            f"{changed[0] if changed else stage}: was written, moved or replaced since this run was begun, so what the "
-            "run has made so far may be of other bytes; run `headrace gc OUT --incomplete`, then again"
+            f"{changed[0] if changed else stage}: was written, moved or replaced after this run began, so its work so "
+            "far may be from other bytes; run `headrace gc OUT --incomplete`, then again"
         )
 
 
@@ -153,7 +153,7 @@ def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[P
         inner = place_of(path_of(directory)).real().parts
         if inner[: len(target)] == target and inner[len(target) : len(target) + 1] in (("runs",), ("splits",)):
             raise SettingsError(
-                f"out {out}: holds the source itself, in {directory}, which a run beside it would hide; give an output"
+                f"out {out}: holds the source itself, in {directory}, which a run next to it would hide; give an output"
                 " elsewhere"
             )
 

@@ -99,7 +99,7 @@ def fetch_tasks(target: Path, run: Path, receipts: Sequence[Receipt]) -> None:
                 if not _fetch(target, run, record):
                     continue
             except FileNotFoundError:
-                raise CorruptShard(f"{target / record.path}: is missing, and its receipt is there; {advice}") from None
+                raise CorruptShard(f"{target / record.path}: is missing, but its receipt exists; {advice}") from None
             if not is_as_recorded(path, record):
                 path.unlink()
                 raise CorruptShard(f"{target / record.path}: its bytes are not those that its receipt names; {advice}")

@@ -37,7 +37,7 @@ class RecipeSettings(Settings):
 
     def __init__(self, *unnamed: Never, **values: Any) -> None:
         if unnamed:
-            raise SettingsError(f"{type(self).__name__}: {unnamed[0]!r} is given without a name; give source=…, …")
+            raise SettingsError(f"{type(self).__name__}: {unnamed[0]!r} is given without a name; give settings by name")
         values = {name: with_paths(value) for name, value in values.items()}
         asked: Any = values.get("types")
         if "types" not in type(self).model_fields or not asks_to_infer(asked):

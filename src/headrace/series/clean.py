@@ -29,6 +29,7 @@ import numpy.typing as npt
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import MISSING
+from headrace.report.words import is_are, many
 from headrace.series.arrays.axis import DAY_US, Axis, Placed, place
 from headrace.series.config import Series
 from headrace.series.observed import Observed
@@ -239,9 +240,11 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
     required = max(1, required_targets(settings)) if fits else 0
     if parts.train_targets < required:
         before = "" if settings.train_end is None else f" before train_end {settings.train_end}"
+        before = " before its train_end in cut_dates" if entity in settings.division.dates else before
+        least = f" by min_train_years {settings.min_train_years:g}" if required_targets(settings) else ""
         raise LeftOut(
-            f"{parts.train_targets:,} observed targets would train{before} (of {int(seen[:, 0].sum()):,}), "
-            f"{required:,} are required by min_train_years {settings.min_train_years:g}"
+            f"{many(parts.train_targets, 'observed target')} would train{before} (of {int(seen[:, 0].sum()):,}), "
+            f"{required:,} {is_are(required)} required{least}"
         )
     found = find_gaps(missing)
     may = np.isin(columns, settings.filled_columns())
@@ -331,8 +334,9 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
     if len(placed.off_grid):
         if settings.off_grid == "error":
             raise LeftOut(
-                f"{len(placed.off_grid):,} times are between steps of {settings.step.word}, first "
-                f"{_iso(times[placed.off_grid].min())}; give another frequency, or off_grid='drop'"
+                f"{many(len(placed.off_grid), 'time is', 'times are')} between steps of "
+                f"{settings.step.word}, first {_iso(times[placed.off_grid].min())}; give another frequency, or snap or "
+                f"resample to move them to steps, or off_grid='drop'"
                 f"{_local_days(times, placed)}"
             )
         dropped["off_grid"] = len(placed.off_grid)
@@ -343,7 +347,8 @@ def _placed_rows(settings: Series, observed: Observed, dropped: Counter[str]) ->
     if repeated.any():
         if settings.duplicate_times == "error":
             raise LeftOut(
-                f"{int(repeated.sum()):,} times come twice, first {_iso(times[rows[int(np.argmax(repeated))]])}; "
+                f"{many(repeated.sum(), 'time comes', 'times come')} twice, first "
+                f"{_iso(times[rows[int(np.argmax(repeated))]])}; "
                 f"correct it, or give duplicate_times='first'{_clocks(settings)}"
             )
         stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)

@@ -60,13 +60,13 @@ def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail
     from rich.table import Table
 
     from headrace.cli.tables import print_manifest
-    from headrace.report.words import listed
+    from headrace.report.words import listed, many_entities
     from headrace.series.store import SUMMARY, read_summary
 
     print_manifest(console, manifest, run, detail)
     entities = manifest.facts["entities"]
     console.print(
-        f"{entities['passed']:,} of {entities['original']:,} entities on steps of {manifest.facts['frequency']}, "
+        f"{entities['passed']:,} of {many_entities(entities['original'])} on steps of {manifest.facts['frequency']}, "
         f"columns {listed(manifest.facts['columns'], 8)}",
         highlight=False,
     )

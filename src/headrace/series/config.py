@@ -71,21 +71,21 @@ class Series(SourceSettings):
         ("time_zone", "ambiguous_times", "nonexistent_times"),
     )
 
-    target: str = column(min_length=1, description="Column to be predicted.")
+    target: str = column(min_length=1, description="Column to predict.")
     more_targets: Names = column(
-        (), description="Further columns to be predicted, scaled as target; target alone decides where shares cut."
+        (), description="Further columns to predict, scaled like target; target alone decides where shares cut."
     )
     features: Names = column((), description="Forcing columns.")
-    past_features: Names = column((), description="Features that are known only up to the last input, such as sales.")
+    past_features: Names = column((), description="Features known only up to the last input, such as sales.")
     future_features: Names = column(
-        (), description="Features that are known ahead, such as promotions; unless given all but past_features are."
+        (), description="Features known ahead, such as promotions. Default: all but past_features."
     )
     categories: Mapping[str, Names] = column(
         {},
-        description="Features that are texts, and the texts that each may hold: stored as their places in this list.",
+        description="Text features, and the texts that each may hold; stored as positions in this list.",
     )
     calendar: Names = column(
-        (), description="Parts of the time as features, a sine and a cosine each: " + ", ".join(CALENDAR) + "."
+        (), description="Parts of the time as features, each as a sine and a cosine: " + ", ".join(CALENDAR) + "."
     )
     null_values: Names = column(("NA",), description="Texts that mean missing.")
     missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = column(
@@ -97,14 +97,14 @@ class Series(SourceSettings):
     region_static_attributes_base_dirs: Mapping[str, Path] = _static(
         default_factory=dict, description="Directories of static attributes by region, instead of static."
     )
-    static_entity: str | None = _static(None, description="Column of the static files that holds the entity.")
+    static_entity: str | None = _static(None, description="Column of the static files with the entity.")
     static_features: Names = _static(
         (),
         description="Columns of the static files: numbers, or texts that a pipeline of preprocessing_configs encodes.",
     )
     missing_static: Literal["error", "drop_entity", "mean", "median"] = _static(
         "error",
-        description="What to do with an entity that lacks a static feature; mean and median are of the retained "
+        description="What to do with an entity that lacks a static feature; mean, median: those of the retained "
         "entities.",
     )
     train_ratio: float = _ratio(
@@ -123,31 +123,31 @@ class Series(SourceSettings):
     train_end: str | None = Field(
         None,
         description="Rows before this time train, in every entity, instead of a share of its targets; e.g. 2010-10-01, "
-        "which itself does not train.",
+        "which does not train itself.",
     )
     val_end: str | None = Field(
         None,
-        description="Rows from train_end to before this time validate, the rest tests; none validate unless given.",
+        description="Rows from train_end to before this time validate, and the rest tests. Default: none validate.",
     )
     cut_dates: LocalPath | None = Field(
         None,
-        description="Table of entity, train_end and val_end (CSV, Parquet): entities with dates of their own. Others "
-        "have train_end and val_end.",
+        description="Table of entity, train_end and val_end (CSV, Parquet) for entities with their own dates. Others "
+        "use train_end and val_end.",
     )
     val_entities: Names = _held(
         (),
-        description="Entities that only validate, and alone do; @FILE: a name a line. With dates they validate between "
-        "train_end and val_end, with shares in all rows.",
+        description="Entities held out for validation; only they validate; @FILE: one name a line. With dates they "
+        "validate between train_end and val_end, with shares in all rows.",
     )
     test_entities: Names = _held(
         (),
-        description="Entities that only test, and alone do; @FILE: a name a line. With dates they test from val_end, "
-        "with shares in all rows.",
+        description="Entities held out for testing; only they test; @FILE: one name a line. With dates they "
+        "test from val_end, with shares in all rows.",
     )
     trim: Literal["all", "target", "none"] = Field(
         "all",
-        description="Where a series begins and ends: where all columns have their first and last value, where the "
-        "target has, or (none) at its first and last row, which keeps warm-up weather and known futures.",
+        description="Where a series begins and ends; all: at the first and last value of all columns; target: at "
+        "those of the target; none: at its first and last row, which keeps warm-up weather and known futures.",
     )
     gap: str | None = Field(None, description="Rows closer than this before a cut are in no split, such as 30d.")
     label_horizon: str | None = Field(
@@ -161,12 +161,12 @@ class Series(SourceSettings):
         "rolling:n=5,step=365d. Scalers are those of fold 0.",
     )
     min_train_years: float = Field(
-        5.0, ge=0, description="Years' worth of observed targets that an entity needs to train on."
+        5.0, ge=0, description="Years of observed targets that an entity needs for training."
     )
     duplicate_times: Literal["error", "first", "last", "nearest"] = _rows(
         "error",
-        description="What to do with rows of one time: leave out their entity with an error, or keep one row; nearest: "
-        "the one that snap moved least.",
+        description="What to do with several rows of one time; error: leave out their entity; others: keep one row; "
+        "nearest: the one that snap moved least.",
     )
     off_grid: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows between two steps; error: leave out their entity."
@@ -182,17 +182,17 @@ class Series(SourceSettings):
     duplicates: Annotated[Duplicates, never_groups("every entity of series is in all splits")] = Field(
         "count",
         json_schema_extra=_ROWS,
-        description="Entities with the values and times of an earlier one; drop: the first stays, in the order of "
+        description="Entities with the values and times of an earlier one; drop: keep the first, in the order of "
         "entities; count: reported; allow: not looked for. Not group: every entity is in all splits.",
     )
     max_imputation_gap_size: int = Field(
-        5, ge=0, description="Longest gap, in steps, that is filled with the value before it; longer ones are left."
+        5, ge=0, description="Longest gap, in steps, that is filled with the value before it; longer gaps stay."
     )
     impute_target: Literal["never", "forward"] = Field(
-        "never", description="How gaps of the target are filled; forward: as those of features."
+        "never", description="How gaps of the target are filled; forward: like those of features."
     )
     filled_mask: Literal["off", "columns"] = Field(
-        "off", description="How filled values are marked; columns: by a column NAME__filled for each."
+        "off", description="How filled values are marked; columns: a column NAME__filled for each."
     )
     preprocessing_configs: Preprocessing = Field(
         default_factory=Preprocessing, description="Pipelines for features, target and static_features."
@@ -200,13 +200,13 @@ class Series(SourceSettings):
     pipelines_from: LocalPath | None = Field(
         None,
         description="Finished run, or its dataset directory, whose fitted pipelines scale this run's rows. They are "
-        "never fitted again; every row is in test, and a target may be missing. Settings that are not given are "
-        "those of that run.",
+        "not fitted again, every row is in test, and targets may be missing. Other settings default to those of that "
+        "run.",
     )
-    batch_size: int = Field(50, ge=1, description="Entities that are worked on at a time, which decides memory.")
+    batch_size: int = Field(50, ge=1, description="Entities processed at a time, which decides memory.")
     seed: int = Field(42, ge=0, lt=2**63, description="Chooses the entities that unified pipelines are fitted on.")
     layout: Literal["files", "packed"] = Field(
-        "files", description="Parquet files of a split: one for each entity, or one for each batch."
+        "files", description="Parquet files of a split: one per entity, or one per batch."
     )
 
     @model_validator(mode="before")
@@ -268,28 +268,29 @@ class Series(SourceSettings):
             *undividable(self),
             (
                 self.cuts is not None and self.cuts[0] > self.cuts[1],
-                f"train_end {self.train_end} is behind val_end {self.val_end}; exchange them",
+                f"train_end {self.train_end} is after val_end {self.val_end}; swap them",
             ),
             (
                 set(self.targets) & set(self.feature_names()),
                 f"the target {self.target!r} is also a feature, which would leak it; take it out of features: models "
-                f"that read its past ask for that when they read windows",
+                f"that read its past ask for it when they read windows",
             ),
             (both, f"feature {', '.join(both[:1])!r} is in past_features and future_features; choose one"),
             (
                 any(len(set(own)) < max(1, len(own)) for own in self.categories.values())
                 or not set(self.categories) <= {*self.feature_names()},
-                f"categories of {', '.join(self.categories)}: are of no feature, or name no text or one twice; correct",
+                f"categories of {', '.join(self.categories)}: are not features, or list no text or one twice; "
+                "correct them",
             ),
             (strange, f"calendar has {strange!r}; give some of {', '.join(CALENDAR)}"),
             (
                 set(self.calendar_columns()) & {*names, self.time} or len(set(self.calendar)) < len(self.calendar),
-                f"calendar makes {', '.join(self.calendar_columns())}, and one is there already; rename the other",
+                f"calendar makes {', '.join(self.calendar_columns())}, and one exists already; rename the other",
             ),
             (repeated, f"column {repeated!r} has more than one role; time, entity, target and features differ"),
             (
                 self.filled_mask == "columns" and any(f"{each}{FILLED}" in names for each in names),
-                f"a column's name ends with {FILLED!r}, which masks end with; rename it",
+                f"a column's name ends with {FILLED!r}, as those of masks do; rename it",
             ),
             *source_faults(self),
         ):

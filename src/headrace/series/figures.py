@@ -1,36 +1,47 @@
-"""Make figures about series: data and cuts of each entity, completeness, filled values, and failed entities."""
+"""Make figures about series: data, cuts and holes of each entity, filled values, and failed entities."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from headrace.arrays import F32, F64, I64, Bools
+from headrace.errors import SettingsError
 from headrace.report import charts, common
 from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
-from headrace.report.figure import Figure, Tone
+from headrace.report.figure import Chart, Figure, Tone
 from headrace.report.words import listed, many, moment, share
-from headrace.series.arrays.axis import YEAR_US
+from headrace.series.arrays.axis import YEAR_US, times_at
 from headrace.series.parts import SPLITS
+from headrace.series.pipelines.save import FACT, load
 from headrace.series.reuse import REUSED
 from headrace.series.store import (
     REPORTS,
     REPORTS_TABLE,
+    STATICS,
+    map_store,
     read_entities,
     read_summary,
     read_table,
     shared_times,
     split_rows,
+    stored_columns,
     stored_settings,
 )
 
 _MOST_LINES = 40  # with more entities, counts over time replace a line each
+_MOST_BYTES = 1 << 30  # of the store, to be read for the lines
+_MOST_DOTS = 2_000
+_DEGREES = tuple(re.compile(rf"(^|_)({words})$", re.IGNORECASE) for words in ("lat|latitude", "lon|lng|long|longitude"))
+_PALER = "The paler an interval, the less of its target is there."
 _MOST_REPORTS = 4_000
 _MOST_COLUMNS, _MOST_REASONS = 16, 10
 _MONTH_US = 30.4375 * 86_400e6
@@ -42,7 +53,9 @@ def figures(facts: RunFacts) -> list[Figure]:
     parts = _parts(facts)
     return [
         _availability_figure(facts, parts),
-        _quality_figure(facts),
+        *_holes_figures(facts, parts),
+        *_map_figures(facts, parts),
+        *_quality_figures(facts),
         *_filled_figures(facts),
         *_target_figures(parts),
         *_disguise_figures(facts),
@@ -62,6 +75,8 @@ def _parts(facts: RunFacts) -> dict[str, pl.DataFrame]:
     return {
         split: entities.select(
             "entity",
+            start=start,
+            stop=stop,
             steps=stop - start,
             targets=f"{split}_targets",
             begin=first + start * step,
@@ -83,27 +98,13 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
     cuts += f" Entities overlap in calendar time: {'; '.join(shared)}." if shared else ""
     if REUSED in facts.manifest.facts:
         cuts = f"All rows are in test, scaled by the pipelines of run {facts.manifest.facts[REUSED]['run']}."
+    passed = "" if read_summary(facts.run.root)["excluded_basins"] else ", none left out,"
     answer = (
-        f"{many(count, 'entity', 'entities')} from {moment(low)} to {moment(high)}, a step of "
+        f"{many(count, 'entity', 'entities')}{passed} from {moment(low)} to {moment(high)}, a step of "
         f"{facts.manifest.facts['frequency']}. {cuts}"
     )
-    if count <= _MOST_LINES:
-        answer += " The paler a part, the less of its target was observed."
-        lines = [
-            {
-                "label": row["entity"],
-                "from": row["begin"] / 1e3,
-                "to": row["end"] / 1e3,
-                "role": split,
-                "weight": 0.25 + 0.75 * row["targets"] / row["steps"],
-                "hint": f"{row['entity']}, {split}: {moment(row['begin'])} to {moment(row['end'])}, target observed in "
-                f"{row['targets']:,} of {many(row['steps'], 'step')}",
-            }
-            for place in range(count)
-            for split, part in parts.items()
-            if (row := part.row(place, named=True))["steps"]
-        ]
-        chart = charts.spans(lines, unit="", along="time", row_height=20 if count <= 25 else 14)
+    if count <= _MOST_LINES and (chart := _grid(facts, parts, range(count))) is not None:
+        answer += f"\n{_PALER}"
         return Figure("availability", question, answer, chart, "plain", "full")
     edges = time_edges(low, high)
     width = float(edges[1] - edges[0])
@@ -113,12 +114,132 @@ def _availability_figure(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> 
     return Figure("availability", question, answer, chart, "plain", "full")
 
 
-def _quality_figure(facts: RunFacts) -> Figure:
+def _holes_figures(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> list[Figure]:
+    """Draw the holes of the entities that have most; nothing if the picture before shows all of them."""
+    lacking = _lacking(parts)
+    if len(lacking) <= _MOST_LINES or not lacking.any():
+        return []
+    worst = np.argsort(-lacking, kind="stable")[:_MOST_LINES]
+    chart = _grid(facts, parts, worst.tolist())
+    if chart is None:
+        return []
+    some = int((lacking > 0).sum())
+    answer = (
+        f"{some:,} of {many(len(lacking), 'entity', 'entities')} lack observed targets. The {len(worst)} that lack the "
+        f"largest share are drawn, up to {share(float(lacking.max()), 1)} of their steps. {_PALER}"
+    )
+    return [Figure("holes", "Where are the holes?", answer, chart, "plain", "full")]
+
+
+def _lacking(parts: Mapping[str, pl.DataFrame]) -> F64:
+    """Return the share of steps in the splits without an observed target, for each entity: float64 [E]."""
+    steps, targets = (
+        np.sum([part[name].to_numpy() for part in parts.values()], axis=0) for name in ("steps", "targets")
+    )
+    return np.asarray(1 - targets / np.maximum(steps, 1), np.float64)
+
+
+def _grid(facts: RunFacts, parts: Mapping[str, pl.DataFrame], shown: Sequence[int]) -> Chart | None:
+    """Draw entity × time: the part of the target's values that are there, counted in the store.
+
+    shown: places of entities in entities.parquet. None if that is too much to read, or nothing is there to draw.
+    """
+    root, settings = facts.run.root, stored_settings(facts.run)
+    table = read_entities(root)
+    own = table[list(shown)]
+    width = 4 * len(stored_columns(settings))
+    ends = np.array([(part["begin"].min(), part["end"].max()) for part in parts.values() if part["steps"].sum()])
+    if not len(ends) or int(own["rows"].sum()) * width > _MOST_BYTES:
+        return None
+    edges = time_edges(float(ends[:, 0].min()), float(ends[:, 1].max()))
+    stores: dict[str, tuple[F32, Mapping[str, Any]]] = {}
+    lines: list[dict[str, Any]] = []
+    from_end = (own["anchor"] == "end").to_numpy()
+    for number, (place, row) in enumerate(zip(shown, own.iter_rows(named=True), strict=True)):
+        if row["shard"] not in stores:
+            stores[row["shard"]] = map_store(root / row["shard"])
+        values, metadata = stores[row["shard"]]
+        column = metadata["columns"].index(settings.target)
+        there = ~np.isnan(values[row["first_row"] : row["first_row"] + row["rows"], column])
+        at = np.arange(row["rows"])
+        first, anchor = np.full(len(at), row["first_time"]), np.full(len(at), from_end[number])
+        bins = np.searchsorted(edges, times_at(settings.step, first, anchor, at), "right") - 1
+        for split, part in parts.items():
+            lines += _cells(split, part.row(place, named=True), edges, bins, there)
+    columns, names = ("", "part", "values of the target"), {"empty": "no value"}
+    return charts.spans(
+        lines, unit="", along="time", row_height=20 if len(shown) <= 25 else 14, columns=columns, names=names
+    )
+
+
+def _cells(split: str, part: Mapping[str, Any], edges: F64, bins: I64, there: Bools) -> Iterator[dict[str, Any]]:
+    """Yield the intervals of one entity in one split, joining neighbours of which about the same share is there.
+
+    bins, there: of each step of the entity.
+    """
+    start, stop = part["start"], part["stop"]
+    steps, values = (
+        np.bincount(bins[start:stop], weights=weights, minlength=len(edges) - 1)
+        for weights in (None, there[start:stop].astype(np.float64))
+    )
+    held = np.flatnonzero(steps)
+    levels = np.where(values[held] == steps[held], 4, np.ceil(3 * values[held] / np.maximum(steps[held], 1)))
+    for run in np.split(np.arange(len(held)), np.flatnonzero(np.diff(levels)) + 1) if len(held) else ():
+        level = int(levels[run[0]])
+        begin, end = max(edges[held[run[0]]], part["begin"]), min(edges[held[run[-1]] + 1], part["end"])
+        count, of = int(values[held[run]].sum()), int(steps[held[run]].sum())
+        yield {
+            "label": part["entity"],
+            "from": begin / 1e3,
+            "to": end / 1e3,
+            "role": split if level else "empty",
+            "weight": 0.2 * (level + 1) if level else 1.0,
+            "hint": f"{part['entity']}, {split}: {moment(begin)} to {moment(end)}, target there in {count:,} of "
+            f"{many(of, 'step')}",
+        }
+
+
+def _map_figures(facts: RunFacts, parts: Mapping[str, pl.DataFrame]) -> list[Figure]:
+    """Draw entities where they are, if two static features are degrees of latitude and longitude."""
+    columns = facts.manifest.facts.get("static_columns") or []
+    named = [[name for name in columns if pattern.search(name)] for pattern in _DEGREES]
+    lacking = _lacking(parts)
+    if not all(named) or not lacking.any() or len(lacking) > _MOST_DOTS:
+        return []
+    names = [named[0][0], named[1][0]]
+    table = pl.DataFrame(read_table(facts.run.root / STATICS))
+    entities = table[stored_settings(facts.run).entity_column].to_list()
+    offsets = np.arange(len(entities) + 1, dtype=np.int64)
+    try:
+        fitted = load(facts.run.root, facts.manifest.facts[FACT]).static_features
+        degrees = fitted.inverse_transform(names, table.select(names).to_numpy(), offsets, entities)
+    except SettingsError:  # a scaler without an inverse
+        return []
+    there = dict(zip(entities, degrees.tolist(), strict=True))
+    order = parts["train"]["entity"].to_list()
+    norths, easts = np.array([there[name] for name in order], np.float64).T
+    if not (np.isfinite(norths) & np.isfinite(easts)).all() or abs(norths).max() > 90 or abs(easts).max() > 360:
+        return []
+    hints = [
+        f"{name}: {share(lack, 1)} of its steps have no observed target"
+        for name, lack in zip(order, lacking, strict=True)
+    ]
+    worst = int(np.argmax(lacking))
+    answer = (
+        f"{int((lacking > 0).sum()):,} of {many(len(order), 'entity', 'entities')} lack observed targets, most of all "
+        f"{order[worst]}: {share(float(lacking[worst]), 1)} of its steps. The larger a dot, the more is missing."
+    )
+    chart = charts.places(order, easts, norths, lacking, axes=(names[1], names[0]), what="missing targets", hints=hints)
+    return [Figure("map", "Where do entities lack targets?", answer, chart)]
+
+
+def _quality_figures(facts: RunFacts) -> list[Figure]:
+    """Draw why entities were left out; nothing if all passed."""
     question = "Which entities did not pass?"
     summary = read_summary(facts.run.root)
     failed, there = dict(summary["excluded_basins"]), int(summary["original_basins"])
     if not failed:
-        return Figure("quality", question, f"All {many(there, 'entity', 'entities')} passed.", None, "good")
+        return []
     # mask numbers, so that entities that failed alike are counted together
     reasons = Counter(re.sub(r"\d[\d,.]*", "…", reason) for reason in failed.values()).most_common(_MOST_REASONS)
     answer = (
@@ -129,7 +250,7 @@ def _quality_figure(facts: RunFacts) -> Figure:
     labels, counts = [reason for reason, _ in reasons], [count for _, count in reasons]
     chart = charts.bars(labels, counts, ["dropped"] * len(labels), unit="entities")
     tone: Tone = "warning" if len(failed) > there / 10 else "plain"
-    return Figure("quality", question, texts, chart if len(reasons) > 1 else None, tone)
+    return [Figure("quality", question, texts, chart if len(reasons) > 1 else None, tone)]
 
 
 def _filled_figures(facts: RunFacts) -> list[Figure]:
@@ -163,9 +284,10 @@ def _filled_figures(facts: RunFacts) -> list[Figure]:
     cells, filled, missing = (float(columns[name].sum()) for name in ("steps", "filled", "missing"))
     worst = some.row(0, named=True)
     answer = (
-        f"{share(filled, cells)} of all values were carried forward into gaps, "
-        f"{share(missing, cells)} are still missing. {len(some):,} of {many(len(columns), 'column')} "
-        f"had gaps, most of all {worst['column']}: {share(worst['gaps'], worst['steps'])} of its steps, "
+        f"{share(filled, cells) + ' of all values were' if filled else 'No value was'} carried forward into gaps, "
+        f"{share(missing, cells) + ' are' if missing else 'none is'} still missing. {len(some):,} of "
+        f"{many(len(columns), 'column')} had gaps, most of all {worst['column']}: "
+        f"{share(worst['gaps'], worst['steps'])} of its steps, "
         f"{many(worst['longest'], 'step')} at a time at most."
     )
     if len(some) > _MOST_COLUMNS:

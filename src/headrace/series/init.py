@@ -28,6 +28,7 @@ from headrace.formats import grids
 from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
+from headrace.report.words import many, many_entities
 from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
 from headrace.series.config import Series
 from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
@@ -77,8 +78,8 @@ def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
         "layout": "packed" if len(draft.entities) > _MANY else "files",
     }
     draft.seen["preprocessing_configs"] = (
-        "Fitted on train rows alone; per_group: each entity by its own numbers; unified: one fit for all, on "
-        "fit_on_n_basins of them. Steps and their parameters are in docs/series_pipelines.md."
+        "Fitted on train rows only; per_group: one fit per entity; unified: one fit for all, on fit_on_n_basins "
+        "of them. Steps and their parameters are in docs/series_pipelines.md."
     )
     head = f"Written by `headrace init series` after a look at the data: {draft.about}."
     sections = [
@@ -123,7 +124,7 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
         _, values = read_basin(shaped, [path for path, _ in files if path.name[:8] == basin], [shaped.target])
         counts.append(np.isfinite(values).sum())
     _require_train_years(draft, np.array(counts), Frequency.parse("1d"))
-    draft.about = f"{len(draft.entities):,} basins of CAMELS-US"
+    draft.about = f"{many(len(draft.entities), 'basin')} of CAMELS-US"
     return draft
 
 
@@ -163,7 +164,7 @@ def _tables(asked: AskedSeries) -> _Draft:
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
             raise SettingsError(
-                f"{found.names[0]}: {time} repeats, and no column is called as entities are; give --entity COLUMN, or "
+                f"{found.names[0]}: {time} repeats, and no column is named like an entity; give --entity COLUMN, or "
                 f"--entity {FILE_NAME} if a file is one entity"
             )
         entity = FILE_NAME if repeated < _FEW else named[0]
@@ -179,10 +180,10 @@ def _tables(asked: AskedSeries) -> _Draft:
         draft.settings["time_zone"] = asked.time_zone
     notes = []
     if not features:
-        notes.append("All columns of numbers; take out what is not known when predicting.")
+        notes.append("All numeric columns; take out what is not known when predicting.")
         left = [name for name in numbers if _ROW_NUMBERS.fullmatch(name) or found.columns[name].missing == 1]
         features = [name for name in numbers if name not in (entity, target, *left)]
-        notes += [f"Left out, as they number rows or hold no value: {', '.join(map(repr, left))}."] if left else []
+        notes += [f"Left out, because they number rows or hold no value: {', '.join(map(repr, left))}."] if left else []
     absent = [name for name in features if found.columns[name].in_files < len(found.tables)]
     notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."] if absent else []
     draft.seen["features"] = " ".join(notes)
@@ -246,7 +247,9 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         counts = rows["0"].drop_nans()
         rule = "total" if (counts == counts.round()).all() else "mean"
         settings |= {"frequency": "1d", "resample": {"*": "mean", asked.target: rule}}
-        seen["resample"] = "Times are of events, not of steps: these rules make days of them; total is for counts."
+        seen["resample"] = (
+            "Times are those of events, not of steps. These rules make days of them; total is for counts."
+        )
         rows = rows.with_columns(pl.col("time") // DAY_US * DAY_US)
     elif (
         settings["frequency"] == "1d"
@@ -258,7 +261,9 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         seen["frequency"] = f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
     twice = len(rows) - len(rows.unique(["entity", "time"]))
     if twice and asked.time_zone is None and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR:
-        seen["time"] = f"{twice:,} times come twice: if they are of clocks that change, give time_zone."
+        seen["time"] = (
+            f"{many(twice, 'time comes', 'times come')} twice: if they are of clocks that change, give time_zone."
+        )
     sentinels: dict[float, list[str]] = {}
     missing = []
     for at, name in enumerate(asked.columns()):
@@ -282,7 +287,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     else:
         seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
     whole = files or (to_their_end and len(found.tables) == len(found.names))
-    count = f"{len(draft.entities):,} entities{'' if whole else ' in the first rows'}"
+    count = f"{many_entities(len(draft.entities))}{'' if whole else ' in the first rows'}"
     seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
     first, last = np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
     draft.about = f"{count}, {settings['frequency']} steps, {first} to {last}"
@@ -314,7 +319,7 @@ def _known_ahead(draft: _Draft, rows: pl.DataFrame) -> None:
     if 0 < len(ahead) < len(features):
         draft.settings |= {"future_features": ahead, "trim": "none"}
         draft.seen["future_features"] = (
-            f"Seen: only these have values in the {len(later):,} rows behind the last target."
+            f"Seen: only these have values in the {many(len(later), 'row')} after the last target."
         )
 
 

@@ -30,6 +30,7 @@ from headrace.dataset.verify import Check
 from headrace.digest import canonical_json
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.formats.dates import MISSING
+from headrace.report.words import many_entities
 from headrace.run.context import RunContext
 from headrace.run.events import silent
 from headrace.run.identity import fingerprint
@@ -73,7 +74,7 @@ def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | 
         known = (fingerprint(files, "stat"), fingerprint(files, "content"))
     except (HeadraceError, OSError) as error:
         return f"the source cannot be read: {error}"
-    return files if run.manifest.source["fingerprint"] in known else "the source is another by now"
+    return files if run.manifest.source["fingerprint"] in known else "the source has changed"
 
 
 def digests_again(settings: Series, files: Sequence[tuple[Path, str]], entities: Set[str]) -> dict[str, str]:
@@ -124,9 +125,9 @@ class _Proof:
             refit.compare(asked.time_series, fitted, columns, scaled, offsets, self.once, "unified")
         if self.settings.static_features:
             self._refit_statics(refit)
-        left = f"; not {', '.join(sorted(refit.skipped))}, which rounding does not let back" if refit.skipped else ""
+        left = f"; not {', '.join(sorted(refit.skipped))}, whose rounding cannot be undone" if refit.skipped else ""
         count = sum(self.settings.division.trains(each.entity) for own in self.shards.values() for each in own)
-        told = f"fitted again on the train rows of {count:,} entities: {refit.worst:.1e} apart at most{left}"
+        told = f"fitted again on the train rows of {many_entities(count)}: {refit.worst:.1e} apart at most{left}"
         found = warning(self.settings.target, suspects(tallies))
         return (
             Check("scalers are of train rows", told, refit.problem),
@@ -153,7 +154,7 @@ class _Proof:
         if isinstance(files, str):
             return Check(_LATER, f"not checked, {files}", kind="unchecked")
         detail = (
-            f"{len(sample):,} entities prepared again with what is behind each cut {', '.join(_WAYS)}: same rows, "
+            f"{many_entities(len(sample))} prepared again with the rows after each cut {', '.join(_WAYS)}: same rows, "
             f"masks and scalers"
         )
         found: dict[str, Cleaned] = {}
@@ -305,7 +306,7 @@ def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
             f"others reached the fit"
         )
     same = np.array_equal(again.transform(texts), block)
-    return None if same else f"static features {', '.join(encoder.columns)}: are encoded otherwise than by their fit"
+    return None if same else f"static features {', '.join(encoder.columns)}: are not encoded as by their fit"
 
 
 class _Differs(Exception):

@@ -285,7 +285,7 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, tuple[int, int]]:
             raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} {why}; correct the table")
         found[name] = first, first if not second or second[0] is None else second[0]
         if found[name][0] > found[name][1]:
-            raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} has train_end behind val_end; exchange them")
+            raise SettingsError(f"cut_dates {str(path)!r}: entity {name!r} has train_end after val_end; swap them")
     return found
 
 

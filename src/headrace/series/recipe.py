@@ -17,6 +17,7 @@ from headrace.errors import InputError
 from headrace.formats.dates import MISSING
 from headrace.formats.partitions import partition_types
 from headrace.keyed_hash import permutation
+from headrace.report.words import is_are, many, many_entities
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
@@ -63,7 +64,12 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     over = passed_over(settings)
     if over:
         shown = ", ".join(over[:_SHOWN]) + (", …" if len(over) > _SHOWN else "")
-        context.warn([f"{len(over):,} files or directories of the source are not read: {shown}"])
+        context.warn(
+            [
+                f"{many(len(over), 'file or directory', 'files or directories')} of the source "
+                f"{is_are(len(over))} not read: {shown}"
+            ]
+        )
     source, counts, empty = open_source(settings, context, files)
     rows_left = sum(counts.values())
     _held_out(settings, context, source.names)
@@ -236,14 +242,17 @@ def _tell(
     if settings.duplicates != "drop" or not kept.copies:
         context.warn(copies_told(kept.copies, passed))
     if passed < original:
-        context.warn([f"{original - passed:,} of {original:,} entities are left out, see {SUMMARY}"])
+        context.warn(
+            [f"{original - passed:,} of {many_entities(original)} {is_are(original - passed)} left out, see {SUMMARY}"]
+        )
     context.warn(
-        f"static feature {name}: {count:,} entities lack it and get the {settings.missing_static}"
+        f"static feature {name}: {many(count, 'entity lacks it and gets', 'entities lack it and get')} the "
+        f"{settings.missing_static}"
         for name, count in filled.items()
     )
     if unusable:
-        words = ", ".join(f"{count:,} values of {name}" for name, count in unusable.items())
-        context.warn([f"{words} behind the train rows cannot be scaled and became missing, see quality reports"])
+        words = ", ".join(f"{many(count, 'value')} of {name}" for name, count in unusable.items())
+        context.warn([f"{words} after the train rows cannot be scaled and became missing, see quality reports"])
     if disguised:
         context.warn([str(warning(settings.target, disguised))])
 
@@ -288,7 +297,8 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
             times = observed.times[observed.times != MISSING]
             found = infer(times)
             if found is None:
-                distinct = f"{source.name(number) or 'its rows'}: {len(np.unique(times)):,} times tell no step, 3 would"
+                told = f"{many(len(np.unique(times)), 'time does', 'times do')} not show a step; three would"
+                distinct = f"{source.name(number) or 'its rows'}: {told}"
                 why[number] = observed.bad_time or distinct
                 continue
             words.append(found.word)
@@ -303,8 +313,8 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
     if not words:
         told = "; ".join(receipt.result["why"]) or "there is none"
         raise InputError(
-            f"no time axis in any of {len(source.names):,} entities: {told}. Correct the source or the settings time, "
-            f"time_format and entity, or give frequency, e.g. '1d'"
+            f"no time axis in any of {many_entities(len(source.names))}: {told}. Correct the source or the settings "
+            f"time, time_format and entity, or give frequency, e.g. '1d'"
         )
     word = coarsest(words) if of_all else usual(words)
     if len(words) > 1:
@@ -327,13 +337,13 @@ def _refuse(
         otherwise = "all are held out" if names else "the source has no rows"
         raise InputError(
             f"no entity of {len(source.names):,} {'trains' if names else 'passes'}; "
-            f"{'; '.join(reasons) or otherwise}; correct the data or the settings (min_train_years is "
-            f"{settings.min_train_years:g})"
+            f"{'; '.join(reasons) or otherwise}; correct the data or the settings"
         )
     bad = [each for each in names if each in lacking]
     if bad and settings.missing_static == "error":
         raise InputError(
-            f"{len(bad):,} of {len(names):,} entities lack static features, first {bad[0]}: {lacking[bad[0]]}; "
+            f"{len(bad):,} of {many_entities(len(names))} {'lacks' if len(bad) == 1 else 'lack'} static features, "
+            f"first {bad[0]}: {lacking[bad[0]]}; "
             f"complete the static files, or give missing_static='drop_entity', 'mean' or 'median'"
         )
 

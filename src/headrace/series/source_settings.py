@@ -84,29 +84,27 @@ class SourceSettings(RecipeSettings):
     source: Places = Field((), description="Files, directories or glob patterns of time series.")
     region_time_series_base_dirs: Mapping[str, Path] = _source(
         default_factory=dict,
-        description="Directories of series by region, instead of source; an entity's region is its name up to the "
+        description="Directories of series by region, instead of source. An entity's region is its name up to the "
         "first _.",
     )
     reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
         "table",
-        description="What the source is; wide: tables with a column for each entity, each file named as what it "
+        description="Kind of source; wide: tables with a column per entity, each file named after the value it "
         "holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global Runoff Data Centre; camels_us: "
         "the root of that data set's text files.",
     )
-    comment: str | None = _source(
-        None, min_length=1, description="Beginning of lines of CSV files that are left out, e.g. #."
-    )
+    comment: str | None = _source(None, min_length=1, description="Prefix of lines of CSV files to skip, e.g. #.")
     decimal: Literal[".", ","] = _source(".", description="Decimal mark of the numbers in CSV files.")
     encoding: str = _source("utf-8", description="Encoding of CSV files, e.g. latin-1, utf-16 or cp1252.")
     forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
         "daymet", description="Forcing product of camels_us."
     )
-    entities: Names | None = _source(None, description="Only these entities; one without data fails.")
-    entities_file: LocalPath | None = _source(None, description="File of the entities to prepare, a name per line.")
+    entities: Names | None = _source(None, description="Prepare only these entities; one without data is an error.")
+    entities_file: LocalPath | None = _source(None, description="File of the entities to prepare, one name per line.")
     entity: str = column(
         FILE_NAME,
         min_length=1,
-        description="Column of the entity in long tables; file_name: a file is an entity, named as the file without "
+        description="Column of the entity in long tables; file_name: each file is an entity, named by the file without "
         "its extension.",
     )
     time: str = column("date", min_length=1, description="Column of the time.")
@@ -118,36 +116,35 @@ class SourceSettings(RecipeSettings):
     )
     time_zone: Annotated[str | None, AfterValidator(known_zone)] = column(
         None,
-        description="Zone of the clocks that times without an offset were read from, e.g. Europe/Berlin; the output is "
-        "in UTC. None: they are in UTC.",
+        description="Time zone of times without an offset, e.g. Europe/Berlin; the output is in UTC. Default: UTC.",
     )
     ambiguous_times: Literal["in_order", "earlier", "later", "error"] = column(
         "in_order",
-        description="Which instant a time is that the clocks of time_zone show twice; in_order: the first row the "
-        "earlier, the next the later; error: leave out its entity.",
+        description="How to read a time that occurs twice in time_zone; in_order: the first row is the earlier, "
+        "the next the later; error: leave out its entity.",
     )
     nonexistent_times: Literal["error", "drop", "forward"] = column(
         "error",
-        description="What to do with rows at a time that the clocks of time_zone skip; forward: read it by the offset "
+        description="What to do with rows at a time that does not exist in time_zone; forward: read it with the offset "
         "before the change; error: leave out their entity.",
     )
     frequency: str = column(
         "infer",
-        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the step that most "
-        "entities have; coarsest: the longest that an entity has, for resample.",
+        description="Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the step of most "
+        "entities; coarsest: the longest step of any entity, for resample.",
     )
     business_days: Annotated[Names, BeforeValidator(listed_days)] = column(
         (),
-        description="Days that steps of 1b are: YYYY-MM-DD, or @FILE with one a line; Monday to Friday unless given.",
+        description="Business days of 1b: YYYY-MM-DD, or @FILE with one a line. Default: Monday to Friday.",
     )
     snap: str | None = column(
-        None, description="Move times that are at most this far from a step to it, e.g. 2m; needs frequency."
+        None, description="Move times to the nearest step if it is at most this far, e.g. 2m; needs frequency."
     )
     resample: Annotated[Mapping[str, Rule], BeforeValidator(rules)] = column(
         {},
-        description="Join the rows of each step into one, by a rule for each column: mean, sum, min, max, first or "
-        "last of the values that are there; total: their sum, and 0 in steps without any; * for all others, or one "
-        "rule for all.",
+        description="Combine the rows of each step by a rule per column: mean, sum, min, max, first or last of the "
+        "values; total: their sum, and 0 in steps without values. * stands for all others; one rule alone is for all "
+        "columns.",
     )
 
     @field_validator("encoding")
@@ -219,9 +216,9 @@ def time_faults(settings: Series) -> Iterator[tuple[bool, str]]:
     yield bool(given) and settings.frequency == "infer", "resample needs a frequency, e.g. 1d or coarsest"
     yield (
         settings.frequency == "coarsest" and not given,
-        "frequency is 'coarsest', which needs resample to say how finer rows are joined",
+        "frequency is 'coarsest', which needs resample to combine finer rows",
     )
-    yield bool(strangers), f"resample names {', '.join(strangers)}, which is no column of values"
+    yield bool(strangers), f"resample names {', '.join(strangers)}, which is not a column of values"
     yield bool(left), f"resample has no rule for {', '.join(left)}; give one, or one for '*'"
     yield (
         settings.duplicate_times == "nearest" and settings.snap is None,
@@ -258,8 +255,8 @@ def source_faults(settings: Series) -> list[tuple[object, str]]:
         (settings.entities is not None and settings.entities_file, "give entities or entities_file, not both"),
         (
             settings.pipelines_from is not None and settings.missing_static in ("mean", "median"),
-            f"missing_static is {settings.missing_static!r}, which would be that of this run's entities, not of those "
-            f"that trained; give 'error' or 'drop_entity' with pipelines_from",
+            f"missing_static is {settings.missing_static!r}, which this run would compute from its own entities, not "
+            f"from those that trained; give 'error' or 'drop_entity' with pipelines_from",
         ),
         (settings.entities == (), "entities is empty; give at least one, or leave it out for all"),
         (static > 1, "give static or region_static_attributes_base_dirs, not both"),

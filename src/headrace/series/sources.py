@@ -101,14 +101,7 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
         found = [(path, path.name) for path in _tables(settings.source)]
     else:
         for prefix, source in _regions(settings.region_time_series_base_dirs, settings.source):
-            try:
-                listing = list_files(source)
-            except InputError as error:
-                inside = [each for entry in source if entry.is_dir() for each in entry.iterdir()]
-                if any(map(grids.is_grid, [*source, *inside])):
-                    raise InputError(f"{source[0]}: is NetCDF or Zarr; give reader 'xarray'") from error
-                raise
-            found += [(listing.path(at), f"{prefix}{name}") for at, name in enumerate(listing.names)]
+            found += [(path, f"{prefix}{name}") for path, name in _listed(source)]
     listed = settings.listed()
     if listed is not None and settings.entity == FILE_NAME and settings.reader != "wide":
         wanted = set(listed)
@@ -119,6 +112,22 @@ def source_files(settings: Series) -> list[tuple[Path, str]]:
         root = os.path.commonpath([path.parent for path in paths]) if paths else ""
         files += [(path, f"{STATIC}/{prefix}{path.relative_to(root).as_posix()}") for path in paths]
     return sorted(files, key=lambda each: each[1])
+
+
+def _listed(source: Sequence[Path]) -> list[tuple[Path, str]]:
+    """List the files of tables. Raises `InputError`, which names the reader if files are of another kind."""
+    inside = [each for entry in source if entry.is_dir() and not grids.is_grid(entry) for each in entry.iterdir()]
+    try:
+        if any(map(grids.is_grid, source)):
+            raise InputError("no tables")
+        listing = list_files(source)
+    except InputError as error:
+        if any(map(grids.is_grid, [*source, *inside])):
+            raise InputError(f"{source[0]}: is NetCDF or Zarr; give reader 'xarray'") from error
+        if any(text.GRDC_NAME.fullmatch(each.name) for each in inside):
+            raise InputError(f"{source[0]}: has files of the GRDC; give reader 'grdc'") from error
+        raise
+    return [(listing.path(at), name) for at, name in enumerate(listing.names)]
 
 
 def _regions(directories: Mapping[str, Path], otherwise: Sequence[Path]) -> list[tuple[str, Sequence[Path]]]:
@@ -252,7 +261,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
             problems[entity] = f"{path}: is its only file; CAMELS-US has a forcing and a streamflow file for each basin"
         region, called = name.partition("/")[0], entity.partition("_")[0]
         if settings.region_time_series_base_dirs and called != region:
-            problems[entity] = f"{path}: is of region {called!r} by its name, and lies in that of {region!r}"
+            problems[entity] = f"{path}: is of region {called!r} by its name, but in the directory of {region!r}"
     names = sorted({*own, *problems})
     types = partition_types(name for _, name in files_of(SERIES, files))
 
@@ -364,7 +373,8 @@ def _all_there(settings: Series, path: Path, columns: Sequence[str], present: Se
         if each not in present and each not in settings.may_lack:
             known = list(present)
             shown = ", ".join(known[:12]) + (f", … ({len(known)} columns)" if len(known) > 12 else "")
-            raise InputError(f"{path}: has no column {each!r}; it has {shown}{hint(known)}")
+            note = "; if that is a comment, give comment='#'" if known and known[0].startswith("#") else hint(known)
+            raise InputError(f"{path}: has no column {each!r}; it has {shown}{note}")
 
 
 def parse(
@@ -428,6 +438,8 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
     if value is not None and value != "":
         form = " or ".join(settings.time_format)
         why = f"which is not a time of time_format: {advice(value, form, 'time_format')}"
+        if isinstance(value, int):
+            why = "which is a number; for seconds or steps that are counted give time_format='epoch_s'"
     return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 

@@ -199,8 +199,8 @@ def processed_statics(
     twice = sorted({name for name in called if called.count(name) > 1})
     if twice:
         raise InputError(
-            f"{len(twice)} columns of static features would be called alike, first {twice[0]!r}: that of a category is "
-            f"called COLUMN_CATEGORY; rename the other column in the static files"
+            f"{len(twice)} columns of static features would have the same name, first {twice[0]!r}: that of a category "
+            "is COLUMN_CATEGORY; rename the other column in the static files"
         )
     filled = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
     types = [pa.string(), *[pa.float32()] * (len(made) - 1)]

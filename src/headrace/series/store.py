@@ -325,9 +325,12 @@ def stored_settings(run: FinishedRun) -> Series:
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
-    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns."""
-    with pa.memory_map(str(path)) as source:
-        batch = pa.ipc.open_file(source).get_batch(0)
+    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns. Raises `CorruptShard`."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            batch = pa.ipc.open_file(source).get_batch(0)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error
     values = batch.column("values")
     metadata = json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
     return np.asarray(values.flatten().to_numpy(), np.float32).reshape(-1, values.type.list_size), metadata

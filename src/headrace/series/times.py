@@ -21,6 +21,7 @@ import polars as pl
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError
 from headrace.formats.dates import DAY_US, MISSING, moment
+from headrace.report.words import many
 from headrace.series.arrays.axis import Frequency, business_days, business_places, month_places, occurrences
 from headrace.series.config import Series
 from headrace.series.observed import Observed
@@ -48,7 +49,7 @@ def _localized(settings: Series, zone: str, observed: Observed) -> Observed:
     rule = settings.ambiguous_times
     if rule == "error" and twice.any():
         raise InputError(
-            f"{int(twice.sum()):,} times come twice in {zone}, whose clocks repeat them, first "
+            f"{many(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose clocks repeat them, first "
             f"{moment(int(wall[twice].min()))}; give ambiguous_times='in_order', 'earlier' or 'later'"
         )
     if rule == "later":
@@ -63,7 +64,7 @@ def _localized(settings: Series, zone: str, observed: Observed) -> Observed:
     if gone.any():
         if settings.nonexistent_times == "error":
             raise InputError(
-                f"{int(gone.sum()):,} times do not exist in {zone}, whose clocks skip them, first "
+                f"{many(gone.sum(), 'time does', 'times do')} not exist in {zone}, whose clocks skip them, first "
                 f"{moment(int(wall[gone].min()))}; give nonexistent_times='drop' or 'forward', or leave time_zone out "
                 f"if times are in UTC"
             )

@@ -15,6 +15,7 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import Check, read_receipt
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
+from headrace.report.words import many, many_entities
 from headrace.series.clean import required_targets
 from headrace.series.config import Series
 from headrace.series.duplicates import find_copies, values_digest
@@ -90,7 +91,9 @@ def _files(run: FinishedRun) -> Check:
     found = [path for directory in (STORE, REPORTS) for path in sorted((run.root / directory).glob("[!.]*"))]
     strange = next((path for path in found if path.relative_to(run.root).as_posix() not in known), None)
     problem = None if strange is None else f"{strange}: is not part of this run"
-    return Check("files", f"{len(known):,} files are those that the manifest vouches for", problem)
+    return Check(
+        "files", f"{many(len(known), 'file is the one', 'files are those')} that the manifest vouches for", problem
+    )
 
 
 def _entities(run: FinishedRun, settings: Series) -> Check:
@@ -228,7 +231,8 @@ def _named_pipelines(run: FinishedRun, settings: Series) -> Check:
     if fitted["run"] != named["run"]:
         told = f"not compared with run {named['run']}: {settings.pipelines_from} holds run {fitted['run']} by now"
         return Check(name, told, kind="unchecked")
-    detail = f"{len(own):,} files are byte for byte those that run {named['run']} fitted"
+    same = many(len(own), "file is byte for byte the one", "files are byte for byte those")
+    detail = f"{same} that run {named['run']} fitted"
     problem = f"{where}: its pipelines are not those of run {named['run']} in {settings.pipelines_from}"
     return Check(name, detail, problem if fitted["pipelines"] != own else None)
 
@@ -256,7 +260,7 @@ def _scaled_again(run: FinishedRun, settings: Series) -> Check:
         seen.add(entity)
     for entity in sorted(set(sample) - seen):
         problem = f"{run.root}: entity {entity!r} does not pass again"
-    return Check(name, f"{len(sample):,} entities cleaned and scaled again: the same rows and masks", problem)
+    return Check(name, f"{many_entities(len(sample))} cleaned and scaled again: the same rows and masks", problem)
 
 
 def _shard_rows(run: FinishedRun, settings: Series, name: str, entities: list[Entity]) -> tuple[int, int, str | None]:

@@ -10,6 +10,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
+from headrace.report.words import many_entities
 from headrace.run.folds import Rolling
 from headrace.series.arrays.axis import DAY_US, times_at
 from headrace.series.config import Series
@@ -49,7 +50,7 @@ def _dates(run: FinishedRun, settings: Series) -> Check:
                 problem = f"{run.root / ENTITIES}: {split} of {names[int(np.argmax(wrong))]!r} reaches over a cut"
     far = f", {division.reach_us / DAY_US:g} days or more before the next one" if division.reach_us else ""
     told = f" in {folds:,} folds" if step else ""
-    return Check("cuts", f"every row of {len(names):,} entities is on its side of the cuts{far}{told}", problem)
+    return Check("cuts", f"every row of {many_entities(len(names))} is on its side of the cuts{far}{told}", problem)
 
 
 def _distances(run: FinishedRun, settings: Series) -> Check:
@@ -68,7 +69,7 @@ def _distances(run: FinishedRun, settings: Series) -> Check:
             name = table["entity"][int(np.argmax(close))]
             problem = f"{run.root / ENTITIES}: {one} of {name!r} is too close before its {other}"
     far = f"{settings.division.reach_us / DAY_US:g} days"
-    return Check("cuts", f"splits of each of {len(table):,} entities are more than {far} apart", problem)
+    return Check("cuts", f"splits of each of {many_entities(len(table))} are more than {far} apart", problem)
 
 
 def _held_out(run: FinishedRun, settings: Series) -> Check:

@@ -62,8 +62,8 @@ def label_map(distinct: Sequence[str]) -> dict[str, int]:
         for text, match in zip(distinct, whole, strict=True):
             if match is None:
                 raise InputError(
-                    f"label {text!r} stands among numbers and is no class; name it in null_values if it means missing, "
-                    f"or leave label= out for regression targets"
+                    f"label {text!r} appears among numbers and is not a class; name it in null_values if it means "
+                    "missing, or leave label= out for regression targets"
                 )
     return {text: place for place, text in enumerate(sorted(distinct))}
 

@@ -13,7 +13,7 @@ import typer
 
 from headrace.cli.commands import execute
 from headrace.cli.derived import PartlyGiven
-from headrace.cli.flags import RunOptions
+from headrace.cli.flags import RunOptions, in_flags
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -152,4 +152,4 @@ def print_split(console: Console, manifest: Manifest, run: Path, detail: Detail)
         from headrace.split.guidance import told  # with all that a split needs
 
         for text in told(manifest.facts["guidance"]):
-            console.print(text, highlight=False)
+            console.print(in_flags(text), highlight=False)

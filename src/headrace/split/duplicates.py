@@ -178,7 +178,7 @@ def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> It
 def told_of_units(found: Mapping[str, Any], entities: int) -> Iterator[str]:
     """Warn of rows that were not compared, and of entities that share too much to be split."""
     if skipped := found.get("near", {}).get("not_compared"):
-        yield f"near: at most {skipped:,} pairs of rows were not compared: they look like too many others"
+        yield f"near: at most {skipped:,} pairs of rows were not compared, because they look like too many others"
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):
         yield (

@@ -5,6 +5,7 @@ Reads the columns of the label and of the entity, and a sample of the numeric co
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -25,6 +26,12 @@ _MOST_LABELS = 100_000_000  # rows; labels are counted block by block, so time i
 _MOST_CLASSES = 6
 _DRIFT_ROWS, _DRIFT_VALUES = 131_072, 1 << 24  # of a split, and of all its columns, in memory at once
 _MOST_DRIFTS, _SMALL_DRIFT = 10, 0.05
+_MOST_QUANTILES, _QUANTILES = 4, (0.05, 0.25, 0.5, 0.75, 0.95)
+_BEHIND = {  # why rows from the cutoff on are in no split
+    "train_entity_after_cutoff": "belong to entities that train",
+    "val_entity_after_cutoff": "belong to entities that validate",
+    "content_before_cutoff": "have the content of train or val rows",
+}
 
 
 def figures(facts: RunFacts) -> list[Figure]:
@@ -54,13 +61,13 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
             first, last = own.select(pl.col("key_min").min(), pl.col("key_max").max()).row(0)
             lines.append(f"{split} from {moment(first)} to {moment(last)}")
     if late or early:
-        answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
-    elif after.is_empty():
-        answer = f"No row is from the cutoff {moment(cutoff)} on, so test is empty; choose an earlier one."
+        answer = f"No: {many(late + early, 'block')} span the cutoff {moment(cutoff)}; run `headrace verify`."
     else:
         early_splits = " and ".join(split for split in facts.splits if split != "test")
         ends = "end" if " and " in early_splits else "ends"
         answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
+        if after.is_empty():
+            answer = f"Test is empty: {_why_empty(facts)}. {early_splits} {ends} before {moment(cutoff)}."
     answer = "\n".join([answer, f"{'; '.join(lines)}."])
     tone: Tone = "warning" if late or early or after.is_empty() else "good"
     counted_dates = facts.manifest.facts.get("dates")
@@ -70,8 +77,20 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
     parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in facts.splits}
     edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(len(parts["train"]) + 1, dtype=np.float64)
     texts = [moment(edge) for edge in edges]
-    chart = charts.over_time(edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"))
+    behind = ("test", "test: none" if after.is_empty() else "test")
+    chart = charts.over_time(edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), behind=behind)
     return Figure("timeline", _TIMELINE, answer, chart, tone, "full")
+
+
+def _why_empty(facts: RunFacts) -> str:
+    """Say why no row tests, and what to change."""
+    behind = {reason: facts.manifest.dropped.get(reason, 0) for reason in _BEHIND}
+    if not any(behind.values()):
+        return "no row is from the cutoff on; choose an earlier cutoff"
+    told = [f"{count:,} {_BEHIND[reason]}" for reason, count in behind.items() if count]
+    cure = "a smaller train_ratio" if behind["train_entity_after_cutoff"] else "val_in_test: keep"
+    rows = many(sum(behind.values()), "row")
+    return f"of {rows} from the cutoff on, {listed(told)}; choose an earlier cutoff, or {cure}"
 
 
 def folds_figure(facts: RunFacts) -> Figure:
@@ -96,7 +115,7 @@ def folds_figure(facts: RunFacts) -> Figure:
         answer += f"\n{many(rows, 'row')} dropped: {facts.reason_in_words(reason)}."
     names = {name: "left out" if name == "dropped" else name for name in parts}
     chart = charts.stacked_bars(labels, parts, unit="rows", names=names)
-    return Figure("folds", "What does each fold train and test?", answer, chart, "plain", "full")
+    return Figure("folds", "What does each fold train and test?", answer, chart)
 
 
 def guidance_figure(facts: RunFacts) -> Figure | None:
@@ -221,7 +240,25 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
         unit="percentage points from train",
         texts=[f"{100 * each:.1f}" for each, _, _ in shown],
     )
-    return [Figure("drift", "Do columns drift between splits?", answer, chart)]
+    moved = list(dict.fromkeys(column for _, column, _ in shown))[:_MOST_QUANTILES]
+    return [Figure("drift", "Do columns drift between splits?", answer, chart), _quantiles_figure(samples, moved)]
+
+
+def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[str]) -> Figure:
+    """Draw quantiles of columns in each split, side by side."""
+    rows = [
+        (name, split, [float(each) for each in np.quantile(sample[name], _QUANTILES)])
+        for name in names
+        for split, sample in samples.items()
+        if len(sample[name])
+    ]
+    first = {split: values for name, split, values in rows if name == names[0]}
+    medians = listed([f"{values[2]:,.4g} in {split}" for split, values in first.items()])
+    answer = (
+        f"The median of {names[0]} is {medians}. A bar holds the middle half of the rows, a line 90 % of them, a mark "
+        "the median; beside them are the ends of the line and the median. Each column has a scale of its own."
+    )
+    return Figure("quantiles", "Which values do the splits hold?", answer, charts.quantiles(rows))
 
 
 def _numeric_columns(facts: RunFacts) -> list[str]:

@@ -54,8 +54,8 @@ def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequenc
     if len(first) > 1:
         told = ", ".join(f"those of {unit} in {first[unit].path}" for unit in sorted(first))
         raise InputError(
-            f"{next(iter(first.values())).path}: {name} holds numbers of two units: {told}; write one unit throughout, "
-            f"or split the files of each on their own"
+            f"{next(iter(first.values())).path}: {name} holds numbers in two units: {told}; write one unit throughout, "
+            f"or split the files of each separately"
         )
     if first and settings.time_format not in first and dated:
         unit, shard = next(iter(first.items()))
@@ -75,7 +75,7 @@ def few_rows(
     total, date = sum(rows.values()), settings.split_date
     tests = rows["test"]
     if tests < _FEW_ROWS or (tests < _MANY_ROWS and tests < total * _FEW_SHARE):
-        ratio = "" if settings.entity is None else " or a smaller train_ratio"
+        ratio = "" if settings.entity is None else " or a smaller train_ratio="
         trained, validated = dropped["train_entity_after_cutoff"], dropped["val_entity_after_cutoff"]
         repeated = dropped["content_before_cutoff"]
         behind = tests + trained + validated + repeated
@@ -84,19 +84,19 @@ def few_rows(
             why = f"of {_rows(behind)} from {date} on, {trained:,} belong to entities that train"
             why += f" and {validated:,} to entities that validate" if validated else ""
             why += f", and {repeated:,} have the content of train or val rows" if repeated else ""
-            cure = f"choose an earlier split_date{ratio}"
+            cure = f"give an earlier split_date={ratio}"
         else:
             last = max((scan.result["last_us"] for scan in scans if scan.result["forms"]), default=None)
             why = f"{_rows(behind)} in all are from {date} on" if behind else f"no row that counts is from {date} on"
             why += "" if last is None else f", and the last date is {moment(last)}"
-            cure = "choose an earlier split_date"
+            cure = "give an earlier split_date="
         if dropped["duplicate"]:
             why += f"; of all splits, {_rows(dropped['duplicate'])} with the content of an earlier one are left out"
         yield f"{few}: {why}; {cure}"
     if "val" in rows and rows["val"] < min(_FEW_ROWS, total * _FEW_SHARE):
         yield (
-            f"val has {_rows(rows['val'])} of {total:,}; choose a smaller train_ratio (now {settings.train_ratio}) or "
-            f"a later split_date"
+            f"val has {_rows(rows['val'])} of {total:,}; give a smaller train_ratio= (now {settings.train_ratio}) or "
+            f"a later split_date="
         )
 
 
@@ -112,8 +112,8 @@ def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[st
     padded = next(((scan.subject, scan.result["padded"]) for scan in scans if scan.result["padded"] is not None), None)
     if padded is not None:
         yield (
-            f"{settings.entity}: texts with blanks around them, or in another Unicode form than NFC, are entities of "
-            f"their own, first {padded[1][:_SHOWN]!r} in {padded[0]}; clean them if they mean the entity without"
+            f"{settings.entity}: texts with surrounding blanks, or not in Unicode form NFC, are separate "
+            f"entities, first {padded[1][:_SHOWN]!r} in {padded[0]}; clean them if they mean the same entity"
         )
     first = next((scan.result["first_unreadable"] for scan in scans if scan.result["first_unreadable"]), None)
     if first is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.formats.dates import MISSING
+from headrace.report.words import share
 from headrace.run.context import RunContext
 from headrace.run.receipts import Receipt
 from headrace.split import duplicates
@@ -71,8 +72,8 @@ def told(found: Mapping[str, Any]) -> Iterator[str]:
     why = ", ".join(f"{rows:,} for {reason}" for reason, rows in by_size)
     tested = found["rows"]["test"]
     yield (
-        f"{lost:,} of {read:,} rows ({lost / read:.1%}) are dropped{f', {why}' if why else ''}; {tested:,} "
-        f"({tested / read:.1%}) test" + (". Other settings would keep:" if found["alternatives"] else "")
+        f"{lost:,} of {read:,} rows ({share(lost, read)}) are dropped{f', {why}' if why else ''}; {tested:,} "
+        f"({share(tested, read)}) test" + (". Other settings would keep:" if found["alternatives"] else "")
     )
     for each in found["alternatives"]:
         kept = ", ".join(f"{split} {each['rows'][split]:,}" for split in SPLITS if split in each["rows"])
@@ -156,7 +157,7 @@ def _seen(scanned: Scanned, plan: SplitPlan) -> Hashes:
     reach = max(settings.reaches_us().values(), default=0)
     before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
     seen = np.zeros(len(scanned.hashes) + 1, np.bool_)
-    seen[scanned.entity[before]] = True  # NOBODY is -1, which indexes the last element
+    seen[scanned.entity.compress(before)] = True  # NOBODY is -1, which indexes the last element
     hashes = Hashes(scanned.hashes.high[seen[:-1]], scanned.hashes.low[seen[:-1]])
     if settings.null_entity == "own" and seen[-1]:
         hashes = Hashes(np.append(hashes.high, plan.nobody.high), np.append(hashes.low, plan.nobody.low))

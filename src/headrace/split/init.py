@@ -70,12 +70,12 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
             "Paths are relative to where the command is run.",
             {"recipe": "temporal_split", "out": asked.out},
         ),
-        Section("What is split.", {"source": asked.source if len(asked.source) > 1 else asked.source[0]}),
+        Section("The source to split.", {"source": asked.source if len(asked.source) > 1 else asked.source[0]}),
         time_section,
         entity_section,
         Section(cut_words, {"split_date": split_date}),
         Section(
-            "Of the entities with rows before the cutoff, this share trains and the others validate; the seed decides "
+            "This share of the entities with rows before the cutoff trains and the others validate; the seed decides "
             "which. Entities that validate may test, unless val_in_test is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
@@ -129,7 +129,7 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
     if asked.entity is not None:
         best = _candidate(found, known(asked.entity, found.columns, "--entity"))
-        words = f"Whose rows must not be on both sides: {best.words()}."
+        words = f"No entity may be in both train and test: {best.words()}."
     else:
         candidates = [
             _candidate(found, each.name)
@@ -149,7 +149,7 @@ def _entity(found: Look, asked: AskedSplit, time: str) -> tuple[str, Section]:
             )
         usable.sort(key=lambda each: (-named(each.name, _ENTITY_WORDS), not id_like(each.name), -each.distinct))
         best, others = usable[0], usable[1:4]
-        words = f"Whose rows must not be on both sides. Taken for its name and counts: {best.words()}."
+        words = f"No entity may be in both train and test. Chosen by name and counts: {best.words()}."
         if others:
             words += f" Others that could be: {', '.join(each.words() for each in others)}."
     section = Section(words, {"entity": best.name})
@@ -192,7 +192,7 @@ def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
     """A day from which on about a fifth of the rows lies, and words about it."""
     dates = np.sort(_instants(found, time))
     if not len(dates):
-        raise SettingsError(f"{asked.source[0]}: the time column has no time in the rows looked at; give --time")
+        raise SettingsError(f"{asked.source[0]}: the time column holds no time in the rows sampled; give --time")
     first, last = (str(np.datetime64(int(each), "us").astype("datetime64[D]")) for each in (dates[0], dates[-1]))
     words = f"Dates looked at run from {first} to {last}"
     if asked.split_date is not None:
@@ -229,7 +229,7 @@ def _column_sections(found: Look, entity: str, keep: Sequence[str]) -> list[Sect
         if name != entity and not id_like(name)  # identifiers stay text
     }
     if numbers and not keep:
-        words = "Text columns that hold numbers; declared, readers deliver them as numbers."
+        words = "Text columns that hold numbers. Readers deliver declared columns as numbers."
         sections.append(Section(words, {"types": Aside(numbers)}))
     if any(found.holds(name, NULLS) for name in texts):
         sections.append(Section("Texts that mean missing.", {"null_values": list(NULLS)}))

@@ -217,7 +217,7 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     for name, match in zip(names, matches, strict=True):
         if match is None:
             raise InputError(
-                f"{name}: has no number while other shards are called part-N; rename it, "
+                f"{name}: has no number, but other shards are called part-N; rename it, "
                 f'or number all with shard_numbers="dense"'
             )
         first = seen.setdefault(int(match[1]), name)
@@ -307,7 +307,7 @@ def _content(output: Output, source: Source) -> Content | None:
             return None
         told = "" if settings.near is None else f" and near {settings.near:g}"
         raise SettingsError(
-            f"duplicates is {settings.duplicates!r}{told}, and all columns are time, entity, label or targets; name "
+            f"duplicates is {settings.duplicates!r}{told}, but all columns are time, entity, label or targets; name "
             f'those to compare with content=, or leave it at "count"'
         )
     types = {name: kind for name, kind in output.types.items() if name in names}
@@ -370,7 +370,10 @@ def _plan(
     plan = duplicates.decided(context, plan, len(scans))
     if settings.entity is None:
         context.on_event(
-            Note("info", "no entity is given, so time alone decides; give entity= where rows belong to customers, ...")
+            Note(
+                "info",
+                "no entity is given, so time alone decides; give entity= if rows belong to customers, devices, ...",
+            )
         )
         return plan
     known = plan.allocation
@@ -425,7 +428,7 @@ def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
             raise InputError(
                 f"{split} has no rows: {len(known.known):,} entities have rows before {settings.split_date}, "
                 f"{entities:,} of them {verb}{joined}; "
-                f"choose a later split_date or another train_ratio (now {settings.train_ratio})"
+                f"choose a later split_date= or another train_ratio= (now {settings.train_ratio})"
             )
 
 

@@ -30,7 +30,7 @@ REGISTRATION = Registration(
         "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
         "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
         "gap_before_cutoff": "lies in the gap before the cutoff",
-        "label_past_cutoff": "label ends behind the cutoff",
+        "label_past_cutoff": "label ends after the cutoff",
         "missing_label": "has no label",
         "in_benchmark": "holds an item of a benchmark that is excluded",
         "content_before_cutoff": "train or val has its content",

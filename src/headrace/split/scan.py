@@ -301,8 +301,8 @@ class _Scan:
             if encoded.null_count and self.settings.null_entity == "error":
                 row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
                 raise InputError(
-                    f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are "
-                    f'with null_entity="drop" (leave out and count) or "own" (one entity of their own)'
+                    f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what becomes of such "
+                    f'rows with null_entity="drop" (leave out and count) or "own" (one entity together)'
                 )
             codes, names = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy(), encoded.dictionary
             if not whole:
@@ -330,7 +330,7 @@ class _Scan:
         self.classes.update(distinct.dictionary.to_pylist())
         if len(self.classes) > MAX_CLASSES:
             raise InputError(
-                f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out"
+                f"{settings.label} has more than {MAX_CLASSES:,} classes; this is not a label column, leave label= out"
             )
         return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
 
@@ -349,7 +349,7 @@ class _Scan:
         first = self._seen_from(micros, np.asarray(instant))
         is_before = there & (first < max(1, len(self.cutoffs)))
         before = np.zeros(len(texts), np.bool_)
-        before[entity[is_before & (entity != NOBODY)]] = True
+        before[entity.compress(is_before & (entity != NOBODY))] = True
         hashes = hash_entities(texts, self.settings.seed)
         result = {
             "rows_read": len(micros),

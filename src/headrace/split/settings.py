@@ -63,13 +63,13 @@ class TemporalSplit(RecipeSettings):
         min_length=1,
         json_schema_extra={**_COLUMNS, "former": ["group_column"]},
         description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests. "
-        "Unless given time alone decides, and there is no val.",
+        "By default, time alone decides, and there is no val.",
     )
     split_date: str | None = Field(
         None,
         json_schema_extra=_COLUMNS,
-        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test. Required "
-        "unless folds are of entities.",
+        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test. Required, "
+        "except for folds of entities.",
     )
     folds: Folds = Field(
         None,
@@ -87,7 +87,7 @@ class TemporalSplit(RecipeSettings):
     label_horizon: str | None = Field(
         None,
         json_schema_extra=_ROWS,
-        description="How far behind the time of a row its label looks, such as 30d; rows before the cutoff whose label "
+        description="How far after the time of a row its label looks, such as 30d. Rows before the cutoff whose label "
         "does not end before it are dropped and counted.",
     )
     train_ratio: float = Field(
@@ -96,29 +96,31 @@ class TemporalSplit(RecipeSettings):
         lt=1,
         description="Share of the entities seen before the cutoff that train; exactly floor(entities × ratio).",
     )
-    seed: int = Field(42, ge=0, lt=2**63, description="Decides which entities train; nothing else does.")
+    seed: int = Field(42, ge=0, lt=2**63, description="Decides which entities train, and nothing else.")
     layout: Literal["sharded", "single"] = Field(
         "sharded", json_schema_extra=_OUTPUT, description="One output shard per source shard, or one file per split."
     )
     format: Literal["same", "csv", "tsv", "jsonl", "parquet"] = Field(
-        "same", json_schema_extra=_OUTPUT, description="Format of the output; same: as the source."
+        "same", json_schema_extra=_OUTPUT, description="Format of the output; same: that of the source."
     )
     compression: Literal["none", "gz", "zst", "snappy", "lz4", "zstd"] | None = Field(
         None,
         json_schema_extra=_OUTPUT,
-        description="Compression of the output; unless given the source's own, of Parquet lz4.",
+        description="Compression of the output. Default: that of the source, and lz4 for Parquet.",
     )
     label: str | None = Field(
         None,
         json_schema_extra=_COLUMNS,
-        description="Column of classes, which become 0..k-1 by one map for all shards; rows without label are dropped.",
+        description=(
+            "Column of classes. They become 0..k-1 by one map for all shards; rows without a label are dropped."
+        ),
     )
     targets: Names | None = Field(None, json_schema_extra=_COLUMNS, description="Target columns, with main_task_index.")
     main_task_index: int | None = Field(
         None,
         ge=0,
         json_schema_extra=_COLUMNS,
-        description="Which of the targets, from 0, becomes the row-wise maximum of the others.",
+        description="Index of the target, from 0, that becomes the row-wise maximum of the others.",
     )
     signature: LocalPath | None = Field(
         None, json_schema_extra=_COLUMNS, description="File with the column names of CSV or TSV shards without header."
@@ -126,7 +128,7 @@ class TemporalSplit(RecipeSettings):
     null_entity: Literal["error", "own", "drop"] = Field(
         "error",
         json_schema_extra={**_ROWS, "former": ["null_group"]},
-        description="Rows without entity; own: one entity together; drop: dropped and counted.",
+        description="Rows without an entity; own: they form one entity; drop: dropped and counted.",
     )
     bad_rows: Literal["error", "drop"] = Field(
         "error",
@@ -134,13 +136,13 @@ class TemporalSplit(RecipeSettings):
         description="Rows without a readable time; drop: dropped and counted.",
     )
     timezone: str = Field(
-        "UTC", json_schema_extra=_COLUMNS, description="Zone of times without offset, and of the split date."
+        "UTC", json_schema_extra=_COLUMNS, description="Time zone of times without an offset, and of the split date."
     )
     time_format: str = Field(
         "auto",
         examples=["auto", *DATE_WORDS],
         json_schema_extra={**_COLUMNS, "former": ["date_format"]},
-        description="How times are written: a word, or a strptime pattern; auto: one form for the whole source.",
+        description="How times are written: a word or a strptime pattern; auto: detect one form for the whole source.",
     )
     val_in_test: Literal["keep", "drop"] = Field(
         "keep", json_schema_extra=_ROWS, description="Whether entities that validate may also test."
@@ -148,26 +150,26 @@ class TemporalSplit(RecipeSettings):
     duplicates: Duplicates = Field(
         "count",
         json_schema_extra=_ROWS,
-        description="Rows with the same content; group: they share a split, with their entities; drop: only the "
+        description="Rows with the same content; group: they and their entities share a split; drop: only the "
         "earliest stays; count: reported; allow: not looked for.",
     )
     content: Names = Field(
         (),
         json_schema_extra=_COLUMNS,
-        description="Columns that make the content of a row; unless given all but time, entity, label and targets.",
+        description="Columns that make up the content of a row. Default: all but time, entity, label and targets.",
     )
     near: float | None = Field(
         None,
         ge=LEAST_NEAR,
         le=1,
         json_schema_extra=_ROWS,
-        description="Rows have the same content too, for duplicates, if their texts are near: shingles of three words "
-        "with this Jaccard index or more; 0.8 is usual. Not looked for unless given.",
+        description="For duplicates, rows also have the same content if their word trigrams have at least this Jaccard "
+        "index; 0.8 is usual. Off by default.",
     )
     schema_drift: Literal["error", "widen"] = Field(
         "error",
         json_schema_extra=_ROWS,
-        description="Shards that differ; widen: widen the schema where nothing is lost.",
+        description="Shards with different schemas; widen: widen the schema where nothing is lost.",
     )
     lineage: Literal["off", "columns"] = Field(
         "off", json_schema_extra=_OUTPUT, description="columns: add source_shard and source_row to every row."
@@ -175,8 +177,8 @@ class TemporalSplit(RecipeSettings):
     types: TypeWords = Field(
         default_factory=dict,
         json_schema_extra=_COLUMNS,
-        description="Types of text columns, e.g. distance=int32, which Parquet holds and streams deliver; infer: those "
-        "that hold all values.",
+        description="Types of text columns, e.g. distance=int32, for Parquet and streams; infer: the types that hold "
+        "all values.",
     )
     null_values: Names = Field(
         (),
@@ -186,7 +188,7 @@ class TemporalSplit(RecipeSettings):
     join: Annotated[tuple[Features, ...], BeforeValidator(listed)] = Field(
         (),
         json_schema_extra={"panel": "Features"},
-        description="Tables of features: each row gets the latest one of its entity that was known at its time.",
+        description="Tables of features. Each row gets the latest features of its entity that were known at its time.",
     )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
@@ -209,7 +211,7 @@ class TemporalSplit(RecipeSettings):
             ZoneInfo(value)
         except (KeyError, ValueError, OSError):
             raise ValueError(
-                f"timezone is {value!r}, which is no IANA zone; give one such as 'Europe/Berlin'"
+                f"timezone is {value!r}, which is not an IANA time zone; give one such as 'Europe/Berlin'"
             ) from None
         return value
 
@@ -253,13 +255,12 @@ class TemporalSplit(RecipeSettings):
             if given is not None or self.duplicates == "group":
                 name = given or "duplicates"
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, which is about entities, and entity is not given; give "
+                    f"{name} is {getattr(self, name)!r}, which needs entities, and entity is not given; give "
                     f"entity=, or leave {name} out"
                 )
             if self.join:
                 raise ValueError(
-                    "join is given and entity is not, so no row has an entity to join by; give entity=, or leave join "
-                    "out"
+                    "join is given without entity, so there is nothing to join by; give entity=, or leave join out"
                 )
         if self.time == self.entity:
             raise ValueError(f"time and entity are both {self.time!r}; they must differ")
@@ -282,18 +283,20 @@ class TemporalSplit(RecipeSettings):
         if made is not None:
             role = "label" if made == self.label else "main target"
             raise ValueError(
-                f"content names {made!r}, the {role}, which is made anew; name columns that keep their values"
+                f"content names {made!r}, the {role}, which headrace computes; name columns that keep their values"
             )
         if self.types.get(self.label or "", "int64") != "int64":
             raise ValueError(
-                f"types[{self.label!r}] is {self.types[self.label or '']!r}, and a label becomes the int64 numbers of"
-                f" its classes; leave it out of types, or leave label= out for values as they are"
+                f"types[{self.label!r}] is {self.types[self.label or '']!r}, but a label becomes int64 class numbers;"
+                f" leave it out of types, or leave label= out for values as they are"
             )
         return self
 
     def _check_group_folds(self, folds: GroupKFold) -> None:
         if self.entity is None:
-            raise ValueError("folds deal entities, and entity is not given; give entity=, or folds that roll in time")
+            raise ValueError(
+                "these folds divide entities, and entity is not given; give entity=, or folds that roll in time"
+            )
         for name in ("split_date", "gap", "label_horizon"):
             if getattr(self, name) is not None:
                 raise ValueError(
@@ -364,7 +367,7 @@ class TemporalSplit(RecipeSettings):
             files = [(path, name) for path, name in files if place_of(path).real() != signature]
         if not files:
             raise InputError(
-                f"{self.source[0]}: holds no data file beside the signature; give the directory of the shards"
+                f"{self.source[0]}: holds no data file besides the signature; give the directory of the shards"
             )
         return files + files_of(self.join)
 

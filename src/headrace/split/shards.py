@@ -62,6 +62,7 @@ REASONS = (
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
 
+_NO_SIDE = 3  # beside TRAIN, VAL and UNSEEN: the row has no entity
 _COPY_BYTES = 4 << 20
 
 Clock = Literal["utc", "wall", "mixed"]
@@ -190,29 +191,40 @@ def classify(scanned: Scanned, plan: SplitPlan, places: I64 | None = None) -> Cl
         return _without_repeats(_classify_folds(scanned, plan, plan.folding), scanned, plan)
     places = plan.allocation.known.places(scanned.hashes) if places is None else places
     side_of_entity = np.append(plan.allocation.sides, np.uint8(UNSEEN))[places]  # -1 indexes the last element
-    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else UNSEEN
-    side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, which indexes the last element
+    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if settings.null_entity == "own" else _NO_SIDE
     edge = edge_of(scanned, plan)
     before = scanned.micros < edge
 
-    result = np.full(len(side), _CLASS["test"], np.uint16)
-    result[before & ((side == TRAIN) | (settings.entity is None))] = _CLASS["train"]
-    result[before & (side == VAL)] = _CLASS["val"]
-    flagged = scanned.flags.any()
+    # Masked writes cost more than reading both classes of each row's entity and keeping one.
+    both = _classes_of_sides(settings)[np.append(side_of_entity, np.uint8(nobody))]
+    result = both.take(scanned.entity, mode="wrap")  # NOBODY is -1, which is the last element
+    result >>= before.view(np.uint8) << np.uint8(3)
+    result &= np.uint16(0xFF)
+    flagged, reaches = scanned.flags.any(), settings.reaches_us()
+    left = result < len(SPLITS)
     if flagged:
-        result[(scanned.flags & HOLDS_ITEM) != 0] = _CLASS[IN_BENCHMARK]
-        result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
-    for reason, reach in reversed(settings.reaches_us().items()):  # reversed, so that the first of two reasons wins
-        result[before & (scanned.micros >= edge - reach)] = _CLASS[reason]
-    result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
-    if settings.val_in_test == "drop":
-        result[~before & (side == VAL)] = _CLASS["val_entity_after_cutoff"]
-    if settings.entity is not None and settings.null_entity != "own":
-        result[scanned.entity == NOBODY] = _CLASS["null_entity"]
+        result[left & ((scanned.flags & HOLDS_ITEM) != 0)] = _CLASS[IN_BENCHMARK]
+        result[left & ((scanned.flags & MISSING_LABEL) != 0)] = _CLASS["missing_label"]
+    for reason, reach in reversed(reaches.items()):  # reversed, so that the first of two reasons wins
+        result[left & before & (scanned.micros >= edge - reach)] = _CLASS[reason]
     result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
         result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
     return _without_repeats(result, scanned, plan)
+
+
+def _classes_of_sides(settings: TemporalSplit) -> Classes:
+    """Return the class of a row by the side of its entity: from the cutoff on, and in the upper byte before it."""
+    late = {TRAIN: "train_entity_after_cutoff"}
+    if settings.val_in_test == "drop":
+        late[VAL] = "val_entity_after_cutoff"
+    early = {TRAIN: "train", VAL: "val"}
+    if settings.entity is None:
+        early = dict.fromkeys((TRAIN, VAL, UNSEEN, _NO_SIDE), "train")
+    else:
+        early[_NO_SIDE] = late[_NO_SIDE] = "null_entity"
+    names = [(early.get(side, "test"), late.get(side, "test")) for side in (TRAIN, VAL, UNSEEN, _NO_SIDE)]
+    return np.array([_CLASS[before] << 8 | _CLASS[after] for before, after in names], np.uint16)
 
 
 def _without_repeats(result: Classes, scanned: Scanned, plan: SplitPlan) -> Classes:
@@ -277,7 +289,7 @@ def split_shard(
         for pieces in _derived(plan, shard, found, joined) if sizes is None else _copied(plan, shard, sizes, found):
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
-                raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
+                raise InputError(f"{shard.path}: changed while it was being read; run again once it is complete")
             for code in np.flatnonzero(np.bincount(classes[part], minlength=len(parts))[: len(parts)]).tolist():
                 split, chosen = parts[code], classes[part] == code
                 if split not in writers:
@@ -289,7 +301,7 @@ def split_shard(
                         parquet_compression=plan.parquet_compression,
                     )
                     writers[split] = stack.enter_context(writer)
-                writers[split].append(pieces.filter(pa.array(chosen)), keys[part][chosen])
+                writers[split].append(pieces.filter(pa.array(chosen)), keys[part].compress(chosen))
             row += len(pieces)
         if row != len(classes):
             raise InputError(
@@ -307,7 +319,7 @@ def split_shard(
         "rows_read": row,
         "rows": {name: int(counts[codes[name]]) for name in parts},
         "dropped": {name: int(counts[codes[name]]) for name in reasons_of(plan.settings)},
-        "dates": {name: plan.bins.counts(keys[classes == codes[name]]).tolist() for name in dated},
+        "dates": {name: plan.bins.counts(keys.compress(classes == codes[name])).tolist() for name in dated},
         "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
     }
 

@@ -83,7 +83,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     if said is not None and problem is None:  # report a moved date once
         moved = next((split for split, each in seen.items() if each.dates != said["rows"].get(split)), None)
         told = moved and f"the dates of {moved} are not those that the manifest counts; prepare the run again"
-        checks.append(Check("rows by date", f"counted again in {len(said['rows']['train'])} stretches of time", told))
+        checks.append(Check("rows by date", f"counted again in {len(said['rows']['train'])} time ranges", told))
     train = seen["train"].entities
     for other in () if settings.entity is None else ("val", "test"):
         detail = f"{len(train):,} train and {len(seen[other].entities):,} {other} entities, none in both"
@@ -166,7 +166,7 @@ def _told(rule: str, settings: TemporalSplit) -> str:
         return f"it lies within {settings.gap} before {settings.split_date}, which is the gap"
     if rule == LABEL_PAST:
         return f"its label ends {settings.label_horizon} later, not before {settings.split_date}"
-    return f"its date is on the wrong side of {settings.split_date}, or is none"
+    return f"its date is missing or on the wrong side of {settings.split_date}"
 
 
 def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked: Hashes) -> str | None:

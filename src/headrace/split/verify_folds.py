@@ -56,7 +56,7 @@ def verify_folds(run: FinishedRun, settings: TemporalSplit, workers: int) -> lis
     number = {name: each for each, name in enumerate(cells.names)}
     strange = next((name for name in run.splits if name not in number), None)
     if strange is not None:
-        return [Check("cells", "are those of the settings", f"{run.root}: {strange} is no cell of these folds")]
+        return [Check("cells", "are those of the settings", f"{run.root}: {strange} is not a cell of these folds")]
     found = {name: _read(run, settings, cells, number[name], name, bins, workers) for name in run.splits}
 
     rows, folds = sum(each.rows for each in found.values()), len(cells.roles.T)
@@ -73,7 +73,7 @@ def verify_folds(run: FinishedRun, settings: TemporalSplit, workers: int) -> lis
     checks.append(_lists(run, cells, found))
     moved = next((name for name, each in found.items() if each.dates != said["rows"].get(name)), None)
     told = moved and f"{run.root}: the dates of {moved} are not those that the manifest counts; prepare the run again"
-    detail = f"counted again in {bins.count} stretches of time"
+    detail = f"counted again in {bins.count} time ranges"
     checks.append(Check("rows by date", detail, told if checks[0].problem is None else None))
     if not rolls:
         told = "train and test of a fold are of the same time; their entities alone are apart"
@@ -93,7 +93,7 @@ def _content_apart(run: FinishedRun, settings: TemporalSplit, compared: Sequence
     parts = parts if once else [np.unique(own) for own in parts]
     ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *parts]))
     problem = first_repeat(run, content, once=once) if (ordered[1:] == ordered[:-1]).any() else None
-    return Check("content apart", "no content stands twice" if once else "no content is in two folds", problem)
+    return Check("content apart", "no content appears twice" if once else "no content is in two folds", problem)
 
 
 def _reaching(run: FinishedRun, settings: TemporalSplit, found: Mapping[str, _Cell], reach_us: int) -> str | None:
@@ -183,7 +183,7 @@ def _read(
             problem = f"{where}: the block has {len(wrong):,} rows, the index says {expected:,}"
         elif wrong.any():
             where = place_of_row(run, name, int(index.first_row[block]) + int(np.flatnonzero(wrong)[0]))
-            problem = f"{where}: its date is outside of the stretches of time of {name}, or is none"
+            problem = f"{where}: its date is missing or outside the time ranges of {name}"
         micros = on_utc(dates.micros, ~dates.instant, settings.timezone) if mixed else dates.micros
         times = (dates.micros[dates.instant], dates.micros[~dates.instant])
         latest = tuple(int(own.max()) if len(own) else None for own in times)

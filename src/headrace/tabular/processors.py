@@ -48,7 +48,7 @@ class Processor(ABC):
         except Exception as error:
             raise StreamError(
                 f"{self.name}: fails on {_shown(values[len(done)])}: {type(error).__name__}: {error};"
-                " mend the processor, or fill missing values with fill_missing_value()"
+                " fix the processor, or fill missing values with fill_missing_value()"
             ) from error
         return done
 
@@ -101,7 +101,7 @@ class ColumnProcessor(FunctionProcessor):
         except Exception as error:
             raise StreamError(
                 f"{self.name}: fails on a column of {len(column)} values that begins with"
-                f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}; mend the processor"
+                f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}; fix the processor"
             ) from error
         if isinstance(done, pa.ChunkedArray):
             done = done.combine_chunks()

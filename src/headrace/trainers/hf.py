@@ -442,6 +442,6 @@ def _saved_in(checkpoint: str) -> dict[str, Any]:
     if saved is None:
         raise StreamError(
             f"{path}: holds no position of a stream; resume from a checkpoint that a trainer with HeadraceTrainerMixin"
-            " wrote, or load the weights alone and begin anew"
+            " wrote, or load only the weights and start again"
         )
     return {"stream": saved, "global_step": int(values["global_step"])}

@@ -224,7 +224,7 @@ def test_numbers_as_entities_and_peers_from_columns_and_file_names(tmp_path: Pat
         ({"memory_limit": 1000}, "memory_limit"),
         ({"max_row_bytes": 0}, "max_row_bytes"),
         ({"zero": "maybe"}, "zero"),
-        ({"peer_kind": "number"}, "there is no peer"),
+        ({"peer_kind": "number"}, "without a peer"),
         ({"peers": "x"}, "did you mean 'peer'"),
     ],
 )

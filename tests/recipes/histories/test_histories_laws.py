@@ -207,5 +207,5 @@ def test_arrow_histories_stream_as_a_table_and_array_records_say_what_they_are(t
     rows = pq.read_table(prepared.run / "rows.parquet", filters=[("split", "=", "train")])
     assert rows["n_measurements"].to_pylist() == counts
     histories(source, tmp_path / "records")
-    with pytest.raises(headrace.InputError, match="histories in ArrayRecord shards are no table"):
+    with pytest.raises(headrace.InputError, match="histories in ArrayRecord shards cannot be streamed as a table"):
         next(iter(headrace.open(tmp_path / "records").stream("train", batch_size=7)))

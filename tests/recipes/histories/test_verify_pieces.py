@@ -112,7 +112,7 @@ def first_problem(rows: list[RowColumns], partition: Partition, facts: list[dict
         wrong = np.flatnonzero(~is_canonical(row.codes))
         if problem is None and len(wrong):
             code = int(row.codes[wrong[0]])
-            problem = f"measurement {int(wrong[0]) + 1} has code {code}, which no latency is encoded as"
+            problem = f"measurement {int(wrong[0]) + 1} has code {code}, which encodes no latency"
         if problem is None and partition_of(hashes.order, partition.partitions)[0] != partition.number:
             problem = f"its entity {name} belongs to another partition"
         if problem is not None:
@@ -127,7 +127,7 @@ def out_of_order(row: RowColumns, name: str, order: int, before: tuple[str, int,
             return f"its entity {name} is out of order, so it may come twice"
         return None if row.part == 0 else f"is part {row.part} of {name}, and the parts before are missing"
     if row.part != before[2] + 1:
-        return f"is part {row.part} of {name} behind part {before[2]}"
+        return f"is part {row.part} of {name} after part {before[2]}"
     return None if row.first_time >= before[3] else f"begins at {row.first_time}, the part before ends at {before[3]}"
 
 

@@ -221,7 +221,7 @@ def test_a_damaged_file_is_an_input_error_or_reads(tmp_path, data):
     ("record", "says"),
     [
         ({"input_ids": [1], "loss_mask": [1]}, "bin 1 has no seq_start_id, only input_ids, loss_mask"),
-        ([1, 2], "bin 1 is list, no dictionary"),
+        ([1, 2], "bin 1 is list, not a dictionary"),
         ({"input_ids": [1, 2], "loss_mask": [1], "seq_start_id": [0]}, "bin 1 has 2 input_ids and 1 loss_mask values"),
         ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": [0, 2]}, "bin 1: seq_start_id is .* in a row of 2 tokens"),
         ({"input_ids": [], "loss_mask": [], "seq_start_id": []}, r"bin 1: seq_start_id is \[\] in a row of 0 tokens"),
@@ -257,10 +257,10 @@ def test_a_bad_bin_is_refused_by_number(tmp_path, record, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "is no .npy file"),
-        (b"PAR1", "is no .npy file"),
-        (b"\x93NUMPY\x07\x00", "is no .npy file"),
-        (b"\x93NUMPY\x01\x00\xff\xff{", "is no .npy file"),
+        (b"", "is not a .npy file"),
+        (b"PAR1", "is not a .npy file"),
+        (b"\x93NUMPY\x07\x00", "is not a .npy file"),
+        (b"\x93NUMPY\x01\x00\xff\xff{", "is not a .npy file"),
     ],
 )
 def test_what_is_no_npy_is_said_to_be_none(tmp_path, content, says):
@@ -322,7 +322,7 @@ def test_bins_converted_without_an_alignment_are_not_streamed_as_lists_silently(
     done = headrace("convert", tmp_path / "s.npy", tmp_path / "s.parquet")
     dataset = open_dataset(tmp_path / "s.parquet")
 
-    assert "nothing says how the loss masks stand" in done.stderr
+    assert "the alignment of the loss masks is not known" in done.stderr
     with pytest.warns(UserWarning, match="converted without --alignment"):
         dataset.stream(batch_size=2, batch_format="numpy")
     settings = PackedBatches(loss_mask_alignment="shift_left")

@@ -402,10 +402,10 @@ def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
     [
         ({"train_ratio": 0.9, "val_ratio": 0.2, "test_ratio": 0.1}, "together 1.2; make them add up to 1"),
         ({"blend": {"datasets": [], "train": []}}, "the blend has no dataset"),
-        ({"blend": {"datasets": [{"name": "a/b", "path": "x"}]}}, "cannot name a directory"),
+        ({"blend": {"datasets": [{"name": "a/b", "path": "x"}]}}, "cannot be part of the names"),
         ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": -1}]}}, "weight is -1.0; give a finite number"),
         ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": float("nan")}]}}, "weight is nan"),
-        ({"blend": {"datasets": [{"name": "a", "path": "x"}] * 2}}, "'a' stands twice"),
+        ({"blend": {"datasets": [{"name": "a", "path": "x"}] * 2}}, "'a' appears twice"),
         ({"pack_sise": 3}, "did you mean 'pack_size'"),
         ({"too_long": "chop"}, "too_long is 'chop'"),
     ],
@@ -416,7 +416,7 @@ def test_settings_that_cannot_work_say_what_to_do(asked: dict, message: str) -> 
 
 
 def test_padding_without_a_token_to_pad_with_is_refused(tmp_path: Path, source: list[Path]) -> None:
-    with pytest.raises(SettingsError, match="no tokenizer names an end token to pad with; give pad_id="):
+    with pytest.raises(SettingsError, match="no tokenizer has an end token to pad with; give pad_id="):
         packed(source, tmp_path / "out", pad_multiple=8, capacity="runtime")
 
 

@@ -249,7 +249,7 @@ def test_missing_parts_are_errors_only_when_they_are_needed(tmp_path):
     assert 2 == len(found.encode([{"input_ids": [5, 6]}]).tokens)
     with pytest.raises(SettingsError, match="has no chat template"):
         found.encode([chat("q", "a")])
-    with pytest.raises(SettingsError, match="names no end token"):
+    with pytest.raises(SettingsError, match="has no end token"):
         found.encode([{"text": "a"}])
 
 

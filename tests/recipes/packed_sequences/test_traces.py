@@ -104,4 +104,4 @@ def test_bins_without_traces_are_as_they_were_and_say_how_to_get_them(tmp_path: 
     told = CliRunner().invoke(
         app, ["where", str(plain.out), "--split", "train", "--entity", "x:1", "--ranks", "1", "--batch-size", "4"]
     )
-    assert "does not say whose its rows are" in str(told.exception)
+    assert "does not record the entity of its rows" in str(told.exception)

@@ -102,7 +102,7 @@ def test_copies_between_the_splits_of_a_prepared_source(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "count").problems == headrace.verify(tmp_path / "drop").problems == []
     assert headrace.find_leaks(headrace.open(tmp_path / "drop"), content=["text"]).worst == 0
     proved = headrace.certify(tmp_path / "drop")["proved"]
-    assert {"check": "content apart", "found": "no content stands twice"} in proved
+    assert {"check": "content apart", "found": "no content appears twice"} in proved
 
 
 def test_counts_of_a_prepared_source_are_taken_over(tmp_path: Path) -> None:

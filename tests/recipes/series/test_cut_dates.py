@@ -122,7 +122,7 @@ def test_a_configuration_may_hold_a_date_or_a_text(tmp_path: Path) -> None:
 def test_dates_that_cannot_cut_are_refused(tmp_path: Path) -> None:
     for wrong, told in (
         ({"val_end": "2002-01-01"}, "val_end is given without train_end"),
-        ({"train_end": "2002-01-01", "val_end": "2001-01-01"}, "is behind val_end"),
+        ({"train_end": "2002-01-01", "val_end": "2001-01-01"}, "is after val_end"),
         ({"train_end": "2002-01-01", "train_ratio": 0.5, "val_ratio": 0.3}, "cut by dates or by shares"),
         ({"train_end": "soon"}, "train_end is 'soon'; give an ISO date"),
     ):

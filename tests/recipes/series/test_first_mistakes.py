@@ -30,7 +30,7 @@ def test_a_wrong_format_shows_row_and_value(tmp_path: Path) -> None:
 def test_too_few_times_are_told(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("date,q,rain,warm\n2020-02-01,1,1,1\n2020-02-02,1,1,1\n")
-    with pytest.raises(headrace.InputError, match=r"a: a\.csv: 2 times tell no step, 3 would"):
+    with pytest.raises(headrace.InputError, match=r"a: a\.csv: 2 times do not show a step; three would"):
         run_of(tmp_path / "in", tmp_path / "out")
 
 
@@ -53,3 +53,37 @@ def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
     )
     with pytest.raises(headrace.InputError, match="no entity of 0 passes; the source has no rows; correct"):
         run_of(table, tmp_path / "out", entity="id", frequency="1d")
+
+
+def test_counted_steps_are_told_their_time_format(tmp_path: Path) -> None:
+    table = pl.DataFrame({"id": ["a"] * 5, "date": range(5), "q": 1.0, "rain": 1.0, "warm": 1.0})
+    with pytest.raises(headrace.InputError, match="no time axis in any of 1 entity: .* date is 0, .*'epoch_s'"):
+        run_of(table, tmp_path / "out", entity="id")
+
+
+def test_a_comment_in_place_of_the_header_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("# measured by hand\ndate,q,rain,warm\n2020-02-01,1,1,1\n")
+    with pytest.raises(headrace.InputError, match="it has # measured by hand; if that is a comment, give comment='#'"):
+        run_of(tmp_path / "a.csv", tmp_path / "out")
+
+
+def test_files_of_another_reader_name_it(tmp_path: Path) -> None:
+    (tmp_path / "flows").mkdir()
+    for name, reader in (("7_Q_Month.txt", "grdc"), ("x.nc", "xarray")):
+        path = tmp_path / "flows" / name
+        path.write_bytes(b"")
+        with pytest.raises(headrace.InputError, match=f"give reader '{reader}'"):
+            run_of(path if reader == "xarray" else path.parent, tmp_path / "out")
+
+
+def test_stamps_that_jitter_are_told_of_snap_and_resample(tmp_path: Path) -> None:
+    table = pl.DataFrame({"id": ["a"] * 9, "date": [f"2020-01-0{n + 1}T00:0{n}" for n in range(9)], "q": 1.0})
+    with pytest.raises(headrace.InputError, match="8 times are between steps of 1d, .* or snap or resample to move"):
+        run_of(table, tmp_path / "out", entity="id", features=[], frequency="1d")
+
+
+def test_dates_of_its_own_are_told_to_an_entity_that_does_not_train(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "in", ["a"], days=400)
+    own = pl.DataFrame({"entity": ["a"], "train_end": ["1990-01-01"], "val_end": ["1990-02-01"]})
+    with pytest.raises(headrace.InputError, match="would train before its train_end in cut_dates .* 1 is required; co"):
+        run_of(source, tmp_path / "out", cut_dates=own, train_end="2001-01-01", min_train_years=0)

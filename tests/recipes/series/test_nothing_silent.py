@@ -26,7 +26,7 @@ def test_a_value_that_float32_cannot_hold_is_an_error_and_never_infinite(tmp_pat
     frame_of("a").with_columns(rain=huge).write_csv(tmp_path / "raw/a.csv")
 
     with pytest.raises(
-        InputError, match=r"entity 'a', column 'rain': 1e\+39 has no finite value behind .* as float32; .*name it"
+        InputError, match=r"entity 'a', column 'rain': 1e\+39 has no finite value after .* as float32; .*name it"
     ):
         run_of(tmp_path / "raw", tmp_path / "out", preprocessing_configs=configs)
 
@@ -112,4 +112,4 @@ def test_static_features_that_are_made_up_are_counted(tmp_path: Path) -> None:
     prepared, notes = heard(source, tmp_path / "out", **static, missing_static="mean")
 
     assert {"area": 1, "slope": 1} == prepared.manifest.facts["filled_statics"]
-    assert "static feature area: 1 entities lack it and get the mean" in notes
+    assert "static feature area: 1 entity lacks it and gets the mean" in notes

@@ -221,7 +221,7 @@ FITTED = [
 @pytest.mark.parametrize("role", ["features", "target", "static_features"])
 def test_a_fitted_pipeline_of_scikit_learn_is_refused(given, role: str) -> None:
     config = {"strategy": "unified", "pipeline": given, **({} if role == "static_features" else {"fit_on_n_basins": 2})}
-    with pytest.raises(SettingsError, match=r"is fitted already.*would be fitted anew.*sklearn\.base\.clone"):
+    with pytest.raises(SettingsError, match=r"is fitted already.*would be fitted again.*sklearn\.base\.clone"):
         Preprocessing(**{role: config})
 
 

@@ -125,7 +125,7 @@ def damaged_copy(made, tmp_path: Path, name: str) -> Path:
 def test_other_bytes_than_the_manifest_names_are_never_read(made, tmp_path: Path, name: str, trust: str) -> None:
     copy = damaged_copy(made, tmp_path, name)
 
-    with pytest.raises(CorruptShard, match=f"{name}: has not the digest"):
+    with pytest.raises(CorruptShard, match=f"{name}: does not have the digest"):
         headrace.load_pipelines(copy, trust=trust)
     (copy / name).unlink()
     with pytest.raises(CorruptShard, match=f"{name}: is missing"):

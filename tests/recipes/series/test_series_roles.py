@@ -108,7 +108,7 @@ def test_roles_that_cannot_be_are_refused(source: Path) -> None:
         ({"past_features": ["rain"], "future_features": ["rain"]}, "'rain' is in past_features and future_features"),
         ({"calendar": ["minute"]}, "calendar has 'minute'; give some of hour_of_day"),
         ({"past_features": ["q"]}, "the target 'q' is also a feature"),
-        ({"calendar": ["day_of_year", "day_of_year"]}, "one is there already"),
+        ({"calendar": ["day_of_year", "day_of_year"]}, "one exists already"),
     ):
         with pytest.raises(SettingsError, match=told):
             series(source, **wrong)
@@ -184,6 +184,6 @@ def test_categories_that_change_in_time_are_places_in_their_list(source: Path, t
     assert windows(made, "test").future_names == ("kind",)
     with pytest.raises(headrace.InputError, match="kind is 'rain', which is none of its categories"):
         run_of(tmp_path / "in", tmp_path / "few", frequency="1d", **asked | {"categories": {"kind": kinds[:2]}})
-    with pytest.raises(SettingsError, match="are of no feature, or name no text or one twice"):
+    with pytest.raises(SettingsError, match="are not features, or list no text or one twice"):
         series(source, categories={"snow": ["a"]})
     assert "categories" not in series(source).identity_settings()

@@ -40,7 +40,7 @@ def test_what_no_table_says_is_lacking(tmp_path: Path) -> None:
     [
         ("gauge,area\na,2\n", "second.csv: area of a is 2.0, .*first.csv has 1.0 for it"),
         ("gauge,area\nb,2\nb,3\n", "second.csv: area of b is .*second.csv has [23].0 for it"),
-        ("gauge,area\nb,wet\n", "area is 'wet', which is no number; .* leave 'area' out, or encode it"),
+        ("gauge,area\nb,wet\n", "area is 'wet', which is not a number; .* leave 'area' out, or encode it"),
         ("gauge,area\nb,inf\n", "row 1: area is infinite"),
         ("id,area\nb,2\n", "has no column 'gauge' to join on"),
     ],

@@ -106,7 +106,7 @@ def test_times_that_never_were_fail_or_are_dropped_and_counted(tmp_path: Path) -
     frame = pl.DataFrame({"id": "a", "date": wall, "load": RNG.random(2000), "rain": RNG.random(2000)})
     asked = {"entity": "id", "time_zone": "Europe/Berlin"}
     with pytest.raises(
-        headrace.InputError, match=r"1 times do not exist in Europe/Berlin, .* first 2021-03-28 02:00:00"
+        headrace.InputError, match=r"1 time does not exist in Europe/Berlin, .* first 2021-03-28 02:00:00"
     ):
         run(frame, tmp_path / "out", **asked)
     prepared = run(frame, tmp_path / "out", nonexistent_times="drop", **asked)
@@ -130,7 +130,7 @@ def test_an_instant_has_no_other_zone(tmp_path: Path) -> None:
         ({"snap": "1m", "frequency": "1mo"}, "a frequency of a fixed length"),
         ({"resample": "mean", "frequency": "infer"}, "resample needs a frequency"),
         ({"resample": {"load": "mean"}}, "resample has no rule for rain"),
-        ({"resample": {"*": "mean", "snow": "sum"}}, "names snow, which is no column"),
+        ({"resample": {"*": "mean", "snow": "sum"}}, "names snow, which is not a column"),
         ({"frequency": "coarsest"}, "needs resample"),
         ({"duplicate_times": "nearest"}, "needs snap"),
     ):
@@ -243,7 +243,7 @@ def test_trading_days_are_neighbours(tmp_path: Path) -> None:
     assert "1b" == prepared.manifest.facts["frequency"]
     assert headrace.verify(tmp_path / "out").problems == []
     assert 4 == report(run(frame, tmp_path / "weekdays", entity="id", frequency="1b"), "a")["added_rows"]
-    with pytest.raises(headrace.InputError, match="1 times are between steps of 1b, first 2019-06-01"):
+    with pytest.raises(headrace.InputError, match="1 time is between steps of 1b, first 2019-06-01"):
         run(pl.concat([frame, extra]), tmp_path / "other", **asked)
     windows = pytest.importorskip("headrace.windows").open(tmp_path / "out", "train", input_length=30, output_length=5)
     assert 297 - 34 == len(windows)

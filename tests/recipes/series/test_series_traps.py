@@ -183,15 +183,15 @@ def test_an_unknown_entity_is_an_error_and_not_unscaled(tmp_path: Path) -> None:
 
 
 BAD_FILES = {
-    "cut": "whole Parquet file",
+    "cut": "complete Parquet file",
     "empty": "has no rows",
     "columns": "has no column 'flow'",
     "text": "row 2: rain is 'wet'",
     "infinite": "row 3: rain is inf, which is not a finite number",
     "dates": "row 2: date is '2001-13-01', which is not a time",
     "no_rows": "has no rows",
-    "twice": "1 times come twice, first 2001-01-05",
-    "between": "1 times are between steps of 1d, first 2001-01-05T07:00:00",
+    "twice": "1 time comes twice, first 2001-01-05",
+    "between": "1 time is between steps of 1d, first 2001-01-05T07:00:00",
     "never": "flow is never observed",
     "wrong_name": "the name says csv",
 }

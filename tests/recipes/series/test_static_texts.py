@@ -125,7 +125,7 @@ def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
         (
             [],
             {},
-            "static.csv: row 1: soil is 'clay', which is no number; .* leave 'soil' out, or encode it by a pipeline",
+            "static.csv: row 1: soil is 'clay', which is not a number; .* leave 'soil' out, or encode it by a pipeline",
         ),
         ([SCALED, encoded("soil", categories=[["clay", "sand"]])], {}, "'soil' is 'silt', which is none of the 2"),
         (
@@ -153,7 +153,7 @@ def test_two_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
     given = asked(tmp_path, encoded("soil"), {**SCALED, "columns": ["soil_clay"]}, features=("soil", "soil_clay"))
     (tmp_path / "static.csv").write_text("gauge,soil_clay,soil\na,1,clay\nb,2,sand\nc,3,clay\nd,4,silt\nempty,5,moor\n")
 
-    with pytest.raises(headrace.InputError, match="would be called alike, first 'soil_clay'"):
+    with pytest.raises(headrace.InputError, match="would have the same name, first 'soil_clay'"):
         series(out=tmp_path / "out", **given)
 
 

@@ -36,7 +36,7 @@ def test_an_entity_is_known_by_its_text(values: list[object], kind: pa.DataType,
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}])
 def test_a_nested_value_is_no_entity(value: object) -> None:
-    with pytest.raises(InputError, match="entity 'id' is .* which is no key"):
+    with pytest.raises(InputError, match="entity 'id' is .* which cannot be a key"):
         as_text(column([value]), [], "entity 'id'")
 
 
@@ -78,12 +78,14 @@ def test_a_label_map_does_not_depend_on_the_order_of_labels(texts: list[str]) ->
 
 @pytest.mark.parametrize("odd", ["0.5", "nan", "NaN", "inf", "1e300", "-.5"])
 def test_a_label_among_numbers_that_is_no_whole_number_is_an_error(odd: str) -> None:
-    with pytest.raises(InputError, match=rf"label '{odd}' stands among numbers and is no class; .* leave label= out"):
+    with pytest.raises(
+        InputError, match=rf"label '{odd}' appears among numbers and is not a class; .* leave label= out"
+    ):
         columns.label_map(["0", odd])
 
 
 def test_fractions_alone_are_no_classes() -> None:
-    with pytest.raises(InputError, match=r"label '0\.25' stands among numbers"):
+    with pytest.raises(InputError, match=r"label '0\.25' appears among numbers"):
         columns.label_map(["0.25", "0.5"])
 
 
@@ -134,7 +136,7 @@ def test_large_whole_targets_keep_their_digits() -> None:
 def test_a_target_that_is_no_number_is_an_error_with_row_and_value() -> None:
     table = pa.table({"main": ["", ""], "a": ["1", "high"], "b": ["1", "1"]})
 
-    with pytest.raises(InputError, match="row 2: a is 'high', which is no number"):
+    with pytest.raises(InputError, match="row 2: a is 'high', which is not a number"):
         columns.main_target(table, TARGETS, "main", [])
 
 

@@ -202,7 +202,7 @@ def test_stratified_folds_share_classes_evenly() -> None:
     ("asked", "told"),
     [
         ({"folds": "rolling:n=5,step=30d"}, "split_date is required"),
-        ({"folds": "group-kfold:k=5"}, "folds deal entities, and entity is not given"),
+        ({"folds": "group-kfold:k=5"}, "these folds divide entities, and entity is not given"),
         ({"folds": "group-kfold:k=1", "entity": "id"}, "GroupKFold: k is 1"),
         ({"folds": GroupKFold(5), "entity": "id", "split_date": "2025-01-01"}, "split_date is '2025-01-01', and folds"),
         ({"folds": GroupKFold(5), "entity": "id", "gap": "1d"}, "gap is '1d', and folds of entities"),

@@ -284,7 +284,7 @@ def test_rows_that_a_wider_gap_reaches_are_found(tmp_path: Path) -> None:
     problems = {each.name: str(each.problem) for each in wider if each.problem}
 
     assert "fold 0: the last row of" in problems["gap before the cutoff"]
-    assert "its date is outside of the stretches of time of cell-" in problems["dates"]
+    assert "its date is missing or outside the time ranges of cell-" in problems["dates"]
 
 
 def test_an_entity_that_trains_and_tests_is_found(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_manifest_of_other_folds_is_refused(tmp_path: Path, folds: Any) -> Non
     del record["digest"]
     (made.run / "manifest.json").write_text(json.dumps(record))
 
-    with pytest.raises(headrace.CorruptShard, match="folds has .*, which are no lists of its splits"):
+    with pytest.raises(headrace.CorruptShard, match="folds has .*, which are not lists of its splits"):
         headrace.open(tmp_path / "out")
 
 

@@ -405,7 +405,7 @@ def test_settings_that_cannot_work_are_refused(values: dict[str, Any], told: str
 
 
 def test_a_join_needs_an_entity() -> None:
-    with pytest.raises(SettingsError, match="join is given and entity is not"):
+    with pytest.raises(SettingsError, match="join is given without entity"):
         headrace.TemporalSplit(
             source="in", time="date", split_date="2025-01-01", join={"source": "f", "event_time": "day"}
         )

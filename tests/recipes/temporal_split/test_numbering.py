@@ -39,7 +39,7 @@ def test_two_shards_of_one_number_are_an_error_that_names_both(names: list[str])
 
 
 def test_a_shard_without_number_beside_numbered_ones_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"extra\.csv: has no number while other shards are called part-N"):
+    with pytest.raises(InputError, match=r"extra\.csv: has no number, but other shards are called part-N"):
         number_shards(["extra.csv", "part-1.csv"], "keep")
 
 

@@ -141,7 +141,7 @@ def test_a_test_of_few_rows_is_told_with_numbers(tmp_path: Path, tests: int) -> 
     few = "test is empty" if not tests else f"test has {tests} row{'s' if tests > 1 else ''} of {40 + tests}"
     assert told.startswith(few)
     assert "2025-01-01" in told
-    assert "choose an earlier split_date" in told
+    assert "give an earlier split_date=" in told
 
 
 def test_a_test_below_one_percent_is_told_with_what_dropped_its_rows(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_test_below_one_percent_is_told_with_what_dropped_its_rows(tmp_path: P
     assert told.startswith("test has ")
     assert "of 60 rows from 2025-01-01 on" in told
     assert "belong to entities that train" in told
-    assert "smaller train_ratio" in told
+    assert "smaller train_ratio=" in told
 
 
 def test_a_test_of_a_usual_size_is_not_talked_of(tmp_path: Path) -> None:

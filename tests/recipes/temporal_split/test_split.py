@@ -168,7 +168,7 @@ def test_a_train_split_without_rows_is_an_error(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [("a", "2024-01-01", "0"), ("b", "2025-01-01", "0")])
 
     with pytest.raises(
-        InputError, match=r"train has no rows: 1 entities have rows before 2025-01-01.*choose a later split_date"
+        InputError, match=r"train has no rows: 1 entities have rows before 2025-01-01.*give a later split_date="
     ):
         split(tmp_path / "in", tmp_path / "out")
 
@@ -203,7 +203,7 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
     (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
     assert (
         "test is empty: no row that counts is from 2025-01-01 on, and the last date is 2024-01-01 00:00:00; "
-        "choose an earlier split_date" == warning
+        "give an earlier split_date=" == warning
     )
 
 
@@ -216,7 +216,7 @@ def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
     (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
     assert (
         "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities that train and 1 to entities that validate; "
-        "choose an earlier split_date or a smaller train_ratio" == warning
+        "give an earlier split_date= or a smaller train_ratio=" == warning
     )
 
 

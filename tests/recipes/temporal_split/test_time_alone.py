@@ -138,7 +138,7 @@ def test_a_row_whose_label_looks_too_far_is_found(tmp_path: Path) -> None:
     [
         ({"gap": "soon"}, "gap is 'soon'; give a number and s, m, h, d or w"),
         ({"label_horizon": "0d"}, "label_horizon is '0d'"),
-        ({"entity": None}, "train_ratio is 0.5, which is about entities"),
+        ({"entity": None}, "train_ratio is 0.5, which needs entities"),
         ({"entity": None, "train_ratio": 0.9, "duplicates": "group"}, "duplicates is 'group'"),
     ],
 )

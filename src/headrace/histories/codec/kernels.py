@@ -25,6 +25,7 @@ _ONE, _WORD, _BYTE = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
 _ODD, _MIX_A = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _SECOND, _MOST = np.uint64(1_000_000), 2.0**62
+_HALF, _FOUR = np.uint64(0xFFFF), np.uint64(4 << 48)  # the family of IPv4 in the last word of `piece.WITH_PEER`
 
 
 def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
@@ -74,28 +75,51 @@ def distinct(words: U64, families: U64, *, column: int = 0, family_column: int =
 
 def grouped(
     entities: tuple[U16, I64, U64],
-    entity: I64,
-    micros: I64,
-    codes: U16,
+    columns: tuple[I64, I64, U16],
     peer: tuple[I64, U8, U8] | None,
+    more: tuple[U64, U64],
+    base: int,
     partitions: int,
-) -> tuple[U64, I64, int]:
+) -> tuple[U64, U64, I64, int]:
     """Group measurements by partition, keeping their order within each.
 
-    Returns the records, the number of records in each partition, and their `piece.multiset_sum`. A record is 2 words,
-    or 4 with peers, as `piece.ALONE` and `piece.WITH_PEER`: uint64 [N, 2 | 4].
+    Returns records of `piece.NARROW` and records of `piece.ALONE` or `piece.WITH_PEER`, uint64 [N, W] each, with the
+    words of values appended; how many of both each partition has, int64 [2, P]; and their `piece.multiset_sum`.
     entities: for each entity its partition, its index there, and its hash [E].
-    entity, micros, codes: [N].
+    columns: entity, micros and codes, [N].
     peer: the index of each measurement's peer [N], and the family [P] and bytes [P, 16] of each peer.
+    more: the words of values [N, K], and mixed to one word each [N]; empty without values.
+    base: the time that narrow records count from; −1 if there are none.
     """
-    counts = np.zeros(partitions, np.int64)
-    out = np.empty((len(entity), 2 if peer is None else 4), np.uint64)
     place, family, data = (
         (np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)) if peer is None else peer
     )
-    inputs = (*entities, entity, micros, codes, place, family, data.view(np.uint64))
-    total = _group(*(read_only(each) for each in inputs), counts, out)
-    return out, counts, int(total)
+    partition, local, order = entities
+    entity, micros, codes = columns
+    peers = tuple(read_only(each) for each in (place, family, data.view(np.uint64)))
+    counts = np.zeros((2, partitions), np.int64)
+    _count(read_only(partition), read_only(entity), *peers, base >= 0, counts)
+    values = more[0].shape[1]
+    narrow = np.empty((int(counts[0].sum()), 2 + values), np.uint64)
+    wide = np.empty((int(counts[1].sum()), (2 if peer is None else 4) + values), np.uint64)
+    inputs = (partition, local, order, entity, micros, codes)
+    total = _group(
+        *(read_only(each) for each in inputs), *peers, *(read_only(each) for each in more), base, counts, narrow, wide
+    )
+    return narrow, wide, counts, int(total)
+
+
+def widened(narrow: U64, base: int, places: U32, out: U64) -> None:
+    """Write records of `piece.NARROW` as those of `piece.WITH_PEER`, with entities by their index in the partition.
+
+    places: the index of each of the batch's entities. base: the time that records count from.
+    """
+    _widen(read_only(narrow), np.uint64(base), read_only(places), out)
+
+
+def entities_placed(out: U64, last: int, places: U32) -> None:
+    """Replace the entities of records, in word `last`, by their index in the partition."""
+    _place_entities(out, last, read_only(places))
 
 
 def placed(partition: U16, family: U8, data: U8, partitions: int) -> tuple[U64, I64, I64]:
@@ -240,32 +264,78 @@ def _place(partition: Any, family: Any, words: Any, counts: Any, records: Any, l
 
 
 @compiled
-def _group(
-    partition: Any, local: Any, order: Any, entity: Any, micros: Any, codes: Any,
-    peer: Any, peer_family: Any, peer_bytes: Any, counts: Any, out: Any,
-) -> Any:  # fmt: skip
+def _is_narrow(family: Any, first: Any, second: Any) -> Any:
+    """Tell if an address has no more than four bytes. first, second: its words, the first byte lowermost."""
+    return family == 4 and first >> _32 == 0 and second == 0
+
+
+@compiled
+def _count(partition: Any, entity: Any, peer: Any, family: Any, words: Any, may: Any, counts: Any) -> None:
     for row in range(len(entity)):
-        counts[partition[entity[row]]] += 1
-    at = np.zeros(len(counts), np.int64)
-    for number in range(1, len(counts)):
-        at[number] = at[number - 1] + counts[number - 1]
-    last = out.shape[1] - 1
+        kind = 1
+        if len(peer) and may:
+            other = peer[row]
+            if _is_narrow(family[other], words[other, 0], words[other, 1]):
+                kind = 0
+        counts[kind, partition[entity[row]]] += 1
+
+
+@compiled
+def _group(
+    partition: Any, local: Any, order: Any, entity: Any, micros: Any, codes: Any, peer: Any, peer_family: Any,
+    peer_bytes: Any, more: Any, mixed: Any, base: Any, counts: Any, narrow: Any, wide: Any,
+) -> Any:  # fmt: skip
+    at = np.zeros(counts.shape, np.int64)
+    for kind in range(2):
+        for number in range(1, counts.shape[1]):
+            at[kind, number] = at[kind, number - 1] + counts[kind, number - 1]
+    values = more.shape[1]
+    last = wide.shape[1] - 1 - values
     total = np.uint64(0)
     for row in range(len(entity)):
         mine, code = entity[row], np.uint64(codes[row])
-        to = at[partition[mine]]
-        at[partition[mine]] = to + 1
-        micro = np.uint64(micros[row])
+        micro, in_partition = np.uint64(micros[row]), np.uint64(local[mine])
         value = order[mine] + _mix((micro // _SECOND) << _16 | code)
-        tail = np.uint64(local[mine]) | (code << _32)
-        if last == 3:
+        kind, word0, word1, family = 1, np.uint64(0), np.uint64(0), np.uint64(0)
+        if len(peer):
             other = peer[row]
             word0, word1 = _swapped(peer_bytes[other, 0]), _swapped(peer_bytes[other, 1])
-            out[to, 1], out[to, 2] = word0, word1
             family = np.uint64(peer_family[other])
-            tail |= family << _48
             value ^= _mix(_mix(word0 + family) ^ word1)
-        out[to, 0] = micro
-        out[to, last] = tail
+            if base >= 0 and _is_narrow(peer_family[other], peer_bytes[other, 0], peer_bytes[other, 1]):
+                kind = 0
+        to = at[kind, partition[mine]]
+        at[kind, partition[mine]] = to + 1
+        if kind == 0:
+            narrow[to, 0] = (micro - np.uint64(base)) << _16 | code
+            narrow[to, 1] = word0 & ~_WORD | in_partition
+            for number in range(values):
+                narrow[to, 2 + number] = more[row, number]
+        else:
+            wide[to, 0] = micro
+            if len(peer):
+                wide[to, 1], wide[to, 2] = word0, word1
+            wide[to, last] = in_partition | (code << _32) | (family << _48)
+            for number in range(values):
+                wide[to, last + 1 + number] = more[row, number]
+        if values:
+            value ^= mixed[row]
         total += _mix(value + _ODD)
     return total
+
+
+@compiled
+def _widen(narrow: Any, base: Any, places: Any, out: Any) -> None:
+    for row in range(len(narrow)):
+        since, tail = narrow[row, 0], narrow[row, 1]
+        out[row, 0] = (since >> _16) + base
+        out[row, 1], out[row, 2] = tail & ~_WORD, np.uint64(0)
+        out[row, 3] = np.uint64(places[tail & _WORD]) | (since & _HALF) << _32 | _FOUR
+        for number in range(2, narrow.shape[1]):
+            out[row, number + 2] = narrow[row, number]
+
+
+@compiled
+def _place_entities(out: Any, last: Any, places: Any) -> None:
+    for row in range(len(out)):
+        out[row, last] = (out[row, last] & ~_WORD) | np.uint64(places[out[row, last] & _WORD])

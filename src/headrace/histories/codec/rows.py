@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.arrays import I64, U8, U16, U32, Bools, Ints
 from headrace.errors import CorruptShard
@@ -133,6 +134,12 @@ class Encoded:
     def row(self, place: int) -> bytes:
         """Return a copy of one blob."""
         return self.data[int(self.offsets[place]) : int(self.offsets[place + 1])].tobytes()
+
+    def column(self, places: I64) -> pa.LargeBinaryArray:
+        """Return copies of the blobs of these rows as an Arrow array."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self.offsets) - 1, buffers)
+        return whole.take(pa.array(places))
 
     def blobs(self, places: I64) -> list[bytes]:
         """Return copies of the blobs of these rows."""
@@ -355,7 +362,9 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
             ),
             (
                 (kinds >= len(KINDS)).any(axis=1) | ((family != 4) & (family != 6)),
-                lambda row: f"has kinds {tuple(kinds[row].tolist())} and entity family {family[row]}, which are none",
+                lambda row: (
+                    f"has kinds {tuple(kinds[row].tolist())} and entity family {family[row]}, which are not known"
+                ),
             ),
             (first_time >= 1 << 62, lambda row: f"begins at second {first_time[row]}"),
         ]

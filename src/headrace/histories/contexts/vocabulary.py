@@ -175,7 +175,9 @@ def _measurement(
         time = int.from_bytes(body, "big")
         if role != TIME_ABSOLUTE:
             if previous is None:
-                raise InputError(f"tokens: the measurement before position {end} has a delta and no timestamp before")
+                raise InputError(
+                    f"tokens: the measurement before position {end} has a delta without an earlier timestamp"
+                )
             time += previous
     destination = fields["destination"][1] if "destination" in fields else None
     code = int.from_bytes(fields["result"][1], "big") if "result" in fields else None

@@ -285,7 +285,9 @@ def _tokens(cells: Cells) -> Tokens:
     if mask is None and labels is not None:
         mask = labels != -100
         if (labels[mask] != ids[mask]).any():
-            raise RowRejected("bad_tokens", "labels are neither the token of their place nor -100; do not shift them")
+            raise RowRejected(
+                "bad_tokens", "labels are neither the token at their position nor -100; do not shift them"
+            )
     if mask is None:
         mask = np.ones(len(ids), np.int64)
     if not ((mask == 0) | (mask == 1)).all():
@@ -444,7 +446,7 @@ def _with_content(role: str, content: object, images: list[Image | None]) -> Mes
         if text is None:
             raise RowRejected("bad_content", f"a part of the content of {role} is {shown(part)}; it has no text")
         if calls or (texts and kind in _REASONING_PARTS):  # a template writes reasoning, text, calls in this order
-            raise RowRejected("bad_content", f"a {kind} part stands behind a later kind: {shown(part)}")
+            raise RowRejected("bad_content", f"a {kind} part comes after a later kind: {shown(part)}")
         (texts if kind in _TEXT_PARTS else reasoning).append(text)
     message: Message = {"role": role, "content": "".join(texts)}
     if reasoning:

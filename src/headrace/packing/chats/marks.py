@@ -329,7 +329,7 @@ class Specials:
             shifts.append(at - last)
         whole = "".join([*parts, text[last:]])
         if _STANDS in whole:
-            raise RowRejected("special_text", "the template takes the text of a special token apart")
+            raise RowRejected("special_text", "the template splits the text of a special token")
 
         def moved(place: int) -> int:
             return place + shifts[bisect_right(borders, place) - 1]

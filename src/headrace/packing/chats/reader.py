@@ -201,14 +201,14 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
             continue
         if at < len(text):
             if ended:
-                raise InputError(f"{path}: text behind the array: {shown(text[at : at + 40])}; correct the file")
+                raise InputError(f"{path}: text after the array: {shown(text[at : at + 40])}; correct the file")
             try:
                 value, end = _decoded(text, at)
             except (ValueError, RecursionError) as error:
                 if not more:
                     raise InputError(
-                        f"{path}: row {place + 1}: is not valid JSON ({error}); the rows behind it cannot be told "
-                        "apart, correct the file"
+                        f"{path}: row {place + 1}: is not valid JSON ({error}); the rows after it cannot be separated, "
+                        "correct the file"
                     ) from error
             else:
                 if (

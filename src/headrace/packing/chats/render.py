@@ -143,7 +143,7 @@ class Turns:
         """Render a conversation, with tool calls in the first form that the template accepts."""
         if chat.tools and not self.template.writes_tools:
             raise RowRejected(
-                "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
+                "not_rendered", f"the template does not support tools and would leave out {len(chat.tools)} of them"
             )
         if not any("tool_calls" in message for message in chat.messages):
             return self._render(chat, borders)

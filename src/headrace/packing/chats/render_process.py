@@ -206,7 +206,7 @@ class ProcessRenderer:
                     found.append(self._overrun())
                 elif killed == len(found):
                     raise EngineError(
-                        f"the process that renders the chat template died twice at one conversation ({died}); if the "
+                        f"the process that renders the chat template died twice on one conversation ({died}); if the "
                         "machine ran out of memory, use fewer workers, else give another template with chat_template="
                     ) from None
                 else:
@@ -341,7 +341,7 @@ class _Process:
         if "settings" in outcome:
             raise SettingsError(outcome["settings"])
         if "failed" in outcome:
-            raise RuntimeError(f"rendering failed, which is a fault of headrace: {outcome['failed']}")
+            raise RuntimeError(f"rendering failed because of a bug in headrace: {outcome['failed']}")
 
 
 def _sent(chat: Conversation) -> tuple[Any, ...]:

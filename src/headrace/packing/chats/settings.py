@@ -51,21 +51,21 @@ class ChatSettings(Settings):
     tokenizer: Annotated[Path | str | None, BeforeValidator(_as_tokenizer)] = _rows(
         None,
         description="tokenizer.json, its directory, or a name on the Hugging Face hub, ORG/NAME or ORG/NAME@REVISION, "
-        "which is pinned to its commit; not for rows that are tokens already.",
+        "pinned to its commit. Not for rows that are tokens already.",
     )
     chat_template: PathOrTemplate | None = _rows(
-        None, description="A Jinja file, or the template itself; the tokenizer's own unless given."
+        None, description="A Jinja file, or the template itself. Default: that of the tokenizer."
     )
     template_values: Mapping[str, Any] = _rows(
         default_factory=dict, description="Variables for the template, e.g. {enable_thinking: false}."
     )
     date: datetime.date | None = _rows(
-        None, description="What a template that asks for today's date is told, e.g. 2026-01-31."
+        None, description="The date for templates that ask for today's, e.g. 2026-01-31."
     )
     reasoning: Reasoning = _rows(
         "template",
-        description="template: the template decides which reasoning it writes; every_user_turn: one sequence per "
-        "user turn, trained on that turn's answer, so that none is stripped.",
+        description="template: the template decides which reasoning to keep; every_user_turn: one sequence per "
+        "user turn, trained on that turn's answer, so that all reasoning is kept.",
     )
     eos: Literal["append", "none"] = _rows("append", description="Whether rows of plain text end with the end token.")
     nothing_trained: Literal["drop", "keep"] = Field(
@@ -74,24 +74,25 @@ class ChatSettings(Settings):
     special_text: Literal["text", "drop", "control"] = Field(
         "text",
         json_schema_extra=_DROP,
-        description="Text of a special token in a message, such as <|im_end|>; drop: its row; control: it becomes "
-        "the token. Such rows are counted in any case. Rows that no template touches are taken as they are written.",
+        description="What to do with the text of a special token in a message, such as <|im_end|>; drop: drop the "
+        "row; control: encode it as the token. Such rows are always counted. Rows without a template are encoded as "
+        "written.",
     )
     images: ImageRule = _rows(
         "refuse",
-        description="What counts the placeholder tokens of images in chats; refuse: such rows are left out and "
-        "counted; processor: what preprocessor_config.json beside the tokenizer says; or the rule of a model.",
+        description="How to count the placeholder tokens of images in chats; refuse: leave such rows out and "
+        "count them; processor: use preprocessor_config.json next to the tokenizer; or name the rule of a model.",
     )
     image_values: Mapping[str, Any] = _rows(
-        default_factory=dict, description="Numbers in place of the processor's, e.g. {max_pixels: 1003520}."
+        default_factory=dict, description="Numbers that override the processor's, e.g. {max_pixels: 1003520}."
     )
     image_directory: Path | None = _rows(
-        None, description="Where relative paths of images begin; the directory of the data file unless given."
+        None, description="Directory that relative paths of images start from. Default: that of the data file."
     )
     tokenizer_backend: BackendName = _rows(
         "auto",
-        description="What makes the ids, always the same; auto: headrace, word by word, where that is exact, else "
-        "tokenizers; fastokens: that library, compared with tokenizers on a sample. For byte-level BPE.",
+        description="Which code makes the ids, which are the same with any; auto: headrace's own where it is exact, "
+        "else tokenizers; fastokens: that library, compared with tokenizers on a sample. For byte-level BPE.",
     )
 
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,6 +53,7 @@ Special = Literal["none", "text", "control"]
 
 _ROWS_AT_ONCE = 128  # rendered while the previous rows are encoded
 _ANY_FORM = RowForm()
+_ROLE = itemgetter("role")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,7 @@ class Encoded:
     special_text: number of rows whose messages hold the text of a special token. turns: borders of turns, in tokens, by
     sequence that will be cut; see `turns`. contents: digest of each row's user turns, see `content_of`.
     tally: numbers of texts that a library's backend compared, and that it left to `tokenizers`.
+    messages: number of messages in the sequences of conversations, by role and by weight, 1 (trained) or 0.
     """
 
     tokens: I32
@@ -74,6 +77,7 @@ class Encoded:
     turns: Mapping[int, list[Border]] = field(default_factory=dict)
     tally: Mapping[str, int] = field(default_factory=dict)
     images: Sequence[PlacedImage] = ()
+    messages: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     @property
     def offsets(self) -> I64:
@@ -127,7 +131,7 @@ class ChatEncoder:
         self.image_id = None if self.images is None else self.tokenizer.token_to_id(self.images.token)
         if self.images is not None and self.image_id is None:
             raise SettingsError(
-                f"{self.files.path}: knows no token {self.images.token!r}, which stands for images with "
+                f"{self.files.path}: has no token {self.images.token!r}, which stands for images with "
                 f"images={settings.images!r}; name another rule"
             )
         self.eos_id = None if eos is None else self.tokenizer.token_to_id(eos)
@@ -190,6 +194,8 @@ class ChatEncoder:
         dead -= {item.row for item in kept}
         rejected += (Rejected(row, "nothing_trained", "no token of the row may be trained on") for row in dead)
         rejected.sort(key=lambda each: each.row)
+        chats = (item.chat for item in kept if item.chat is not None)
+        pairs = (zip(map(_ROLE, chat.messages), chat.weights, strict=True) for chat in chats)
         return Encoded(
             tokens=np.concatenate([np.empty(0, np.int32), *(item.ids for item in kept)]),
             mask=np.concatenate([np.empty(0, np.uint8), *(item.mask for item in kept)]),
@@ -201,6 +207,7 @@ class ChatEncoder:
             turns={} if cut_over is None else self._turns(kept, cut_over),
             tally=tally,
             images=images,
+            messages=Counter(chain.from_iterable(pairs)),
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
@@ -354,7 +361,7 @@ class ChatEncoder:
         append = self.settings.eos == "append"
         if append and self.eos_id is None:
             raise SettingsError(
-                f"{self.files.path}: names no end token to append to texts; give eos='none' or a tokenizer_config.json"
+                f"{self.files.path}: has no end token to append to texts; give eos='none' or a tokenizer_config.json"
             )
         spans = [(sample.trained_from, len(sample.text))] if sample.trained_from < len(sample.text) else []
         return _Item(row, sample.text, spans, append and bool(sample.text))
@@ -414,7 +421,7 @@ class ChatEncoder:
                 if not self._special_ids.isdisjoint(own):
                     raise RowRejected(
                         "special_text",
-                        f"a message holds {text[begin:cut]}; this tokenizer knows it as nothing but a token",
+                        f"a message holds {text[begin:cut]}; this tokenizer can encode it only as a token",
                     )
             ids += own
             at[cut] = len(ids)

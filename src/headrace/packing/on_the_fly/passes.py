@@ -68,7 +68,7 @@ class PackingPasses:
         self.others = [name for name in options.columns or () if name not in own]
         taken = [name for name in self.others if name in (*MADE, VALID)]
         if taken:
-            raise SettingsError(f"pack: columns {taken} are in the way of what packed batches hold; leave them out")
+            raise SettingsError(f"pack: columns {taken} clash with those of packed batches; leave them out")
         rows = replace(
             options,
             batch_size=self.pack.buffer_rows,
@@ -111,7 +111,7 @@ class PackingPasses:
         if state.identity != self.identity:
             raise StreamError(
                 "packing state: it was saved with other settings of pack= or packed=; bins would hold other rows: pass"
-                " the saved ones, or begin the epoch anew"
+                " the saved ones, or start the epoch again"
             )
         rows = self.rows.at(self.rows.checked(state.start.to_dict()))
         saved = PackingPass(self, rows, state.world_size, state.batch_size)

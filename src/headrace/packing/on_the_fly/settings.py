@@ -159,9 +159,7 @@ def check_packing(options: StreamOptions) -> PackedBatches:
             f'pack= makes tensors or arrays; use batch_format="torch" or "numpy", not "{options.batch_format}"'
         )
     if options.lists != "ragged":
-        raise SettingsError(
-            'pack= makes rows of its own; leave lists="padded" out, see headrace.PackedBatches(pad_to=)'
-        )
+        raise SettingsError('pack= makes its own rows; leave lists="padded" out, see headrace.PackedBatches(pad_to=)')
     return cast(PackedBatches, options.form) if options.form is not None else PackedBatches()
 
 

@@ -72,6 +72,7 @@ class _Questions(Encoding):
         encoded = self.encoder.encode(rows, FORMS[form.layout == "raw_completion"])
         self.count["special_text_rows"] += encoded.special_text
         self.count.update(encoded.tally)
+        self.messages.update(encoded.messages)
         ends = encoded.offsets
         last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))  # the last sequence of each row
         wrong_of = {each.row: RowRejected(each.reason, each.detail) for each in encoded.rejected}
@@ -109,7 +110,7 @@ class _Questions(Encoding):
         (first, prompt), *others = parts
         for ids, length in others:
             if not np.array_equal(first[:prompt], ids[:length]):
-                raise RowRejected("prompts_differ", "the template writes the prompt otherwise before the other answer")
+                raise RowRejected("prompts_differ", "the template writes a different prompt before the other answer")
             if np.array_equal(first, ids):
                 raise RowRejected("same_answers", f"both answers are the same {len(ids) - length:,} tokens")
         if not prompt:

@@ -34,7 +34,7 @@ _MEANING = {
     "judged": "one answer that was liked or not (KTO)",
     "prompts": "prompts that the model answers itself (GRPO, PPO)",
 }
-_FOUND = "found out from the columns; --kind of init, or here, says otherwise"
+_FOUND = "detected from the columns; change it here or with --kind of init"
 
 
 def preference_sections(asked: AskedPreferences) -> tuple[list[Section], str]:
@@ -82,7 +82,11 @@ def _columns_section(columns: Sequence[str], mapping: Mapping[str, str], kind: K
     others = [name for name in columns if name not in read]
     if kind == "prompts" or not others:
         return []
-    return [Section("Columns that are not read; columns hands them on as they are.", {"columns": Aside(others)})]
+    return [
+        Section(
+            "Columns that are not read; list them in columns to copy them to the output.", {"columns": Aside(others)}
+        )
+    ]
 
 
 def _lengths(questions: Sequence[Question], tokenizer: str | None) -> tuple[I64, str]:
@@ -98,7 +102,7 @@ def _lengths(questions: Sequence[Question], tokenizer: str | None) -> tuple[I64,
         worst = encoded.rejected[0]
         raise SettingsError(
             f"no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}; give another --tokenizer, or "
-            "mend the data"
+            "fix the data"
         )
     return encoded.lengths, "counted with this tokenizer"
 

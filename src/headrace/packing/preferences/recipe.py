@@ -153,13 +153,12 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
         beside = pa.unify_schemas(handed_on, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(
-            f"columns that are handed on differ between files ({error}); write them as text, or leave them out with "
-            "columns="
+            f"copied columns differ between files ({error}); write them as text, or leave them out with columns="
         ) from None
     ids = id_columns(settings.kind)
     taken = sorted({*ids} & {*beside.names})
     if taken:
-        raise InputError(f"column {taken[0]} is one that this recipe makes; name those to hand on with columns=")
+        raise InputError(f"column {taken[0]} is one that this recipe makes; name those to copy with columns=")
     return pa.schema([*(pa.field(name, IDS, nullable=False) for name in ids), *beside])
 
 
@@ -237,6 +236,6 @@ def _check_conserved(
         problems += [f"{before:,} {name} were chosen, {there:,} written"] if before != there else []
     if problems:
         raise HeadraceError(
-            f"{problems[0]}; this is a fault of headrace, nothing was published: please report it with config.json of "
-            "the run"
+            f"{problems[0]}; this is a bug in headrace, and nothing was published; please report it with config.json "
+            "of the run"
         )

@@ -42,13 +42,12 @@ class Preferences(ChatRecipe):
         None,
         ge=2,
         json_schema_extra=ROWS,
-        description="Rows with more tokens of prompt and answer than this are left out and counted; none unless given.",
+        description="Rows with more tokens of prompt and answer than this are left out and counted. Default: no limit.",
     )
     columns: Names | None = Field(
         None,
         json_schema_extra=ROWS,
-        description="Columns to hand on as they are, such as ground truths. Unless given all of rows of prompts, none "
-        "of others.",
+        description="Columns to copy to the output, such as ground truths. Default: all for prompts, none for others.",
     )
 
     @model_validator(mode="after")

@@ -143,7 +143,7 @@ class PackedBatches:
         taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
         if missing or taken:
             raise SettingsError(
-                f"packed batches: columns {missing} are missing, columns {taken} are in the way of what is made;"
+                f"packed batches: columns {missing} are missing, columns {taken} clash with those of the batch;"
                 f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
             )
 

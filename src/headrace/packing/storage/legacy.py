@@ -137,7 +137,7 @@ def _loaded(path: Path) -> list[Any]:
     except Exception as error:  # damaged bytes make the unpickler raise almost anything
         raise InputError(f"{path}: is cut or damaged ({type(error).__name__}: {error}); {_ADVICE}") from error
     if not isinstance(loaded, list):
-        raise InputError(f"{path}: holds {type(loaded).__name__}, no list of bins; {_ADVICE}")
+        raise InputError(f"{path}: holds {type(loaded).__name__}, not a list of bins; {_ADVICE}")
     if len(loaded) != counted:
         raise InputError(f"{path}: the header counts {counted:,} bins, the pickle holds {len(loaded):,}; {_ADVICE}")
     if not loaded:
@@ -154,7 +154,7 @@ def _check_header(file: BinaryIO, path: Path) -> int:
     except OSError:
         raise
     except Exception as error:  # numpy's parser of headers raises almost anything
-        raise InputError(f"{path}: is no .npy file ({error}); {_ADVICE}") from error
+        raise InputError(f"{path}: is not a .npy file ({error}); {_ADVICE}") from error
     if dtype != np.dtype(object) or len(shape) != 1:
         raise InputError(f"{path}: is an array of {dtype} with shape {shape}; {_ADVICE}")
     return int(shape[0])
@@ -163,7 +163,7 @@ def _check_header(file: BinaryIO, path: Path) -> int:
 def _one_bin(record: Any) -> PackedRows:
     """Build rows of one bin. Raises `ValueError` with a text that continues after the bin's number."""
     if not isinstance(record, dict):
-        raise ValueError(f" is {type(record).__name__}, no dictionary")
+        raise ValueError(f" is {type(record).__name__}, not a dictionary")
     columns = []
     for field in SCHEMA:
         if field.name not in record:

@@ -99,7 +99,8 @@ class ParquetShardWriter:
         place = path_of(self.output_path)
         if filesystem is not None and (is_address(str(place)) or self.output_path.lower().startswith("file:")):
             raise SettingsError(
-                f"{self.output_path}: is an address beside filesystem=; give the path inside that file system"
+                f"{self.output_path}: is an address, and filesystem= is given too; give the path inside that file "
+                "system"
             )
         if filesystem is None and is_address(str(place)):
             raise SettingsError(
@@ -321,7 +322,7 @@ def rows_of(table: pa.Table) -> PackedRows:
         row = int(unequal[0]) - 1
         raise InputError(
             f"row {row}: {tokens[row + 1] - tokens[row]} input_ids and {masks[row + 1] - masks[row]} values of "
-            f"loss_mask; a packed row has as many of both: write the file anew"
+            f"loss_mask; a packed row has as many of both: write the file again"
         )
     return PackedRows(ids, mask, starts, tokens, sequences)
 

@@ -84,8 +84,8 @@ class Part(ABC):
             near = difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1)
             raise InputError(
                 f"entity {stranger!r}: no pipeline was fitted for it ({len(self.entities):,} entities have one"
-                f"{f', near: {near[0]!r}' if near else ''}), and unscaled values are never handed out; give entities "
-                f"of this run, or prepare with strategy: unified, which fits one pipeline for all"
+                f"{f', near: {near[0]!r}' if near else ''}), and unscaled values are never returned; give entities of "
+                f"this run, or prepare with strategy: unified, which fits one pipeline for all"
             )
         return np.asarray(found.to_numpy(), np.int64)
 
@@ -99,7 +99,7 @@ class Part(ABC):
             row, column = (int(each[0]) for each in np.nonzero(lost))
             raise InputError(
                 f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}: "
-                f"{float(before[row, column])!r} has no finite value behind {self._words()} as {made.dtype}; correct "
+                f"{float(before[row, column])!r} has no finite value after {self._words()} as {made.dtype}; correct "
                 f"the data or name it in missing_numbers, or choose other steps"
             )
 
@@ -235,7 +235,7 @@ class Scalers(Part):
                     raise ValueError(f"step {word!r} is not known")
                 fitted = {name: _decoded(values).reshape(shape) for name, values in each["fitted"].items()}
                 if set(fitted) != set(MEASURED[word]) or not all(np.isfinite(each).all() for each in fitted.values()):
-                    raise ValueError(f"step {word!r} has not the numbers it needs")
+                    raise ValueError(f"step {word!r} lacks numbers that it needs")
                 steps.append(complete(word, each["params"]))
                 measured.append(fitted)
             return cls(columns, entities, tuple(steps), tuple(measured))
@@ -304,7 +304,7 @@ def fit_scalers(
         if found is not None:
             row, column = found
             raise InputError(
-                f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite value behind "
+                f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite value after "
                 f"{step.get('func') or step['step']}; correct the data, or choose a step that is defined for it"
             )
     if entities is None:

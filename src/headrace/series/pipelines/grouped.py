@@ -50,7 +50,7 @@ class GroupedPipeline(FramePipeline):
         if twice:
             raise InputError(
                 f"column {self.group_identifier!r}: entity {twice[0]!r} was fitted before, like {len(twice) - 1} others"
-                " of this table; give all rows of an entity at once, or fit anew with fit"
+                " of this table; give all rows of an entity at once, or fit again with fit"
             )
         self._part = merge([Fitted((self._part,)), more]).parts[0]
         return self

@@ -92,8 +92,8 @@ def fit_objects(
     """
     if any(each["step"] == "Log" for each in steps):
         raise SettingsError(
-            f"step Log is ours and stands beside {_words(steps)}, which scikit-learn computes; give "
-            f"FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
+            f"step Log is headrace's and cannot be mixed with {_words(steps)}, which scikit-learn "
+            f"computes; give FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
         )
     names, edges = (["all"], [0, len(matrix)]) if entities is None else (list(entities), offsets.tolist())
     made = {}
@@ -192,7 +192,7 @@ def _log(offset: F64) -> Any:
     from sklearn.preprocessing import FunctionTransformer
 
     if len(set(offset.tolist())) > 1:
-        raise SettingsError("Log has no counterpart in scikit-learn where columns have offsets of their own")
+        raise SettingsError("Log has no counterpart in scikit-learn if columns have different offsets")
     value = {"offset": float(offset[0])}
     return FunctionTransformer(func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value)
 

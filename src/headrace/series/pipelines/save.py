@@ -184,7 +184,7 @@ def read_file(run: Path, name: str, digests: Mapping[str, str]) -> bytes:
     except FileNotFoundError:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from None
     if name not in digests or sha256_hex(data) != digests[name]:
-        raise CorruptShard(f"{path}: has not the digest that the manifest names; restore it or prepare the run again")
+        raise CorruptShard(f"{path}: does not have the digest in the manifest; restore it or prepare the run again")
     return data
 
 
@@ -196,7 +196,7 @@ def _record(data: bytes, where: Path) -> dict[str, Any]:
     try:
         record = json.loads(data)
         if not isinstance(record, dict):
-            raise ValueError("is no JSON object")
+            raise ValueError("is not a JSON object")
     except (ValueError, RecursionError) as error:
         raise CorruptShard(f"{where}: is damaged ({error}); restore it or prepare the run again") from error
     return record

@@ -56,8 +56,8 @@ def refuse_fitted(value: Any) -> None:
     """Raise `SettingsError` for a fitted pipeline, a pipeline with a fitted step, or a file of one."""
     if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
-            f"pipeline {str(value)!r} is a file: what it holds is fitted already, and would be fitted anew on this "
-            f"run's train rows; give steps, e.g. [StandardScaler], or pipelines_from to reuse a run's pipelines"
+            f"pipeline {str(value)!r} is a file with fitted steps, which would be fitted again on this run's train "
+            f"rows; give steps, e.g. [StandardScaler], or pipelines_from to reuse a run's pipelines"
         )
     if isinstance(value, list | tuple):
         for each in value:
@@ -67,7 +67,7 @@ def refuse_fitted(value: Any) -> None:
     told = _fitted_word(value)
     if told is not None:
         raise SettingsError(
-            f"{told} is fitted already, and would be fitted anew on this run's train rows; give an unfitted one: "
+            f"{told} is fitted already, and would be fitted again on this run's train rows; give an unfitted one: "
             f"sklearn.base.clone(…) of scikit-learn's, the .steps of one of headrace's"
         )
 

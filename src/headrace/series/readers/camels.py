@@ -71,7 +71,7 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
     """Return the area in m², and the forcing columns by time."""
     lines = _text(path).split(b"\n", _HEADER_LINES)
     if not lines[_HEADER_LINES:] or not lines[-1]:
-        raise InputError(f"{path}: has no rows behind its {_HEADER_LINES} header lines; fetch it again")
+        raise InputError(f"{path}: has no rows after its {_HEADER_LINES} header lines; fetch it again")
     header = lines[_HEADER_LINES - 1].decode("latin-1").split()
     names = [each.partition("(")[0].lower() for each in header]  # without units
     if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
@@ -99,7 +99,7 @@ def _text(path: Path) -> bytes:
     data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
     if b"\r" in data:
         line = 1 + data.count(b"\n", 0, data.index(b"\r"))
-        raise InputError(f"{path}: line {line}: a carriage return stands without a newline; end lines with LF or CRLF")
+        raise InputError(f"{path}: line {line}: a carriage return without a newline; end lines with LF or CRLF")
     return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
 
 

@@ -59,7 +59,7 @@ def grdc_table(path: Path, time: str) -> pa.Table:
     table = raw.rename_columns([each.strip() for each in raw.column_names])
     if _GRDC_TIME[0] not in table.column_names:
         raise InputError(
-            f"{path}: its first line behind comments names {', '.join(table.column_names)}, YYYY-MM-DD "
+            f"{path}: its first line after the comments names {', '.join(table.column_names)}, YYYY-MM-DD "
             f"was expected; this is not a file of GRDC"
         )
     times = pc.replace_substring_regex(pc.utf8_trim_whitespace(table[_GRDC_TIME[0]]), r"-00$", "-01")

@@ -150,6 +150,6 @@ def aligned(windows: Any, **finer: Any) -> Any:
         raise InputError(
             f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one of each finer run "
             f"({', '.join(f'{len(own):,} of {name}' for name, own in inner.items())}); cut all runs by the same "
-            f"train_end and val_end, and see that their times overlap"
+            f"train_end and val_end, and check that their times overlap"
         )
     return found if windows is coarse else type(windows)(found)

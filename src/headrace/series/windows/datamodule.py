@@ -137,7 +137,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
                 check_integer(f"windows: {name}", value, least=1)
         check_chunks(chunk_size, memory_limit_mib)
         if num_workers:
-            warnings.warn(f"num_workers={num_workers} is not followed: {SLOWER_WORKERS}", UserWarning, stacklevel=2)
+            warnings.warn(f"num_workers={num_workers} is ignored: {SLOWER_WORKERS}", UserWarning, stacklevel=2)
         given = {**(options or {}), "is_autoregressive": is_autoregressive}
         self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
         self._source = _Source.of(source, out, run)
@@ -406,5 +406,5 @@ def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Rec
         written = record.pop("out", None)
         source, out = headrace.Series(**record), written if out is None else out
     if out is None:
-        raise SettingsError("out is missing; say where the prepared series go, with out=DIRECTORY")
+        raise SettingsError("out is missing; give the output directory with out=DIRECTORY")
     return source, Path(out)

@@ -30,8 +30,8 @@ except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 SLOWER_WORKERS = (
-    "windows are gathered at the speed of memory; worker processes only copy them once more, and are several times"
-    " slower: leave num_workers at 0"
+    "windows are gathered at the speed of memory; worker processes copy them once more and are several times slower:"
+    " leave num_workers at 0"
 )
 
 

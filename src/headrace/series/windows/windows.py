@@ -27,6 +27,7 @@ from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
+from headrace.report.words import many, many_entities
 from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, Targets, find_valid_sequences
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
 from headrace.settings import Settings
@@ -163,13 +164,14 @@ class WindowCounts:
     window_rows: int
 
     def __str__(self) -> str:
-        told = f"{self.split}: {self.windows:,} windows of {self.entities:,} entities"
+        told = f"{self.split}: {many(self.windows, 'window')} of {many_entities(self.entities)}"
         if not self.without:
             return told
         short = self.longest_without < self.window_rows
         return (
-            f"{told}; {len(self.without):,} of {self.of:,} have none, e.g. {', '.join(self.without[:_NAMED])}: "
-            + (f"they have at most {self.longest_without:,} rows there, " if short else "values are missing there, ")
+            f"{told}; {len(self.without):,} of {self.of:,} {'has' if len(self.without) == 1 else 'have'} none, "
+            f"e.g. {', '.join(self.without[:_NAMED])}: "
+            + (f"at most {many(self.longest_without, 'row')} there, " if short else "values are missing there, ")
             + f"a window takes {self.window_rows:,}"
         )
 
@@ -208,7 +210,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         raise InputError(f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose others")
     remedies = _remedies(store, split, options, found)
     if longest < options.window_rows:
-        why = f"and the longest of {len(rows):,} entities has {longest:,} there"
+        why = f"and the longest of {many_entities(len(rows))} has {longest:,} there"
         # the share of the longest entity's targets that would be a window's rows
         needed = options.horizon_rows if options.history == "preceding" and split != "train" else options.window_rows
         share = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
@@ -225,7 +227,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
             'pass targets="any" or incomplete="keep"',
         ]
     remedies += [remedy] if remedy else []
-    takes = f"a window takes {options.window_rows:,} rows (input_length {options.input_length:,}"
+    takes = f"a window takes {many(options.window_rows, 'row')} (input_length {options.input_length:,}"
     takes += f" and output_length {options.output_length:,})" if options.horizon_rows else ")"
     raise InputError(f"{where}: {takes}, {why}; {'; or '.join(remedies)}")
 
@@ -248,7 +250,7 @@ def _remedies(store: SeriesStore, split: str, options: WindowOptions, blockers: 
     if options.history == "within" and split in ("val", "test"):
         preceding = count(history="preceding")
         if preceding:
-            told.append(f'pass history="preceding" ({preceding:,} windows)')
+            told.append(f'pass history="preceding" ({many(preceding, "window")})')
     return told
 
 

@@ -26,26 +26,24 @@ class Features(Settings):
     source: Places = Field(min_length=1, description="Files, directories or glob patterns of features, or a table.")
     event_time: str = Field(min_length=1, description="Column of the time that a feature is about.")
     entity: str | None = Field(
-        None, min_length=1, description="Column of the entity; named as in the rows unless given."
+        None, min_length=1, description="Column of the entity. Default: the name of that column in the rows."
     )
     known_at: str | None = Field(
         None,
         min_length=1,
-        description="Column of the time from which on a feature was known: when it arrived or was corrected. "
-        "event_time unless given.",
+        description="Column of the time from which a feature was known: when it arrived or was corrected. "
+        "Default: event_time.",
     )
-    columns: Names = Field(
-        (), description="Columns that rows get; unless given all but entity, event_time and known_at."
-    )
+    columns: Names = Field((), description="Columns that rows get. Default: all but entity, event_time and known_at.")
     max_age: str | None = Field(
         None, description="Features older than this at the time of a row are not joined, such as 90d."
     )
-    prefix: str = Field("", description="Put before the names of the columns in the output.")
+    prefix: str = Field("", description="Prefix of the names of the columns in the output.")
     types: TypeWords = Field(default_factory=dict, description="Types of text columns, e.g. balance=float64.")
     time_format: str = Field(
         "auto",
         examples=["auto", *DATE_WORDS],
-        description="How event_time and known_at are written, as the setting of rows says it.",
+        description="How event_time and known_at are written, in the words of the setting for rows.",
     )
 
     def __init__(self, **values: Any) -> None:

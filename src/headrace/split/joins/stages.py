@@ -188,14 +188,14 @@ def _surveyed(settings: TemporalSplit, number: int, features: Features, shards: 
             )
     columns = features.columns or tuple(name for name in schema.names if name not in roles.values())
     if not columns:
-        raise InputError(f"{where}: has no column beside entity and times; list those to join as its columns")
+        raise InputError(f"{where}: has no columns besides entity and times; list those to join in columns")
     types = {name: type_named(word) for name, word in features.types.items() if name in columns}
     read = pa.schema([schema.field(name).with_nullable(True) for name in columns])
     output = pa.schema([(f"{features.prefix}{each.name}", types.get(each.name, each.type)) for each in read])
     if (odd := without_order(list(output))) is not None:
         raise InputError(
-            f"{where}: column {odd.name} is {odd.type}, whose values have no order to settle ties by; list only "
-            f"flat columns to join"
+            f"{where}: column {odd.name} is {odd.type}, whose values have no order to break ties; list only flat "
+            f"columns to join"
         )
     return Join(
         features=features,

@@ -97,7 +97,7 @@ def join_checks(run: FinishedRun, settings: TemporalSplit, workers: int) -> Iter
 
 def _unread(joins: int, error: Exception) -> Iterator[Check]:
     for number in range(joins):
-        yield Check(_name(number), f"not proved, as they cannot be read: {error}", kind="unchecked")
+        yield Check(_name(number), f"not proved, because they cannot be read: {error}", kind="unchecked")
 
 
 def _entities(run: FinishedRun, settings: TemporalSplit, context: RunContext) -> Hashes:
@@ -150,7 +150,7 @@ def _gather_rows(
                 odd = np.flatnonzero(nobody & (own != NOTHING))
                 if len(odd) and number not in problem:
                     where = place_of_row(run, split, first + int(odd[0]))
-                    problem[number] = f"{where}: it has no entity, and features all the same"
+                    problem[number] = f"{where}: it has features but no entity"
             places = first + np.arange(len(table))
             made = pa.table([entity.astype(np.uint32), time, places, *words], schema=schema)
             writer.add(made.filter(pa.array(there & ~nobody)))

@@ -183,7 +183,7 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
         return _as_int64(column.cast(kind.value_type), where)
     nulls = len(column) if pa.types.is_null(kind) else column.null_count
     if nulls:
-        raise InputError(f"{where}: holds {nulls} nulls, which tell no rows apart; pass another key=")
+        raise InputError(f"{where}: holds {nulls} nulls, which do not identify rows; pass another key=")
     if pa.types.is_null(kind):
         return np.empty(0, np.int64), True
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
@@ -195,9 +195,9 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
     if array.dtype.kind in "mM":
         return array.view(np.int64), False
     if array.dtype.kind != "f":
-        raise InputError(f"{where}: is of type {kind}, a key is a number, a time or a text; pass another key=")
+        raise InputError(f"{where}: is of type {kind}, but a key is a number, a time or a text; pass another key=")
     if np.isnan(array).any():
         raise InputError(
-            f"{where}: holds {int(np.isnan(array).sum())} NaN, which tell no rows apart; pass another key="
+            f"{where}: holds {int(np.isnan(array).sum())} NaN, which do not identify rows; pass another key="
         )
     return (array.astype(np.float64) + 0.0).view(np.int64), False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Never, Unpack
@@ -116,7 +116,9 @@ class Dataset(IndexedDataset):
         number: counted from 0. Reads only the index of the run. Raises `SettingsError` if there is no such fold.
         """
         if not isinstance(self._source, FinishedRun):
-            raise SettingsError(f"fold: {self!r} is no whole prepared run; choose the fold first, and filter its rows")
+            raise SettingsError(
+                f"fold: {self!r} is not a complete prepared run; choose the fold first, and filter its rows"
+            )
         return Dataset(Fold(self._source, number), cache_dir=self._cache_dir)
 
     def filter(self, condition: Filter | None) -> Dataset:
@@ -375,7 +377,7 @@ def open_dataset(
             raise InputError(
                 f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
             )
-    elif not isinstance(path, Iterable):
+    elif not hasattr(path, "__iter__"):
         raise SettingsError(f"path is {path!r}; give a path, a list of paths, or a table")
     elif run is not None:
         raise SettingsError(f"run={run!r} names a run of one dataset directory; leave it out with a list of files")

@@ -301,8 +301,8 @@ class DynamicPasses:
         """Resume from a saved state; the current ranks claim what it left."""
         if kind_of(values) == "stream":
             raise StreamError(
-                'stream state: it is not of distribution="dynamic"; its positions are of another order: load it into a'
-                ' stream with distribution="balanced", or begin the epoch anew'
+                'stream state: it is not of distribution="dynamic"; its positions are in another order: load it into a'
+                ' stream with distribution="balanced", or start the epoch again'
             )
         return self._of(self._rows.checked(StreamState.from_dict(values, _KIND).to_dict()))
 
@@ -372,7 +372,7 @@ class DynamicPass:
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """Yield this rank's batches; an early end is published to the other ranks."""
-        assert not first, "nobody knows what the first batches of others hold"
+        assert not first, "nothing is known about the first batches of others"
         passes, start, topology, size = self.passes, self.start, self.passes.topology, self.passes.options.batch_size
         passes.begun, self._calls, self._said, self._rows = passes.begun + 1, 0, 0, array("q", [0])
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", topology, self.epoch)

@@ -156,7 +156,7 @@ class ItemPasses(RowPasses):
                 f"stream state: it is of split {shown(state.split)} with index {shown(state.index[:12])}, this stream"
                 f" reads {shown(self.index.split)} with {shown(self.index.identity[:12])}; the run, the options of"
                 " windows or contexts, shuffle= or the chunks are others than when it was saved: open them as they"
-                " were, or begin the epoch anew"
+                " were, or start the epoch again"
             )
         state.check_order(seed=self.options.seed, shuffle=self.options.shuffle)
         state.check_index(self.of_epoch(state.epoch))
@@ -169,7 +169,7 @@ class ItemPasses(RowPasses):
             raise StreamError(
                 f"stream state: epoch {state.epoch} of {state.split!r} is not one that this stream gives: chunk"
                 f" {state.chunk} of pass {state.pass_number}, here chunk {here.chunk} of pass {here.pass_number};"
-                " pass what state_dict() gave, unchanged, or begin the epoch anew"
+                " pass what state_dict() gave, unchanged, or start the epoch again"
             )
         return state
 

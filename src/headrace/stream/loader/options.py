@@ -403,8 +403,8 @@ class StreamOptions:
             strange = [name for name in self.pad_values if name not in columns]
             if taken or strange:
                 raise SettingsError(
-                    f'lists="padded": columns {taken} are in the way of lengths, pad_values {strange} are no columns;'
-                    " leave them out with columns="
+                    f'lists="padded": columns {taken} clash with lengths, pad_values {strange} are not columns; leave'
+                    " them out with columns="
                 )
         if VALID in columns:
             raise SettingsError(

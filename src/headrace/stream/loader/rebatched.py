@@ -62,7 +62,7 @@ def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | N
     if name is not None:
         raise SettingsError(
             f"{name}: shares out what it reads among the ranks, and this dataset gives each of the {world_size} ranks"
-            f" its own share already, so that rows would be lost; {_REMEDY}"
+            f" its own share already, so rows would be lost; {_REMEDY}"
         )
 
 

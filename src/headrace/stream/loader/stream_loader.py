@@ -344,7 +344,7 @@ class StreamLoader:
             return
         received.has_warned = True
         log.warning(
-            "epoch %d: was left after %d batches and begins again, with the same batches; for another order call"
+            "epoch %d: was left after %d batches and starts again with the same batches; for another order call"
             " set_epoch(epoch) before each loop over the stream, for the rest load_state_dict(state_dict())",
             self.epoch,
             received.batches,

@@ -209,9 +209,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if self._beginning is None:
             if self._client is None:
                 if self._address is None:
-                    raise StreamError(
-                        f"worker {info.id}: it was started without the dataset being told; use a DataLoader over it"
-                    )
+                    raise StreamError(f"worker {info.id}: it was started outside the dataset; use a DataLoader over it")
                 # The workers of one DataLoader share a base seed and are copied in order, so this pair identifies it.
                 pool = info.seed - info.id, self._copies - info.id
                 self._client = Client(self._address, pool=pool, worker=info.id, workers=info.num_workers)
@@ -328,7 +326,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         progress, info = WorkerProgress.from_dict(values), get_worker_info()
         if info is None:
             raise StreamError(
-                f"state: it is worker {progress.worker}'s own progress, and this is no worker process; pass"
+                f"state: it is worker {progress.worker}'s own progress, and this is not a worker process; pass"
                 " headrace.stream_state(saved) of the whole loader's state"
             )
         here = self.topology.world_size, info.num_workers, self.options.batch_size, self.remainder
@@ -378,9 +376,9 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if self._read_to_end is present and not first and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "epoch %d: the DataLoader's workers begin it again, with the same batches as before; call"
-                " dataset.set_epoch(epoch) before each pass, or loop over dataset.data_loader(), which goes on to the"
-                " next epoch by itself",
+                "epoch %d: the DataLoader's workers start it again with the same batches; call"
+                " dataset.set_epoch(epoch) before each pass, or loop over dataset.data_loader(), which moves on to the"
+                " next epoch itself",
                 self.epoch,
             )
         owner = weakref.ref(self)

@@ -36,7 +36,7 @@ log = logging.getLogger("headrace")
 _END = object()
 _PATIENCE_S = 1.0  # an error can arrive a moment before its process ends
 _REMEDY = (
-    "give the job more memory, or use fewer workers; if it is no matter of memory, run the transform with num_workers=0"
+    "give the job more memory, or use fewer workers; if memory is not the cause, run the transform with num_workers=0"
     " to see what it does"
 )
 _LAST_TIME = 3
@@ -96,7 +96,7 @@ class WatchedLoader(DataLoader[Batch]):
         """Return the workers of a pass: those of the previous pass if they persist and live, else new ones."""
         idle: Any = self._iterator
         if hasattr(idle, "fallen") and idle.fallen():
-            log.warning("DataLoader: workers %s died between two passes; all are begun anew", idle.fallen())
+            log.warning("DataLoader: workers %s died between two passes; all are started again", idle.fallen())
             self._iterator = None
         method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
         with _sheltered_start(method):
@@ -125,7 +125,7 @@ class WatchedLoader(DataLoader[Batch]):
                 if final is not None:
                     raise EngineError(final) from error
                 told = "; ".join(deaths)
-                log.warning("%s; all workers are begun anew after %d batches of the pass", told, received)
+                log.warning("%s; all workers are started again after %d batches of the pass", told, received)
                 earlier.append(received)
                 workers = self._begin_anew(received)
                 continue
@@ -144,8 +144,8 @@ class WatchedLoader(DataLoader[Batch]):
 @functools.cache
 def _say_once(what: str) -> None:
     log.warning(
-        "%s; DataLoader workers go without a guard: if one dies the loop ends with an error after some seconds, to be"
-        " resumed from the last state; for workers that are begun anew use torch 2.4 to 2.13",
+        "%s; DataLoader workers are not guarded: if one dies, the loop ends with an error after some seconds, to be"
+        " resumed from the last state; for workers that restart, use torch 2.4 to 2.13",
         what,
     )
 
@@ -203,4 +203,4 @@ def told_by_torch(error: BaseException) -> list[int]:
 def died(rank: str, processes: Sequence[int]) -> str:
     """Describe the death of workers in a DataLoader of the user's own, which does not restart them."""
     told = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
-    return f"{told}; resume from the last state, or use data_loader(), which begins workers anew; {_REMEDY}"
+    return f"{told}; resume from the last state, or use data_loader(), which restarts workers; {_REMEDY}"

@@ -149,18 +149,18 @@ class StreamState:
             ]
             raise StreamError(
                 f"stream state: it was saved {models[0]}, this stream is {models[1]}; rows would repeat and be missed:"
-                " pass the saved balance=, or begin the epoch anew"
+                " pass the saved balance=, or start the epoch again"
             )
         if self.samples_per_epoch != samples_per_epoch:
             raise StreamError(
                 f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch}, this stream has"
-                f" {samples_per_epoch}; epochs would overlap: pass the saved setting, or begin the epoch anew"
+                f" {samples_per_epoch}; epochs would overlap: pass the saved setting, or start the epoch again"
             )
         if (self.seed, self.shuffle) != (seed, shuffle):
             raise StreamError(
                 f"stream state: it was saved with seed={self.seed}, shuffle={self.shuffle}; this stream has"
-                f" seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass the saved settings, or begin"
-                " the epoch anew"
+                f" seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass the saved settings, or start"
+                " the epoch again"
             )
 
     def check_index(self, index: SplitIndex) -> None:
@@ -176,7 +176,7 @@ class StreamState:
                 f"stream state: split {shown(self.split)} had index {shown(self.index[:12])} with {self.rows:,}"
                 f" rows when saved, now it has {shown(index.identity[:12])} with {whole:,}; shards were added, removed"
                 " or rewritten, or another filter or blend was set up: open the dataset as it was when the state was"
-                " saved, or begin the epoch anew"
+                " saved, or start the epoch again"
             )
 
 

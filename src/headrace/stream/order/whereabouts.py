@@ -37,7 +37,7 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
     named = [place for place, name in enumerate(index.shards) if name == shard or name.rsplit("/", 1)[-1] == shard]
     if len(named) != 1:
         known = ", ".join(index.shards[:3]) + (", …" if len(index.shards) > 3 else "")
-        what = "is no shard" if not named else f"is the name of {len(named)} shards"
+        what = "is not a shard" if not named else f"is the name of {len(named)} shards"
         raise InputError(f"split {index.split}: {shard!r} {what}; give one of {known or 'none, it is empty'}")
     blocks = np.flatnonzero(index.shard_of_block == named[0])
     ends = np.cumsum(index.rows[blocks])

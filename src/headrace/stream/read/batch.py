@@ -165,7 +165,8 @@ def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
         rows: list[Any] = column.cast(_in_microseconds(kind)).to_pylist()
     except (pa.ArrowInvalid, OverflowError, ValueError) as error:
         raise InputError(
-            f"column {name} of type {kind}: a value is no Python value ({error}); Python counts moments in microseconds"
+            f"column {name} of type {kind}: a value cannot be a Python value ({error}); Python counts moments in "
+            "microseconds"
             ' of the years 1 to 9999: leave the column out with columns=, or use batch_format="arrow" or "numpy"'
         ) from error
     return rows

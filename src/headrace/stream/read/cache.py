@@ -165,7 +165,9 @@ class CachedBlocks:
                 first, self._storing = self._storing, False
             if first:
                 warnings.warn(
-                    f"decoded blocks are not kept: {error}; the stream goes on without", RuntimeWarning, stacklevel=2
+                    f"decoded blocks are not kept: {error}; the stream continues without them",
+                    RuntimeWarning,
+                    stacklevel=2,
                 )
         finally:
             with suppress(OSError):

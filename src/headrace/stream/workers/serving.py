@@ -389,7 +389,9 @@ class Ticket:
 def _redeemed(server: int, ticket: int) -> Any:
     found = _SERVERS.get(server)
     if found is None:
-        return arrive_failed("batch: the dataset that read it has gone, or is of another process; keep it for the loop")
+        return arrive_failed(
+            "batch: the dataset that read it is gone or belongs to another process; keep it for the loop"
+        )
     return found.redeem(ticket)
 
 
