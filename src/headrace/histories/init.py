@@ -118,8 +118,15 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
         )
         words = f"Rows that are no measurements are dropped and counted. Looked at: {told}."
         sections.append(Section(words, {"bad_rows": "drop"}))
+    sections += _sections_of_output()
+    Histories(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+    return sections, about
+
+
+def _sections_of_output() -> list[Section]:
+    """Return the sections that do not depend on the data."""
     has_array_record = find_spec("array_record") is not None
-    sections += [
+    return [
         Section(
             "An entity trains or tests as its keyed hash says, whatever other entities come. A sample keeps rows by a "
             "keyed hash too.",
@@ -136,8 +143,6 @@ def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
             {"format": "array_record" if has_array_record else "arrow"},
         ),
     ]
-    Histories(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
-    return sections, about
 
 
 def _try(seen: Look, settings: Histories) -> Dropped:

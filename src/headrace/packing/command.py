@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headrace.cli.commands import execute
-from headrace.cli.convert_command import convert_shards
 from headrace.cli.derived import Given
 from headrace.cli.flags import Json, RunOptions, pairs_of
-from headrace.cli.output import emit, say
+from headrace.cli.output import emit, printer, say, table
 from headrace.errors import InputError, SettingsError
+from headrace.printable import printable
 from headrace.recipe import registration_of_run
 from headrace.report.words import size
 
@@ -120,7 +120,7 @@ def convert(
     Example:  headrace convert legacy.npy bins.parquet
     """
     if not source.endswith(".npy"):
-        convert_shards(source, target, as_json=as_json)
+        _convert_shards(source, target, as_json=as_json)
         return
     from headrace.bins.rows import ALIGNMENT_KEY
     from headrace.packing.storage.legacy import convert_legacy_to_parquet
@@ -153,6 +153,25 @@ def convert(
     before, after = result["source_bytes"], result["bytes"]
     say(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")
     say(f"{size(before)} → {size(after)} ({100 * after / before:.1f} %)")
+
+
+def _convert_shards(source: str, out: Path, *, as_json: bool) -> None:
+    """Convert tars or MDS shards with a progress bar on the terminal, and print the resulting columns."""
+    from headrace.cli.progress import shard_progress  # imports rich, which completion does not need
+    from headrace.dataset.convert import convert as write
+
+    with shard_progress("convert the shards") as on_shard:
+        made = write(source, out, on_shard=on_shard)
+    if as_json:
+        emit({**asdict(made), "path": str(made.path)})
+        return
+    columns = table(f"{made.rows:,} rows in {made.shards:,} shards", ("column", "type"))
+    for name, kind in made.columns.items():
+        columns.add_row(printable(name), kind)
+    printer().print(columns)
+    for reason, count in made.skipped.items():
+        say(f"skipped, {reason}: {count:,}")
+    say(f"shards  {made.path}")
 
 
 def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:

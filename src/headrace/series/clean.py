@@ -261,15 +261,10 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         kept[unusable] = np.nan
         filled &= ~unusable
         parts = cut_at(seen[:, 0] & ~unusable[:, 0], edges, stretches)
-    # Count source rows per stretch: positions ascend.
     borders = np.searchsorted(positions, [start, *(start + edge for edge in edges), stop])
-    made_of = np.ones(len(positions), np.int64) if observed.counts is None else observed.counts[source_rows]
-    below = np.append(0, np.cumsum(made_of))
-    for name, count_ in zip(stretches.names, np.diff(below[borders]).tolist(), strict=True):
-        rows[name or NO_SPLIT] += count_
+    _count_rows(rows, observed.counts, source_rows, borders, stretches.names)
     inside = (found.start < stop) & (found.start + found.length > start)
     kept_rows = int(borders[-1] - borders[0])
-    rows["trimmed"] = int(below[-1] - below[borders[-1]] + below[borders[0]])
 
     def count(places: Bools) -> I64:
         return found.take(inside & places).per_column(len(columns))[0]
@@ -294,6 +289,20 @@ def clean(settings: Series, observed: Observed, entity: str, *, at: Sequence[int
         added_rows=stop - start - kept_rows,
         trimmed_steps=(start, axis.rows - stop),
     )
+
+
+def _count_rows(
+    rows: Counter[str], counts: I64 | None, source_rows: I64, borders: I64, names: Sequence[str | None]
+) -> None:
+    """Add the source rows of each stretch, and those outside of all, to `rows`.
+
+    counts: source rows that each row was made of; None: one. borders: places in `source_rows`, ascending.
+    """
+    made_of = np.ones(len(source_rows), np.int64) if counts is None else counts[source_rows]
+    below = np.append(0, np.cumsum(made_of))
+    for name, count in zip(names, np.diff(below[borders]).tolist(), strict=True):
+        rows[name or NO_SPLIT] += count
+    rows["trimmed"] = int(below[-1] - below[borders[-1]] + below[borders[0]])
 
 
 def _on_steps(settings: Series, observed: F64, steps: int, source_rows: I64, positions: I64) -> F64:

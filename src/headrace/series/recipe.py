@@ -113,19 +113,11 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     noted = sum((Counter(receipt.result["times"]) for receipt in cleaned), Counter[str]())
     if noted:
         facts = {**facts, "times": dict(sorted(noted.items()))}
-    reasons = [
-        *DROPPED,
-        *([] if settings.division.parts is PLAIN else [NO_SPLIT]),
-        "null_entity",
-        "not_listed",
-        *([REASON] if settings.duplicates == "drop" else []),
-        *([NONEXISTENT] if settings.time_zone else []),
-    ]
     return Outcome(
         schema=readable_schema(settings),
         index=index,
         splits=totals,
-        dropped={word: counts[word] for word in reasons},
+        dropped={word: counts[word] for word in _reasons(settings)},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
@@ -146,6 +138,18 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             "receipts_digest": published_digest((each.path, each.digest) for each in (*records, *finished.files)),
         },
     )
+
+
+def _reasons(settings: Series) -> list[str]:
+    """Return the reasons for which these settings can drop a row."""
+    return [
+        *DROPPED,
+        *([] if settings.division.parts is PLAIN else [NO_SPLIT]),
+        "null_entity",
+        "not_listed",
+        *([REASON] if settings.duplicates == "drop" else []),
+        *([NONEXISTENT] if settings.time_zone else []),
+    ]
 
 
 def _divided(settings: Series) -> dict[str, Any]:

@@ -125,18 +125,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     elif content is not None:
         repeats = duplicates.facts(context, plan, len(parts))
         context.warn(duplicates.told(repeats, rows, len(plan.allocation.known)))
-    if settings.layout == "sharded":
-        shards = [
-            ShardRecord(split, record, part.result["blocks"][split], word_of_output(plan, shard), shard.name)
-            for part, shard in zip(parts, source.shards, strict=True)
-            for split in splits
-            for record in records_of(part, split)
-        ]
-    else:
-        word = word_of_output(plan, source.first)
-        joined = context.stage("join", [_join_task(plan, source, parts, split) for split in splits])
-        shards = [ShardRecord(each.subject, each.files[0], each.result["blocks"], word) for each in joined]
-    index, totals = tally(shards, splits)
+    index, totals = tally(_written_shards(context, plan, source, parts, splits), splits)
     aliases: tuple[str, ...] = ()
     if plan.folding is None:
         _alias_test(context, splits)
@@ -167,6 +156,22 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         },
         null_values=settings.null_values,
     )
+
+
+def _written_shards(
+    context: RunContext, plan: SplitPlan, source: Source, parts: Sequence[Receipt], splits: Sequence[str]
+) -> list[ShardRecord]:
+    """Return the shards of the output, after joining them to one file per split if the layout asks for that."""
+    if plan.settings.layout == "sharded":
+        return [
+            ShardRecord(split, record, part.result["blocks"][split], word_of_output(plan, shard), shard.name)
+            for part, shard in zip(parts, source.shards, strict=True)
+            for split in splits
+            for record in records_of(part, split)
+        ]
+    word = word_of_output(plan, source.first)
+    joined = context.stage("join", [_join_task(plan, source, parts, split) for split in splits])
+    return [ShardRecord(each.subject, each.files[0], each.result["blocks"], word) for each in joined]
 
 
 def directory_of(split: str) -> str:

@@ -371,9 +371,8 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     )
     if broken is not None:
         return broken
-    at_codes = HEADER_BYTES + 4 * n
+    at_codes, starts = HEADER_BYTES + 4 * n, np.cumsum(n) - n
     at_index = at_codes + -(-2 * n // 4) * 4
-    starts = np.cumsum(n) - n
     seconds = _column(data, begin + HEADER_BYTES, n, 4)
     wrong = (seconds[starts] != 0) | (seconds[starts + n - 1] != head["time_span"])
     falls = seconds[1:] < seconds[:-1]
