@@ -88,6 +88,11 @@ DATA_NAMES = tuple(
 )
 
 
+def is_data_name(name: str) -> bool:
+    """Check whether a name is that of a data file."""
+    return name[0] not in "._" and name.lower().endswith(DATA_NAMES)
+
+
 @dataclass(frozen=True)
 class Kind:
     """The format of a file and how its bytes are compressed as a whole."""

@@ -8,13 +8,15 @@ directory below them.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError, InputError
+from headrace.formats.detect import is_data_name
 from headrace.storage.places import place_of
 
 _LOOKED_INTO = 1 << 16  # bytes of index.json; its beginning identifies the writer
@@ -25,6 +27,9 @@ _WRITERS = (  # by what they write in index.json
     (re.compile(rb'"config"\s*:'), b'"chunks"', "litdata"),
     (re.compile(rb'"wids_version"'), b"", "webdataset"),
 )
+_DOWNLOADS = ("crdownload", "part", "partial", "incomplete", "download", "opdownload", "aria2", "filepart")
+_PACKED = ("bz2", "xz", "zip", "lz4", "7z", "rar", "br", "lzma", "sz")
+_UNFINISHED = re.compile(rf"(.*)\.({'|'.join([*_DOWNLOADS, *_PACKED])})", re.IGNORECASE | re.DOTALL)
 _PARTITION = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)  # a directory inside a table, by its name
 
 
@@ -243,3 +248,13 @@ def table_of_file(path: Path) -> str | None:
     if layout is None:
         return None
     return f"{path}: belongs to {root}, {layout.name}; its rows are read as they are, deleted and replaced ones too"
+
+
+def refuse_unfinished(names: Iterable[str]) -> None:
+    """Raise `InputError` for an unfinished or packed data file, because its rows would be missing."""
+    for name in names:
+        match = _UNFINISHED.fullmatch(name)
+        if match is None or not is_data_name(os.path.basename(match[1])):
+            continue
+        remedy = "finish the download or delete it" if match[2].lower() in _DOWNLOADS else "decompress it or delete it"
+        raise InputError(f"{name}: is not read, and its rows would be missing; {remedy}, or give files by pattern")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
-from headrace.formats.detect import DATA_NAMES
-from headrace.formats.foreign import layout_of, refuse_foreign, table_of_file
+from headrace.formats.detect import DATA_NAMES, is_data_name
+from headrace.formats.foreign import layout_of, refuse_foreign, refuse_unfinished, table_of_file
 from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
 from headrace.formats.partition_names import is_partition, partition_of
 from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 _Stat = tuple[int, int, int]  # size, modification time, time of change
 _FEW_DIRECTORIES = 100  # searched for an error message
 _Found = tuple[str, str, _Stat]  # absolute path, its real path
-_DOWNLOADS = ("crdownload", "part", "partial", "incomplete", "download", "opdownload", "aria2", "filepart")
-_PACKED = ("bz2", "xz", "zip", "lz4", "7z", "rar", "br", "lzma", "sz")
-_UNFINISHED = re.compile(rf"(.*)\.({'|'.join([*_DOWNLOADS, *_PACKED])})", re.IGNORECASE | re.DOTALL)
 
 
 class NoMatch(InputError):
@@ -204,22 +201,12 @@ def _matched(pattern: str) -> list[str]:
         layout = layout_of(here, names)
         if layout is None or layout.files != "plain":  # a pattern may choose among plain files
             refuse_foreign(here, names)
-    _refuse_unfinished(files)
+    refuse_unfinished(files)
     data = [each for each in files if is_data_name(os.path.basename(each))]
     if not data:
         also = f"; it matches {min(files)}, whose name is not that of a data file" if files else ""
         raise NoMatch(f"{pattern}: no such file, directory or match{also}; check the path")
     return data
-
-
-def _refuse_unfinished(names: Iterable[str]) -> None:
-    """Raise `InputError` for an unfinished or packed data file, because its rows would be missing."""
-    for name in names:
-        match = _UNFINISHED.fullmatch(name)
-        if match is None or not is_data_name(os.path.basename(match[1])):
-            continue
-        remedy = "finish the download or delete it" if match[2].lower() in _DOWNLOADS else "decompress it or delete it"
-        raise InputError(f"{name}: is not read, and its rows would be missing; {remedy}, or give files by pattern")
 
 
 def _warn_of_table(path: str, known: dict[str, str | None]) -> None:
@@ -258,11 +245,11 @@ def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str], list[
             own, own_stats, own_links = [*own, *deeper], [*own_stats, *deeper_stats], own_links | deeper_links
             if own:
                 refuse_foreign(Path(below), {*own, *own_others})
-                _refuse_unfinished(os.path.join(below, other) for other in own_others)
+                refuse_unfinished(os.path.join(below, other) for other in own_others)
                 held[name] = own, own_stats, own_links
     if not held and not names:
         raise NoMatch(f"{path}: {no_data(path)}")
-    _refuse_unfinished(os.path.join(path, other) for other in others)
+    refuse_unfinished(os.path.join(path, other) for other in others)
     if not held:
         return names, stats, links, None
     _refuse_beside_splits(path, held, names, others)
@@ -288,7 +275,7 @@ def _in_partitions(path: str, others: Iterable[str]) -> tuple[list[str], list[_S
             continue
         own, own_stats, own_links, own_others = _data_files(below)
         refuse_foreign(Path(below), {*own, *own_others})
-        _refuse_unfinished(os.path.join(below, other) for other in own_others)
+        refuse_unfinished(os.path.join(below, other) for other in own_others)
         partition_of(f"{below}/")  # a link to a parent directory would be followed forever
         deeper, deeper_stats, deeper_links = _in_partitions(below, own_others)
         linked = own_links | deeper_links if not os.path.islink(below) else {*own, *deeper}
@@ -355,7 +342,7 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
         every = [(prefix / fact.name, fact) for fact in place_of(prefix).files_below()]
         below = [each for each in every if matches(each[1].name.split("/"), pattern)]
         _refuse_foreign_prefixes(prefix, [fact.name for _, fact in every], {path.parent for path, _ in below})
-        _refuse_unfinished(str(path) for path, _ in below)
+        refuse_unfinished(str(path) for path, _ in below)
         return {path: _object_stat(place, fact) for path, fact in below if is_data_name(path.name)}, prefix, None
     if entry.is_file():
         return {entry: _object_stat(place, place.stat())}, entry.parent, None
@@ -371,12 +358,12 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
                 raise InputError(f"{path}: is missing, so the dataset is not whole; upload it again")
         return {path: _object_stat(place, there[path]) for path in listed}, entry, _told(saved)
     refuse_foreign(entry, {*prefixes, *(fact.name for fact in facts)})
-    _refuse_unfinished(str(entry / fact.name) for fact in facts)
+    refuse_unfinished(str(entry / fact.name) for fact in facts)
     files = {entry / fact.name: _object_stat(place, fact) for fact in facts if is_data_name(fact.name)}
     if any(map(is_partition, prefixes)):
         inside = [(fact, fact.name.split("/")) for fact in place.files_below()]
         inside = [(fact, parts) for fact, parts in inside if all(map(is_partition, parts[:-1])) and len(parts) > 1]
-        _refuse_unfinished(str(entry / fact.name) for fact, _ in inside)
+        refuse_unfinished(str(entry / fact.name) for fact, _ in inside)
         files |= {entry / fact.name: _object_stat(place, fact) for fact, parts in inside if is_data_name(parts[-1])}
     held = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
     held = [each for each in held if each[1]]
@@ -405,11 +392,6 @@ def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collec
             raise InputError(f"{directory}: {layout.refusal(directory)}")
     if matched:
         refuse_foreign(prefix, ())
-
-
-def is_data_name(name: str) -> bool:
-    """Check whether a name is that of a data file."""
-    return name[0] not in "._" and name.lower().endswith(DATA_NAMES)
 
 
 def _object_stat(place: Place, fact: Fact) -> _Stat:

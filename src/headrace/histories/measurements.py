@@ -18,7 +18,8 @@ from headrace.dataset.open import find_run
 from headrace.errors import CorruptShard, InputError
 from headrace.histories.codec.addresses import KINDS, Addresses, as_numbers, render
 from headrace.histories.codec.latencies import FAILED, decode_latencies
-from headrace.histories.codec.rows import Decoded, damaged, decode_together
+from headrace.histories.codec.laws import damaged
+from headrace.histories.codec.rows import Decoded, decode_together
 from headrace.histories.codec.values import is_missing
 from headrace.histories.dictionary import Dictionary, dictionary_file
 from headrace.histories.shard_file import read_pieces

@@ -24,7 +24,7 @@ from headrace.errors import InputError
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_in_turn
 from headrace.formats.detect import stem_of_name
-from headrace.formats.schema import few, hint, is_text
+from headrace.formats.schema import is_text
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
@@ -36,8 +36,8 @@ from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import ShardTexts, hash_ids, hashed_addresses
 from headrace.histories.failures import Failed, count_failed
-from headrace.histories.piece import Parsed, PieceWriter, hash_entities, joined, sampled
-from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.histories.piece import Parsed, PieceWriter, hash_entities, joined, piece_file, sampled
+from headrace.run.context import TaskFiles
 from headrace.storage.local import created, storing
 
 _LATEST_US = 1 << 62
@@ -405,21 +405,6 @@ def _tell(table: pa.Table, at: tuple[int, int, int], place: Place, settings: His
 # so thousands of partitions need many; fewer stay in the processor's cache.
 _PART_ROWS, _MOST_ROWS = 1 << 9, 1 << 20
 _BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others
-
-
-def piece_file(number: int) -> str:
-    """Return the path of a source shard's piece, relative to the run."""
-    return f"{STAGE_DIRECTORY}/piece-{number:05d}.bin"
-
-
-def check_columns(settings: Histories, shard: Shard) -> None:
-    """Raise `InputError` if the shard lacks a requested column."""
-    for name in settings.columns():
-        if name not in shard.schema.names:
-            raise InputError(
-                f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
-                f"entity=, time=, peer=, value= and values={hint(shard.schema.names)}"
-            )
 
 
 def gather_shard(

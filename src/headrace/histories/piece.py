@@ -31,9 +31,15 @@ from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
 from headrace.histories.codec.values import mixed_values
 from headrace.keyed_hash import hash_words
+from headrace.run.context import STAGE_DIRECTORY
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache
+
+
+def piece_file(number: int) -> str:
+    """Return the path of a source shard's piece, relative to the run."""
+    return f"{STAGE_DIRECTORY}/piece-{number:05d}.bin"
 
 
 @dataclass(frozen=True)

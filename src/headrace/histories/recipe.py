@@ -13,8 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.errors import InputError
 from headrace.formats.blocks import look
 from headrace.formats.partitions import partition_types
+from headrace.formats.schema import few, hint
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.codec.values import stored_type
@@ -23,7 +25,7 @@ from headrace.histories.dictionary import dictionary_file, merge_texts
 from headrace.histories.duplicates import REASON, Decision, counted_file, decide, told
 from headrace.histories.duplicates import facts as duplicates_facts
 from headrace.histories.failures import Failed, add_failed
-from headrace.histories.parse import REASONS, check_columns, gather_shard
+from headrace.histories.parse import REASONS, gather_shard
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import SPLITS, compare_partition, directory_of, shard_name, write_partition, write_rows
 from headrace.run.context import RunContext, Task, TaskFiles
@@ -135,7 +137,7 @@ def _survey(
     found = context.map([partial(looked, path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in with_content(shards):
-        check_columns(settings, shard)
+        _check_columns(settings, shard)
     rows = sum(rows for _, rows in found)
     if settings.partitions is not None:
         return shards, settings.partitions, rows
@@ -229,3 +231,13 @@ def _outcome(
             **duplicates,
         },
     )
+
+
+def _check_columns(settings: Histories, shard: Shard) -> None:
+    """Raise `InputError` if the shard lacks a requested column."""
+    for name in settings.columns():
+        if name not in shard.schema.names:
+            raise InputError(
+                f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
+                f"entity=, time=, peer=, value= and values={hint(shard.schema.names)}"
+            )

@@ -31,7 +31,8 @@ from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
 from headrace.histories.codec.addresses import KINDS, Addresses, as_numbers, render
 from headrace.histories.codec.latencies import is_canonical
-from headrace.histories.codec.rows import Decoded, Law, damaged, decode_together, first_broken
+from headrace.histories.codec.laws import Law, damaged, first_broken
+from headrace.histories.codec.rows import Decoded, decode_together
 from headrace.histories.codec.values import as_words, stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Dictionary, dictionary_file, hashed_addresses

@@ -32,8 +32,16 @@ from headrace.histories.codec.values import Values, of_words, stored_type, value
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Codes, Dictionary, dictionary_file
 from headrace.histories.duplicates import Contents, Decision, keep_compared, keep_counted
-from headrace.histories.parse import piece_file
-from headrace.histories.piece import ALONE, WITH_PEER, hash_entities, mixed_with, multiset_sum, record_of, segments
+from headrace.histories.piece import (
+    ALONE,
+    WITH_PEER,
+    hash_entities,
+    mixed_with,
+    multiset_sum,
+    piece_file,
+    record_of,
+    segments,
+)
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
 from headrace.histories.sort import Partition, Slab, open_partition
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles

@@ -23,9 +23,9 @@ from headrace.errors import InputError
 from headrace.formats import grids, parquet
 from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates, parse_in_turn
-from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, kind_of_name, stem_of_name
+from headrace.formats.detect import DATA_NAMES, Kind, detect, holds_nothing, is_data_name, kind_of_name, stem_of_name
 from headrace.formats.foreign import refuse_foreign
-from headrace.formats.listing import is_data_name, list_files
+from headrace.formats.listing import list_files
 from headrace.formats.open_parquet import open_file
 from headrace.formats.partitions import partition_types
 from headrace.formats.saved import saved_files, view_of

@@ -18,7 +18,7 @@ row. Blobs that are not already contiguous are copied once for the checks, so la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,16 @@ import pyarrow as pa
 from headrace.arrays import I64, U8, U16, U32, Bools, Ints
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
-from headrace.histories.codec.values import STORED, Values, read_values, values_bytes, write_values
+from headrace.histories.codec.laws import damaged, first_broken
+from headrace.histories.codec.values import (
+    STORED,
+    Values,
+    read_column,
+    read_values,
+    types_of_values,
+    values_bytes,
+    write_values,
+)
 
 MAGIC = b"HIST"
 VERSION, WITH_VALUES = 1, 2
@@ -260,19 +269,6 @@ def _peers_of_rows(rows: Measurements, n: I64, *, compiled: bool) -> tuple[Ints,
 
 _LARGE = 1 << 16
 
-Law = tuple[Bools, Callable[[int], str]]
-
-
-def first_broken(laws: Sequence[Law]) -> tuple[int, str] | None:
-    """Return the first row that breaks a rule, and the message of the first rule that it breaks.
-
-    laws: pairs of which rows are wrong, bool [R], and a function that makes the message for a row number.
-    """
-    rows = [int(wrong.argmax()) if wrong.any() else len(wrong) for wrong, _ in laws]
-    first = min(rows)
-    wrong, words = laws[rows.index(first)]
-    return None if first == len(wrong) else (first, words(first))
-
 
 @dataclass(frozen=True)
 class Decoded:
@@ -332,7 +328,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     magic, version, family, first_time = (head[name] for name in ("magic", "version", "entity_family", "first_time"))
     kinds = np.column_stack([head["entity_kind"], head["peer_kind"]])
     columns, at_values = head["values"], begin + lengths
-    types = _types_of_values(data[: int(sizes[:1].sum())], int(lengths[:1].sum()), int(columns[:1].sum()))
+    types = types_of_values(data[: int(sizes[:1].sum())], int(lengths[:1].sum()), int(columns[:1].sum()))
     lengths = lengths + values_bytes(n, [STORED[each] for each in types.tolist()])
     broken = first_broken(
         [
@@ -373,12 +369,8 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
         return broken
     at_codes, starts = HEADER_BYTES + 4 * n, np.cumsum(n) - n
     at_index = at_codes + -(-2 * n // 4) * 4
-    seconds = _column(data, begin + HEADER_BYTES, n, 4)
-    wrong = (seconds[starts] != 0) | (seconds[starts + n - 1] != head["time_span"])
-    falls = seconds[1:] < seconds[:-1]
-    falls[starts[1:] - 1] = False
-    if falls.any():
-        wrong[np.searchsorted(starts, np.flatnonzero(falls) + 1, side="right") - 1] = True
+    seconds = read_column(data, begin + HEADER_BYTES, n, "<u4")
+    wrong = (seconds[starts + n - 1] != head["time_span"]) | _descend(seconds, starts)
     index = _indices(data, begin + at_index, n, width)
     most = np.zeros(len(n), np.int64) if index is None else np.maximum.reduceat(index, starts)
     broken = first_broken(
@@ -393,27 +385,20 @@ def _decode(data: U8, sizes: I64) -> Decoded | tuple[int, str]:
     )
     if broken is not None:
         return broken
-    codes = _column(data, begin + at_codes, n, 2)
+    codes = read_column(data, begin + at_codes, n, "<u2")
     held = _peers(data, begin + at_index + -(-width * n // 4) * 4, peers4, peers)
     values = read_values(data, at_values, n, types) if len(types) else ()
     return Decoded(head, n, peers4, peers6, at_index, seconds, codes, index, held, values, at_values - begin)
 
 
-def _types_of_values(row: U8, at: int, columns: int) -> U8:
-    """Read the types of a row's value columns; none if the row is too short for them or a type is unknown."""
-    types = row[at : at + columns]
-    return types if len(types) == columns and (types < len(STORED)).all() else types[:0]
-
-
-def _column(data: U8, at: I64, n: I64, width: int) -> npt.NDArray[Any]:
-    """Read a column of rows end to end.
-
-    at: bytes where it begins. n: number of values in each row, [R]. width: bytes of one value.
-    """
-    view, first = data.view(f"<u{width}"), at // width
-    if len(n) == 1:  # a large row is decoded alone, as a view
-        return view[int(first[0]) : int(first[0] + n[0])]
-    return view[np.repeat(first - (np.cumsum(n) - n), n) + np.arange(int(n.sum()))]
+def _descend(seconds: npt.NDArray[Any], starts: I64) -> Bools:
+    """Return which rows have times that do not begin at 0 and ascend; [R]."""
+    wrong: Bools = seconds[starts] != 0
+    falls = seconds[1:] < seconds[:-1]
+    falls[starts[1:] - 1] = False
+    if falls.any():
+        wrong[np.searchsorted(starts, np.flatnonzero(falls) + 1, side="right") - 1] = True
+    return wrong
 
 
 def _indices(data: U8, at: I64, n: I64, width: I64) -> npt.NDArray[Any] | None:
@@ -422,11 +407,11 @@ def _indices(data: U8, at: I64, n: I64, width: I64) -> npt.NDArray[Any] | None:
     if not widths:
         return None
     if len(widths) == 1 and width.all():
-        return _column(data, at, n, widths[0])
+        return read_column(data, at, n, f"<u{widths[0]}")
     index = np.zeros(int(n.sum()), np.uint32)
     for size in widths:
         mine = width == size
-        index[np.repeat(mine, n)] = _column(data, at[mine], n[mine], size)
+        index[np.repeat(mine, n)] = read_column(data, at[mine], n[mine], f"<u{size}")
     return index
 
 
@@ -471,11 +456,6 @@ def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> li
         if found.damage:
             raise CorruptShard(damaged(names[group[len(found.n)]], found.damage))
     return [rows[number] for number in range(len(blobs))]
-
-
-def damaged(where: str, damage: str) -> str:
-    """Return the message for a damaged row."""
-    return f"{where}: {damage}; it is damaged: restore the file or prepare the run again"
 
 
 def _views(found: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowColumns]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U64, Bools
+from headrace.arrays import I64, U8, U64, Bools
 
 Values = tuple[npt.NDArray[Any], ...]
 # The number of a type in a row is its index here; types of categories come first.
@@ -92,17 +92,24 @@ def write_values(words: U64, at: I64, n: I64, values: Values) -> None:
         at = at + _up(width * n)
 
 
-def read_values(data: npt.NDArray[np.uint8], at: I64, n: I64, kinds: npt.NDArray[np.uint8]) -> Values:
+def read_values(data: U8, at: I64, n: I64, kinds: U8) -> Values:
     """Read what `write_values` wrote, for all rows end to end. kinds: types of the columns, the same in every row."""
     columns: list[npt.NDArray[Any]] = []
     at = at + _up(np.full_like(n, len(kinds)))
     for kind in kinds.tolist():
-        stored = STORED[kind]
-        first = at // stored.itemsize
-        view = data.view(stored)
-        columns.append(view[first[0] : first[0] + n[0]] if len(n) == 1 else view[_places(first, n)])
-        at = at + _up(stored.itemsize * n)
+        columns.append(read_column(data, at, n, STORED[kind]))
+        at = at + _up(STORED[kind].itemsize * n)
     return tuple(columns)
+
+
+def read_column(data: U8, at: I64, n: I64, stored: np.dtype[Any] | str) -> npt.NDArray[Any]:
+    """Read a column of rows end to end; a large row is decoded alone, as a view.
+
+    at: bytes where it begins in each row, a multiple of the width. n: number of values in each row, [R].
+    """
+    view = data.view(stored)
+    first = at // view.itemsize
+    return view[int(first[0]) : int(first[0] + n[0])] if len(n) == 1 else view[_places(first, n)]
 
 
 def _places(first: I64, n: I64) -> I64:
@@ -113,3 +120,9 @@ def _places(first: I64, n: I64) -> I64:
 
 def _up(size: I64) -> I64:
     return -(-size // 8) * 8
+
+
+def types_of_values(row: U8, at: int, columns: int) -> U8:
+    """Read the types of a row's value columns; none if the row is too short for them or a type is unknown."""
+    types = row[at : at + columns]
+    return types if len(types) == columns and (types < len(STORED)).all() else types[:0]

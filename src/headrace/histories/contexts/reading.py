@@ -25,7 +25,8 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
-from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
+from headrace.histories.codec.laws import damaged
+from headrace.histories.codec.rows import RowColumns, decode_blobs, decode_rows
 from headrace.histories.contexts.results import result_sizes
 from headrace.histories.shard_file import open_array_record, unreadable
 

@@ -41,7 +41,7 @@ from headrace.packing.chats.settings import (
     template_text,
 )
 from headrace.packing.chats.turns import Border, sequences_of
-from headrace.packing.chats.words import Rejected, RowRejected, shown
+from headrace.packing.chats.words import Rejected, RowRejected, check_text
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -310,7 +310,7 @@ class ChatEncoder:
     def _rendered(self, row: int, special: Special, counts: list[int], chat: Conversation, rendered: Rendered) -> _Item:
         counts = counts[: len(chat.images)]
         text, spans, plain = self._finished(rendered.text, rendered.spans, counts, hidden=special == "text")
-        _check_text(text)
+        check_text(text)
         if special != "text":
             return _Item(row, text, [*spans], special_text=special == "control", chat=chat, images=counts)
         ids, runs = self._in_parts(text, spans, plain)
@@ -357,7 +357,7 @@ class ChatEncoder:
         return found
 
     def _raw(self, row: int, sample: Text) -> _Item:
-        _check_text(sample.text)
+        check_text(sample.text)
         append = self.settings.eos == "append"
         if append and self.eos_id is None:
             raise SettingsError(
@@ -493,14 +493,3 @@ def _in_this_process(kind: type[ChatEncoder], settings: ChatSettings, fingerprin
 
 def _with(values: Any, last: int | None) -> Any:
     return np.append(values, np.array([last], values.dtype))
-
-
-def _check_text(text: str) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RowRejected(
-            "broken_utf8", f"half a surrogate pair at character {error.start}: {shown(text[error.start :][:8])}"
-        ) from None

@@ -87,3 +87,15 @@ def shown(value: object, most: int = 80) -> str:
     """Format a value for a message, short and on one line."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def check_text(text: str) -> None:
+    """Raise `RowRejected` for text that has no UTF-8 form."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowRejected(
+            "broken_utf8", f"half a surrogate pair at character {error.start}: {shown(text[error.start :][:8])}"
+        ) from None

@@ -22,7 +22,7 @@ from headrace.arrays import F32, I64, Bools
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
@@ -233,6 +233,19 @@ class SeriesStore:
         """Return the times, in microseconds since 1970, of rows given by their position in the entity; int64."""
         own = self.entities
         return times_at(self.columns.frequency, own.first_time[entity], own.from_end[entity], position)
+
+    def check_fold(self, split: str, fold: int | None) -> None:
+        """Raise `SettingsError` if the fold does not exist or was not chosen, `InputError` if folds lack the split."""
+        if self.folds and fold is None and split != "all":
+            raise SettingsError(f"{self.root}: is prepared in {self.folds} folds; choose one, such as fold=0")
+        if fold is not None and fold >= self.folds:
+            has = f"folds 0 to {self.folds - 1}" if self.folds else "no folds"
+            raise SettingsError(f"{self.root}: fold is {fold}, and it has {has}")
+        if split != "all" and split not in self.entities.ranges[fold or 0]:
+            known = ", ".join(self.entities.ranges[0])
+            raise InputError(
+                f"{self.root}: its folds have no {split!r}, only {known}; prepare with val_end to have val"
+            )
 
 
 def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | None = None) -> SeriesStore:

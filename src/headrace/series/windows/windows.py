@@ -26,7 +26,7 @@ from headrace.arrays import F32, I64, Bools
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError
 from headrace.report.words import many, many_entities
 from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, Targets, find_valid_sequences
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
@@ -441,13 +441,13 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     """Find the windows of a split, with one pass over the values to find missing ones.
 
     Raises `InputError` for an unknown split, missing static features, or masks that the run does not have; and as
-    `_check_fold`.
+    `SeriesStore.check_fold`.
     """
     name = split if split in SPLITS else ALIASES.get(split, split)
     if name not in SPLITS:
         raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
     entities, columns = store.entities, store.columns
-    _check_fold(store, name, options.fold)
+    store.check_fold(name, options.fold)
     begins, ends = row_ranges(store, name, options)
     holes = np.isnan(store.static_of_entity).any(axis=1)
     if options.static != "none" and holes.any():  # never fill in values silently
@@ -462,18 +462,6 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
         )
     segments = segments_of(store, name, options, blockers_of(store, options))
     return Windows(store, name, options, segments, entities.first_row, begins, ends)
-
-
-def _check_fold(store: SeriesStore, split: str, fold: int | None) -> None:
-    """Raise `SettingsError` if the fold does not exist or was not chosen, `InputError` if folds lack the split."""
-    if store.folds and fold is None and split != "all":
-        raise SettingsError(f"{store.root}: is prepared in {store.folds} folds; choose one, such as fold=0")
-    if fold is not None and fold >= store.folds:
-        has = f"folds 0 to {store.folds - 1}" if store.folds else "no folds"
-        raise SettingsError(f"{store.root}: fold is {fold}, and it has {has}")
-    if split != "all" and split not in store.entities.ranges[fold or 0]:
-        known = ", ".join(store.entities.ranges[0])
-        raise InputError(f"{store.root}: its folds have no {split!r}, only {known}; prepare with val_end to have val")
 
 
 def open_windows(
