@@ -251,7 +251,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
     [
         (("plan", "OUT", "--ranks", "2", "--batch-size", "8"), 1, "has 3 splits"),
         (("plan", "OUT", *SPLIT, "--remainder", "some"), 2, "remainder is 'some'"),
-        (("plan", "OUT", *SPLIT, "--remainder", "exact"), 2, 'remainder="exact"'),
+        (("plan", "OUT", *SPLIT, "--remainder", "exact"), 2, "--remainder exact"),
         (("where", "OUT", "--row", "part", *SPLIT), 2, "expected SHARD:ROW"),
         (("where", "OUT", "--row", "part:1", *SPLIT), 1, "is not a shard"),
         (("seen", "none.json", "OUT"), 2, "cannot be read"),

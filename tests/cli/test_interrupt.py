@@ -28,11 +28,12 @@ except KeyboardInterrupt:
 COMMAND = """
 import sys
 from headrace import cli
+from headrace.cli import application
 
-@cli.app.command("wait")
 def wait() -> None:
     raise KeyboardInterrupt
 
+application._COMMANDS["This machine"]["wait"] = "__main__:wait"
 sys.argv = ["headrace", "wait"]
 cli.main()
 """

@@ -302,7 +302,7 @@ def test_fewer_rows_than_ranks_are_bins_of_some_and_filling_of_others(tmp_path):
         ({"pack": 100, "remainder": "drop"}, "puts every row into a bin"),
         ({"pack": 100, "batch_format": "rows"}, "makes tensors or arrays"),
         ({"pack": 100, "distribution": "by_size"}, "knows the lengths of all rows before"),
-        ({"pack": 100, "columns": ["labels"]}, "in the way"),
+        ({"pack": 100, "columns": ["labels"]}, "clash with those of packed batches"),
     ],
 )
 def test_settings_that_do_not_fit_say_so(path, options, said):

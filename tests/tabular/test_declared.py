@@ -169,7 +169,10 @@ def test_a_declaration_that_cannot_be_is_refused_when_built(config, message):
     ("act", "message"),
     [
         (lambda data: data.fill_missing_value(columns={"nope": 1}), "column 'nope' is not in the data"),
-        (lambda data: data.fill_missing_value(columns={"big": "x"}), "'x' is no int64, which column 'big' is"),
+        (
+            lambda data: data.fill_missing_value(columns={"big": "x"}),
+            "'x' does not convert to int64, the type of column 'big'",
+        ),
         (lambda data: data.set_cat_field_list(["nope"]), r"columns \['nope'\] are not in the data"),
         (lambda data: data.set_label_field_name("nope"), "column 'nope' is not in the data"),
         (lambda data: data.set_text_field_name([]), "got 0 names"),

@@ -18,6 +18,7 @@ from headrace.formats.partitions import partition_types
 from headrace.formats.schema import few, hint, is_text, type_named
 from headrace.formats.shard import SEPARATOR, Shard
 from headrace.formats.source import common_schema, read_signature, survey, with_content
+from headrace.report.words import many
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.folds import GroupKFold
@@ -418,7 +419,7 @@ def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
             )
             raise InputError(
                 f"train has no rows: no row that counts is before {settings.split_date}{reached}; choose a later "
-                "split_date"
+                "split_date="
             )
         return
     apart = known.units == len(known.known)
@@ -426,7 +427,8 @@ def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
     for split, entities, verb in (("train", known.train, "train"), ("val", known.val, "validate")):
         if rows[split] == 0:
             raise InputError(
-                f"{split} has no rows: {len(known.known):,} entities have rows before {settings.split_date}, "
+                f"{split} has no rows: {many(len(known.known), 'entity has', 'entities have')} rows before "
+                f"{settings.split_date}, "
                 f"{entities:,} of them {verb}{joined}; "
                 f"choose a later split_date= or another train_ratio= (now {settings.train_ratio})"
             )

@@ -233,8 +233,8 @@ def _scalar(name: str, value: Any, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SettingsError(
-            f"fill_missing_value: {value!r} is not a {kind}, the type of column {name!r} ({error}); give a value of "
-            "that type"
+            f"fill_missing_value: {value!r} does not convert to {kind}, the type of column {name!r} ({error}); "
+            "give a value of that type"
         ) from error
 
 

@@ -50,7 +50,7 @@ def test_errors_are_one_message_and_an_exit_code(tmp_path: Path) -> None:
 
     assert (1, 2) == (missing.returncode, wrong.returncode)
     assert "no such file" in missing.stderr
-    assert "time_format is 'dmy'" in wrong.stderr
+    assert "--time-format is 'dmy'" in wrong.stderr
     assert "Traceback" not in missing.stderr + wrong.stderr
 
 

@@ -136,7 +136,7 @@ def test_hidden_and_restored_is_what_it_was(contents, data) -> None:
 
 
 def test_what_is_torn_apart_is_told() -> None:
-    with pytest.raises(RowRejected, match="apart"):
+    with pytest.raises(RowRejected, match="splits the text of a special token"):
         Specials(["</s>"]).restored("a\uffffb", [])
 
 

@@ -71,7 +71,7 @@ def test_its_command_has_a_flag_for_each_setting_and_makes_the_run(shell: Shell)
     assert ("every_nth", 45, {"between": 255}) == (made["recipe"], made["splits"]["all"]["rows"], made["dropped"])
     assert ["t"] == [column["name"] for column in made["schema"]]
     assert "reused" == again["how"]
-    assert (2, True) == (wrong.returncode, "EveryNth: step is 0" in wrong.stderr)
+    assert (2, True) == (wrong.returncode, "--step is 0" in wrong.stderr)
 
 
 @pytest.mark.slow

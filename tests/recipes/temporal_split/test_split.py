@@ -168,7 +168,7 @@ def test_a_train_split_without_rows_is_an_error(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [("a", "2024-01-01", "0"), ("b", "2025-01-01", "0")])
 
     with pytest.raises(
-        InputError, match=r"train has no rows: 1 entities have rows before 2025-01-01.*give a later split_date="
+        InputError, match=r"train has no rows: 1 entity has rows before 2025-01-01.*choose a later split_date="
     ):
         split(tmp_path / "in", tmp_path / "out")
 

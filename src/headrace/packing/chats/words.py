@@ -29,11 +29,11 @@ ImageRule = Literal["refuse", "processor", "qwen2_vl", "llava", "llava_next"]
 
 REASONS = {
     "broken_json": "the line, or a text that must be JSON, is not valid JSON",
-    "repeated_key": "an object holds a key twice, and readers take different values",
+    "repeated_key": "an object has a key twice, and readers disagree on its value",
     "broken_utf8": "bytes that are not UTF-8, or half of a surrogate pair",
     "too_long_line": "the line is longer than the reader's limit",
     "not_an_object": "the row is not a JSON object",
-    "unknown_layout": "no known columns, or not those of the layout that was asked for",
+    "unknown_layout": "no known columns, or not those of the requested layout",
     "preference_data": "a column judges or compares answers, and nothing says which of them are good",
     "no_messages": "the conversation is empty",
     "unknown_role": "a role other than system, developer, user, assistant, tool or their aliases",
@@ -43,14 +43,14 @@ REASONS = {
     "bad_tool_call": "a tool call without a name, or whose arguments are not a JSON object",
     "bad_weight": "a loss weight other than 0 and 1",
     "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
-    "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which stands for marks inside headrace",
+    "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which headrace uses for its marks",
     "template_error": "the template refuses the conversation, or fails on it",
     "template_limit": "the template took too much time or memory, or wrote too much",
     "not_rendered": "the template silently leaves out a message, a tool call or the tools",
-    "uncertain_mask": "no method finds for certain which characters the model must produce",
-    "special_text": "text of a special token in a message, where `special_text` or the tokenizer refuses it",
+    "uncertain_mask": "no method finds with certainty which characters the model must produce",
+    "special_text": "text of a special token in a message, refused by `special_text` or by the tokenizer",
     "nothing_trained": "no token is left to train on",
-    "filtered": "a filter of the settings leaves it out",
+    "filtered": "left out by a filter of the settings",
 }
 """Why a row gives no sequence. Callers count these words with file and line."""
 
