@@ -481,7 +481,9 @@ def _views(found: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowColum
                 entity_family=family,
                 entity_bytes=head["entity"][number].copy(),
                 part=part,
-                values=read_values(np.frombuffer(blob, np.uint8), at_values[[number]], found.n[[number]], types),
+                values=read_values(np.frombuffer(blob, np.uint8), at_values[[number]], found.n[[number]], types)
+                if len(types)
+                else (),
                 has_latency=not head["no_latency"][number],
             )
         )

@@ -18,6 +18,7 @@ from headrace.arrays import I64, U8, U64, Bools
 Values = tuple[npt.NDArray[Any], ...]
 # The number of a type in a row is its index here; types of categories come first.
 STORED = tuple(np.dtype(each) for each in ("u1", "<u2", "<u4", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"))
+_LONG = 256  # values of a row, from which on copying its slice is faster than looking up each value
 _MIX_A, _MIX_B = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
@@ -109,7 +110,11 @@ def read_column(data: U8, at: I64, n: I64, stored: np.dtype[Any] | str) -> npt.N
     """
     view = data.view(stored)
     first = at // view.itemsize
-    return view[int(first[0]) : int(first[0] + n[0])] if len(n) == 1 else view[_places(first, n)]
+    if len(n) == 1:
+        return view[int(first[0]) : int(first[0] + n[0])]
+    if len(view) <= _LONG * len(n):
+        return view[_places(first, n)]
+    return np.concatenate([view[begin:end] for begin, end in zip(first.tolist(), (first + n).tolist(), strict=True)])
 
 
 def _places(first: I64, n: I64) -> I64:
