@@ -30,6 +30,7 @@ from headrace.printable import printable
 from headrace.stream.audit.rows import Audit, AuditReport, audit
 from headrace.stream.loader.dataset import open_dataset
 from headrace.stream.loader.options import VALID, StreamOptions
+from headrace.stream.ranks.topology import gather
 
 ROW = "headrace_row_number"
 _PROMISE = "Stream one epoch on every rank of a job and check that every row came to exactly one."
@@ -150,7 +151,7 @@ def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: in
         problem = f"rank {rank}: {error}"
     except Exception as error:  # noqa: BLE001 - every rank reports it, whatever it is; the others would wait for this one
         problem = f"rank {rank}: {type(error).__name__}: {error}"
-    problems = [each for each in _gather(problem, world_size) if each is not None]
+    problems = [each for each in gather(problem) if each is not None]
     counts: dict[str, Any] = {}
     if watched is not None and not problems:
         report = watched.report()
@@ -202,17 +203,6 @@ def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
     dataset = StreamingDataset(index, blocks, options, num_workers=asked.workers)
     dataset.set_epoch(asked.epoch)
     return audit(dataset.data_loader(), key=ROW, expected=plain.total_rows), plain.total_rows
-
-
-def _gather(value: Any, world_size: int) -> list[Any]:
-    """Gather the values of all ranks, in rank order."""
-    import torch
-
-    if not torch.distributed.is_initialized():
-        return [value]
-    values: list[Any] = [None] * world_size
-    torch.distributed.all_gather_object(values, value)
-    return values
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -22,12 +22,14 @@ from headrace.dataset.open import is_prepared
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import DATA_NAMES
-from headrace.near.shingles import words_of
+from headrace.near.shingles import hash_runs, words_of
 from headrace.stream.loader.dataset import open_dataset
+
+if TYPE_CHECKING:
+    from headrace.stream.audit.near import SplitBlocks
 
 _ITEMS = (".txt", *DATA_NAMES)
 LEAST_WORDS = 5  # of an item's text; shorter ones occur in too many other texts
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that every word of a run affects its hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +72,9 @@ class _Words:
 
     def runs(self, n: int) -> tuple[I64, U64]:
         """Return the positions where n words of one text begin, ascending, and a hash of each run."""
-        if len(self.hashes) < n:
-            return np.empty(0, np.int64), np.empty(0, np.uint64)
-        last = len(self.hashes) - n + 1
-        mixed = np.zeros(last, np.uint64)
-        with np.errstate(over="ignore"):
-            for turn in range(n):
-                mixed = mixed * _FACTOR + self.hashes[turn : turn + last]
-        places = np.flatnonzero(self.text[:last] == self.text[n - 1 :])
-        return places, mixed[places]
+        hashes = hash_runs(self.hashes, n)
+        places = np.flatnonzero(self.text[: len(hashes)] == self.text[n - 1 :])
+        return places, hashes[places]
 
 
 def texts_of(table: pa.Table) -> Texts:
@@ -87,6 +83,19 @@ def texts_of(table: pa.Table) -> Texts:
     rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in found)])
     texts = pa.concat_arrays([pa.array([], pa.large_string()), *(values for _, values in found)])
     return Texts(rows, pl.Series("text", pl.from_arrow(texts)))
+
+
+def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, int, Texts]]:
+    """Yield (split, shard, number of the first row in the shard, texts) of each block."""
+    for each in splits:
+        index = each.index
+        shard_starts = index.first_row[np.unique(index.shard_of_block, return_index=True)[1]]
+        for start in range(0, len(index.rows), each.workers):
+            numbers = range(start, min(start + each.workers, len(index.rows)))
+            for number, texts in zip(numbers, each.map(None, texts_of, numbers), strict=True):
+                shard = int(index.shard_of_block[number])
+                first = int(index.first_row[number] - shard_starts[shard])
+                yield each.name, index.shards[shard], first, texts
 
 
 def holds_texts(schema: pa.Schema) -> bool:

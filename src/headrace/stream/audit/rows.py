@@ -22,7 +22,7 @@ from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError
 from headrace.keyed_hash import hash_texts
 from headrace.stream.loader.options import VALID
-from headrace.stream.ranks.topology import initialized_distributed
+from headrace.stream.ranks.topology import gather
 
 _TEXT_KEY = derive_key(0, "audit key")
 _EXAMPLES = 10
@@ -94,11 +94,7 @@ class Audit:
         Collective under torch.distributed: call it on all ranks.
         """
         own = np.concatenate([np.empty(0, np.int64), *self._keys])
-        parts: list[Any] = [(self._batches, own, self._exact)]
-        distributed = initialized_distributed()
-        if distributed is not None:
-            parts = [None] * distributed.get_world_size()
-            distributed.all_gather_object(parts, (self._batches, own, self._exact))
+        parts = gather((self._batches, own, self._exact))
         keys = np.sort(np.concatenate([part[1] for part in parts]))
         distinct, counts = np.unique(keys, return_counts=True)
         missing = unexpected = None
@@ -137,15 +133,11 @@ def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None)
 
 def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | None]:
     """Return the key column of a batch, and its mask of real rows."""
-    if isinstance(batch, pa.Table | pa.RecordBatch):
-        names = batch.schema.names
+    if isinstance(batch, pa.Table | pa.RecordBatch | Mapping):
+        names = list(batch) if isinstance(batch, Mapping) else batch.schema.names
         if key not in names:
             raise InputError(f"audit: a batch has no column {key!r}; it has {names}: pass another key=")
-        return batch.column(key), _mask(batch.column(VALID)) if VALID in names else None
-    if isinstance(batch, Mapping):
-        if key not in batch:
-            raise InputError(f"audit: a batch has no column {key!r}; it has {list(batch)}: pass another key=")
-        return batch[key], _mask(batch[VALID]) if VALID in batch else None
+        return batch[key], _mask(batch[VALID]) if VALID in names else None
     if isinstance(batch, list) and isinstance(key, str) and all(isinstance(row, Mapping) for row in batch):
         lacking = next((row for row in batch if key not in row), None)
         if lacking is not None:
