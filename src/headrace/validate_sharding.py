@@ -17,13 +17,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.cli.outermost import run_guarded
-from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import HeadraceError, MissingExtra, SettingsError
 from headrace.printable import printable
@@ -36,19 +37,11 @@ ROW = "headrace_row_number"
 _PROMISE = "Stream one epoch on every rank of a job and check that every row came to exactly one."
 
 
-@dataclass(frozen=True)
-class NumberedBlocks:
-    """Read blocks with one more column, the number of each row in the split."""
-
-    read_block: ReadBlock
-    index: SplitIndex
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        """Return the rows of a block and their numbers."""
-        wanted = None if columns is None else [name for name in columns if name != ROW]
-        table = self.read_block(number, wanted)
-        first = int(self.index.first_row[number])
-        return table.append_column(ROW, pa.array(np.arange(first, first + table.num_rows)))
+def _numbered(read_block: ReadBlock, first_row: I64, block: int, columns: Sequence[str] | None) -> pa.Table:
+    """Read the rows of a block and, as one more column, their numbers in the split."""
+    table = read_block(block, None if columns is None else [name for name in columns if name != ROW])
+    first = int(first_row[block])
+    return table.append_column(ROW, pa.array(np.arange(first, first + table.num_rows)))
 
 
 @dataclass(frozen=True)
@@ -199,7 +192,7 @@ def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
         batch_format="arrow",
         columns=[name for name in index.schema.names if name != VALID],
     )
-    blocks = NumberedBlocks(data.block_reader(asked.split), plain)
+    blocks = partial(_numbered, data.block_reader(asked.split), plain.first_row)
     dataset = StreamingDataset(index, blocks, options, num_workers=asked.workers)
     dataset.set_epoch(asked.epoch)
     return audit(dataset.data_loader(), key=ROW, expected=plain.total_rows), plain.total_rows

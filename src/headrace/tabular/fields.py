@@ -12,6 +12,7 @@ import glob
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -342,19 +343,12 @@ def of_frame(frame: Any) -> Source:
         offset=nothing,
         length=nothing,
     )
-    return Source(index=index, read_block=TableBlocks(table), files=())
+    return Source(index=index, read_block=partial(_block_of, table), files=())
 
 
-@dataclass(frozen=True)
-class TableBlocks:
-    """Slices of a table in memory, by block number."""
-
-    table: pa.Table
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        """Return the rows of one block."""
-        part = self.table.slice(number * _FRAME_BLOCK_ROWS, _FRAME_BLOCK_ROWS)
-        return part if columns is None else part.select(list(columns))
+def _block_of(table: pa.Table, number: int, columns: Sequence[str] | None) -> pa.Table:
+    part = table.slice(number * _FRAME_BLOCK_ROWS, _FRAME_BLOCK_ROWS)
+    return part if columns is None else part.select(list(columns))
 
 
 def _of_pandas(frame: Any) -> pa.Table:

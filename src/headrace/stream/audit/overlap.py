@@ -22,6 +22,7 @@ from headrace.dataset.open import is_prepared
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import DATA_NAMES
+from headrace.formats.schema import is_text
 from headrace.near.shingles import hash_runs, words_of
 from headrace.stream.loader.dataset import open_dataset
 
@@ -128,7 +129,7 @@ def _leaves(values: pa.Array, row: I64) -> Iterator[tuple[I64, pa.Array]]:
         values, kind = values.storage, values.storage.type
     if pa.types.is_dictionary(kind):
         values, kind = values.dictionary_decode(), kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_text(kind):
         held = pc.is_valid(values).to_numpy(zero_copy_only=False)
         yield row[held], values.drop_null().cast(pa.large_string())
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

@@ -20,6 +20,7 @@ from headrace.arrays import I64
 from headrace.checks import explains_calls
 from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError
+from headrace.formats.schema import is_text
 from headrace.keyed_hash import hash_texts
 from headrace.stream.loader.options import VALID
 from headrace.stream.ranks.topology import gather
@@ -178,8 +179,7 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
         raise InputError(f"{where}: holds {nulls} nulls, which do not identify rows; pass another key=")
     if pa.types.is_null(kind):
         return np.empty(0, np.int64), True
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
     array = np.asarray(column)
     if array.dtype.kind in "iub":
