@@ -45,16 +45,16 @@ class Recipe(Protocol):
     def recipe_name(self) -> str: ...
 
     def identity_settings(self) -> dict[str, Any]:
-        """Every setting that can change a byte of output, as JSON."""
+        """Return every setting that can change a byte of output, as JSON."""
 
     def config(self) -> dict[str, Any]:
-        """All settings, as JSON; never a credential."""
+        """Return all settings as JSON; never a credential."""
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The files of the source and their names relative to its root."""
+        """Return the files of the source and their names relative to its root."""
 
     def source_places(self) -> Sequence[str | Path]:
-        """Places of the source, as they were given: files, directories, patterns."""
+        """Return the places of the source as they were given: files, directories, patterns."""
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work."""

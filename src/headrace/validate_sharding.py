@@ -26,12 +26,13 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.cli.outermost import run_guarded
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import HeadraceError, MissingExtra, SettingsError
+from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
 from headrace.stream.audit.rows import Audit, AuditReport, audit
 from headrace.stream.loader.dataset import open_dataset
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.ranks.topology import gather
+from headrace.stream.read.batch import import_torch
 
 ROW = "headrace_row_number"
 _PROMISE = "Stream one epoch on every rank of a job and check that every row came to exactly one."
@@ -93,23 +94,22 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         if getattr(asked, name) < least:
             flag = "--" + name.replace("_", "-")
             parser.error(f"{flag} is {getattr(asked, name)}; expected {least} or more")
+    load = partial(_loader, asked)
     try:
-        import torch
-    except ImportError:
-        return _refuse(MissingExtra("torch", "torch"))
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    try:
+        torch = import_torch()
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         launched = Launched.of(environ)
         backend = choose_backend(asked.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices)
     except SettingsError as error:
-        return _refuse(error)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
+        return error.exit_code
     if launched is None:
-        return validate(lambda: _loader(asked), rank=0, world_size=1)
+        return validate(load, rank=0, world_size=1)
     if backend == "nccl":
         torch.cuda.set_device(launched.local_rank)
     torch.distributed.init_process_group(backend)
     try:
-        code = validate(lambda: _loader(asked), rank=launched.rank, world_size=launched.world_size)
+        code = validate(load, rank=launched.rank, world_size=launched.world_size)
         torch.distributed.barrier()  # a rank that leaves first can break the messages of the others
     finally:
         torch.distributed.destroy_process_group()
@@ -171,11 +171,6 @@ def _problems(report: AuditReport, total: int) -> list[str]:
     if not report.equal_steps:
         found.append(f"ranks took different numbers of steps: {list(report.batches_per_rank)}")
     return found
-
-
-def _refuse(error: HeadraceError) -> int:
-    print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
-    return error.exit_code
 
 
 def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:

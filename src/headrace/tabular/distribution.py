@@ -98,7 +98,7 @@ def verify_no_shard_overlap(dataloader: Any, num_ranks: int, num_workers: int) -
 
 
 def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[int, dict[str, Any]]:
-    """This rank, and by name everything that decides who reads what."""
+    """Return this rank and, by name, everything that decides who reads what."""
     dataset = dataloader.dataset
     if not hasattr(dataset, "plan") or not hasattr(dataset, "topology"):
         raise StreamError(
@@ -164,7 +164,7 @@ def _in_turn(batches_of_worker: I64, batches: int) -> I64:
 
 
 def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
-    """The positions that one rank takes, a part at a time."""
+    """Yield the positions that one rank takes, a part at a time."""
     share = plan.share(rank)
     for start in range(0, share.rows, _PART_ROWS):
         yield plan.remaining.positions(share.places(start, start + _PART_ROWS))

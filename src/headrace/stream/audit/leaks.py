@@ -34,8 +34,8 @@ from headrace.recipe import load, registration_of_run
 from headrace.run.near import check_near
 from headrace.stream.audit.near import STARTS, TOKEN_IDS, NearDuplicates, SplitBlocks, near_duplicates, sequence_digests
 from headrace.stream.audit.overlap import (
+    Benchmark,
     Overlap,
-    count_items,
     find_benchmarks,
     find_overlaps,
     holds_texts,
@@ -240,7 +240,7 @@ def find_leaks(
             compared, first[each.name], digests[each.name] = load(own[0])(dataset, each.name, workers)
     contents = {name: found[found != NOTHING] for name, found in digests.items()}
     dated = {} if time is None else _dated(splits, roles)
-    sources = {str(path): read_items(path) for path in find_benchmarks(against)}
+    benchmarks = {str(path): Benchmark.of(read_items(path), ngram) for path in find_benchmarks(against)}
     return LeakReport(
         unit="sequence" if packed else "row" if own is None else own[1],
         rows={name: len(found) for name, found in digests.items()},
@@ -250,8 +250,8 @@ def find_leaks(
         shared=tuple(_shared(one, other, digests, first, packed=packed) for one, other in combinations(splits, 2)),
         near_ids=None if entity is None else _near_ids(splits, entity, roles.get("null_values", ())),
         telling=() if label is None else _telling(splits, label, features, roles.get("null_values", ())),
-        overlaps=tuple(find_overlaps(sources, texts_of_blocks(splits), ngram=ngram)) if sources else (),
-        items={name: count_items(items) for name, items in sources.items()},
+        overlaps=tuple(find_overlaps(benchmarks, texts_of_blocks(splits))) if benchmarks else (),
+        items={name: each.count for name, each in benchmarks.items()},
         periods=periods(dated),
         concurrent=concurrent(dated),
         past_cut=() if label_horizon is None else past_cut(dated, label_horizon, roles.get("cutoff_us")),

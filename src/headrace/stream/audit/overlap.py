@@ -7,6 +7,7 @@ character is a word. Runs of words are compared by 64-bit hashes and then word f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,32 +210,37 @@ def read_items(path: str | Path) -> Texts:
 
 
 def find_overlaps(
-    benchmarks: Mapping[str, Texts], blocks: Iterable[tuple[str, str, int, Texts]], *, ngram: int
+    benchmarks: Mapping[str, Benchmark], blocks: Iterable[tuple[str, str, int, Texts]]
 ) -> Iterator[Overlap]:
     """Yield the rows that hold items, in the order of blocks, rows and items.
 
-    blocks: (split, shard, number of the first row, texts of the rows). ngram: consecutive words that must match.
+    blocks: (split, shard, number of the first row, texts of the rows).
     """
-    known = [(source, _Known.of(items, ngram)) for source, items in benchmarks.items()]
     for split, shard, first, found in blocks:
         words = _Words.of(found.texts)
-        for source, benchmark in known:
+        for source, benchmark in benchmarks.items():
             for row, item, share, text in benchmark.found_in(words, found.row):
                 place = f"{shard}:{first + row}"
                 yield Overlap(source=source, item=item, split=split, place=place, share=share, text=text)
 
 
 @dataclass(frozen=True)
-class _Known:
-    """The runs of words of a benchmark. by_length: n → (hashes ascending, their positions among the words)."""
+class Benchmark:
+    """The runs of words of a benchmark's items.
+
+    count: items that can be searched for, those with a text of enough words. item, runs: of each text, its item and its
+    number of runs. by_length: n → (hashes ascending, their positions among the words).
+    """
 
     words: _Words
+    count: int
     item: I64
     runs: I64
     by_length: Mapping[int, tuple[U64, I64]]
 
     @classmethod
-    def of(cls, items: Texts, ngram: int) -> _Known:
+    def of(cls, items: Texts, ngram: int) -> Benchmark:
+        """Prepare to search for items. ngram: consecutive words that must match."""
         words = _Words.of(items.texts)
         counts = np.bincount(words.text, minlength=len(items.row))
         length = np.where(counts < LEAST_WORDS, 0, np.minimum(counts, ngram))
@@ -245,7 +251,8 @@ class _Known:
             places, hashes = places[own], hashes[own]
             order = np.argsort(hashes, kind="stable")
             by_length[n] = hashes[order], places[order]
-        return cls(words, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
+        count = len(np.unique(items.row[length > 0]))
+        return cls(words, count, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
 
     def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
         """Return (row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
@@ -288,41 +295,32 @@ class _Known:
 class Benchmarks:
     """Benchmarks whose items are excluded from rows.
 
-    digests: of each file, by name. items: the number of items that can be searched for, by name.
+    digests: of each file, by name.
     """
 
     digests: Mapping[str, str]
-    items: Mapping[str, int]
-    known: tuple[_Known, ...]
+    known: Mapping[str, Benchmark]
 
     @classmethod
     def read(cls, places: Sequence[str | Path], ngram: int) -> Benchmarks:
         """Read the benchmarks at these paths. Raises what `find_benchmarks` and `read_items` raise."""
         files = find_benchmarks(places)
         digests = {name: sha256_file(path) for path, name in files.items()}
-        items = [read_items(path) for path in files]
-        counts = dict(zip(files.values(), map(count_items, items), strict=True))
-        return cls(digests, counts, tuple(_Known.of(each, ngram) for each in items))
+        return cls(digests, {name: Benchmark.of(read_items(path), ngram) for path, name in files.items()})
 
-    def rows_in(self, texts: Texts, rows: int) -> Bools:
-        """Mask the rows that overlap each benchmark: bool [benchmarks, rows]."""
-        words = _Words.of(texts.texts)
-        found = np.zeros((len(self.known), rows), np.bool_)
-        for own, benchmark in zip(found, self.known, strict=True):
-            own[benchmark.rows_in(words, texts.row)] = True
-        return found
+    def mask(self, texts: Texts, rows: int, excluded: Counter[str]) -> Bools:
+        """Mask the rows that overlap a benchmark, bool [rows], and add to their counts by benchmark."""
+        words, held = _Words.of(texts.texts), np.zeros(rows, np.bool_)
+        for name, benchmark in self.known.items():
+            own = np.unique(benchmark.rows_in(words, texts.row))
+            excluded[name] += len(own)
+            held[own] = True
+        return held
 
     def facts(self, counts: Iterable[Mapping[str, int]]) -> dict[str, dict[str, Any]]:
         """Return the digest, the items and the overlapping rows of each benchmark. counts: rows per task, by name."""
         own = list(counts)
         return {
-            name: {"digest": digest, "items": self.items[name], "rows": sum(each[name] for each in own)}
+            name: {"digest": digest, "items": self.known[name].count, "rows": sum(each[name] for each in own)}
             for name, digest in self.digests.items()
         }
-
-
-def count_items(items: Texts) -> int:
-    """Count the items that can be searched for: those with a text of enough words."""
-    words = _Words.of(items.texts)
-    counts = np.bincount(words.text, minlength=len(items.row))
-    return len(np.unique(items.row[counts >= LEAST_WORDS]))

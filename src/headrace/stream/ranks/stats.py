@@ -109,17 +109,17 @@ class Progress:
     _phase: str = "loop"
 
     def wait(self) -> None:
-        """The loop asks for a batch."""
+        """Note that the loop asks for a batch."""
         self._enter("wait")
 
     def got(self) -> None:
-        """The loop has its batch."""
+        """Note that the loop has its batch."""
         now = time.monotonic()
         self.note(now - self._since)
         self._since, self._phase = now, "loop"
 
     def done(self) -> None:
-        """The pass is over."""
+        """Note that the pass is over."""
         self._enter("done")
 
     def note(self, wait: float) -> None:
