@@ -164,7 +164,10 @@ class EpochCallback(Callback):
         pl_module: LightningModule,  # noqa: ARG002 - the hook's signature
         checkpoint: dict[str, Any],
     ) -> None:
-        """Set the epoch before the first iterator of a resumed fit. checkpoint["epoch"] may be one behind."""
+        """Set the epoch before the first iterator of a resumed fit.
+
+        checkpoint["epoch"] is one behind if it was saved at the end of an epoch.
+        """
         self._tell(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - the hook's signature

@@ -285,9 +285,15 @@ def open_files(
 
 def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Path]:
     patterns = [shard_pattern] if isinstance(shard_pattern, str) else list(shard_pattern or ("part-*",))
-    found = _data_files(root, patterns)
-    if not found and shard_pattern is None:
-        found = _data_files(root, ["*"])
+    fixed = path_of(glob.escape(str(root)))
+    found: set[Path] = set()
+    for choice in [patterns, ["*"]] if shard_pattern is None else [patterns]:
+        for pattern in choice:
+            with suppress(NoMatch):
+                listing = list_files([fixed / pattern])
+                found.update(listing.path(place) for place in range(len(listing.names)))
+        if found:
+            break
     if not found:
         asked = ", ".join(patterns) if shard_pattern is not None else "*.parquet, *.csv, *.tsv, *.jsonl"
         raise InputError(f"{root}: holds no shard that matches {asked}; check the directory, or pass shard_pattern=")
@@ -297,16 +303,6 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
             f"{root}: holds shards of several formats, {', '.join(formats)}, which may be the same rows twice;"
             f' name one, e.g. shard_pattern="part-*.{formats[0]}*"'
         )
-    return found
-
-
-def _data_files(root: Path, patterns: Sequence[str]) -> list[Path]:
-    fixed = path_of(glob.escape(str(root)))
-    found: set[Path] = set()
-    for pattern in patterns:
-        with suppress(NoMatch):
-            listing = list_files([fixed / pattern])
-            found.update(listing.path(place) for place in range(len(listing.names)))
     return sorted(found)
 
 

@@ -256,8 +256,8 @@ class Benchmark:
 
     def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
         """Return (row, item, share of the runs of one of its texts, first run) of each row and item that overlap."""
-        best: dict[tuple[int, int], tuple[float, int, str]] = {}
-        for n, theirs, ours in self._shared(words):
+        best: dict[tuple[int, int], tuple[float, str]] = {}
+        for n, theirs, ours in self.shared(words):
             rows, texts = row[words.text[theirs]], self.words.text[ours]
             pairs = pl.DataFrame({"row": rows, "text": texts, "ours": ours, "theirs": theirs})
             found = pairs.group_by("row", "text", maintain_order=True).agg(
@@ -268,14 +268,10 @@ class Benchmark:
                 text = " ".join(words.words[each["theirs"] : each["theirs"] + n])
                 share = each["runs"] / int(self.runs[each["text"]])
                 if key not in best or best[key][0] < share:
-                    best[key] = share, each["theirs"], text
-        return [(row, item, share, text) for (row, item), (share, _, text) in sorted(best.items())]
+                    best[key] = share, text
+        return [(row, item, share, text) for (row, item), (share, text) in sorted(best.items())]
 
-    def rows_in(self, words: _Words, row: I64) -> I64:
-        """Return the rows that hold an item; a row may occur several times."""
-        return np.concatenate([np.empty(0, np.int64), *(row[words.text[at]] for _, at, _ in self._shared(words))])
-
-    def _shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
+    def shared(self, words: _Words) -> Iterator[tuple[int, I64, I64]]:
         """Yield n, and the positions where the words and the items have the same n consecutive words."""
         for n, (hashes, own) in self.by_length.items():
             places, mixed = words.runs(n)
@@ -293,10 +289,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """Benchmarks whose items are excluded from rows.
-
-    digests: of each file, by name.
-    """
+    """Benchmarks whose items are excluded from rows, and the digests of their files, by name."""
 
     digests: Mapping[str, str]
     known: Mapping[str, Benchmark]
@@ -312,7 +305,8 @@ class Benchmarks:
         """Mask the rows that overlap a benchmark, bool [rows], and add to their counts by benchmark."""
         words, held = _Words.of(texts.texts), np.zeros(rows, np.bool_)
         for name, benchmark in self.known.items():
-            own = np.unique(benchmark.rows_in(words, texts.row))
+            holding = [texts.row[words.text[at]] for _, at, _ in benchmark.shared(words)]
+            own = np.unique(np.concatenate([np.empty(0, np.int64), *holding]))
             excluded[name] += len(own)
             held[own] = True
         return held

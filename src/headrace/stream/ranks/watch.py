@@ -297,7 +297,7 @@ class _Start:
 
     def arrive_first(self) -> Any:
         """Return the side that arrived first, perhaps this one."""
-        return json.loads(text_of(self.group.store.compare_set(self.key, "", json.dumps(self.mine))))
+        return json.loads(self.group.store.compare_set(self.key, "", json.dumps(self.mine)))
 
     def meet(self, check: Callable[[], None]) -> None:
         store, key, (rank, _), process = self.group.store, self.key, self.mine, self.group.process
@@ -311,13 +311,13 @@ class _Start:
             store.set(f"{key}/judged", "yes")
         self._wait(check)
         if store.check([f"{key}/twice"]):
-            rank, one, other = json.loads(text_of(store.get(f"{key}/twice")))
+            rank, one, other = json.loads(store.get(f"{key}/twice"))
             raise RanksDiffer(
                 f"{self.topology}: processes {one} and {other} both read as rank {rank}; give each process its own"
                 " rank, or leave topology= out"
             )
         if store.check([f"{key}/unlike"]):
-            self.compare(*sorted([first, json.loads(text_of(store.get(f"{key}/unlike")))], key=lambda side: side[0]))
+            self.compare(*sorted([first, json.loads(store.get(f"{key}/unlike"))], key=lambda side: side[0]))
 
     def _wait(self, check: Callable[[], None]) -> None:
         began, pause, said = time.monotonic(), 0.001, False
