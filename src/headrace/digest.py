@@ -68,9 +68,10 @@ def checksum_bytes(data: memoryview) -> str:
 
 def digest_file(path: Path) -> FileDigest:
     """Compute both digests of a file in one pass, in O(1) memory."""
-    both: Any = FileDigest  # typed as a digest of hashlib, of which only `update` is called
+    digest = FileDigest()
+    both: Any = digest  # typed as a digest of hashlib, of which only `update` is called
     with path.open("rb", buffering=0) as file:
-        digest: FileDigest = hashlib.file_digest(file, both)
+        hashlib.file_digest(file, lambda: both)
     return digest
 
 
