@@ -36,6 +36,7 @@ from headrace.packing.shards import (
     write_shard,
 )
 from headrace.packing.storage.packed_parquet import schema_of
+from headrace.packing.storage.spool import JoinedSpool, Spool
 from headrace.packing.tokenised import Tokenised, tell_splits, tokenise
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.near import find_near
@@ -139,14 +140,15 @@ def _written(
 ) -> list[Receipt]:
     """Write the shards and return their receipts."""
     owners, names = [each.owners for each in pools], [each.files for each in pools]
-    tasks, spools, fingerprint = tokenised.tasks, tokenised.spools, tokenised.encoder.fingerprint
+    tasks, fingerprint = tokenised.tasks, tokenised.encoder.fingerprint
 
     def write(shard: Shard, files: TaskFiles) -> dict[str, Any]:
         mine = owners[shard.group.pool]
+        spools = JoinedSpool([Spool.open(files.run / task.file()) for task in tasks if task.owner in mine])
         images = None
         if settings.parquet["images"]:
             images = images_of(files.run, [task for task in tasks if task.owner in mine])
-        source = Source(spools(files.run, mine), images, names[shard.group.pool])
+        source = Source(spools, images, names[shard.group.pool])
         return write_shard(files, settings, shard, source, pad_id, fingerprint)
 
     return tokenised.context.stage(

@@ -20,7 +20,6 @@ from headrace.packing.chats.words import CURES
 from headrace.packing.choose import Choice, choose
 from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins
-from headrace.packing.storage.spool import JoinedSpool, Spool
 from headrace.run.context import RunContext, TaskFiles, read_arrow
 from headrace.run.events import Note
 from headrace.run.near import Near
@@ -80,10 +79,6 @@ class Tokenised:
         for reason, each in choice.left_out.items():
             dropped[reason] += each["rows"]
         return dropped
-
-    def spools(self, run: Path, owners: Sequence[int] | range) -> JoinedSpool:
-        """Open the spools of some datasets. run: directory of the tasks' files."""
-        return JoinedSpool([Spool.open(run / task.file()) for task in self.tasks if task.owner in owners])
 
     def rejected(self) -> bytes:
         """Read the list of rows without a sequence, one row per line."""

@@ -8,8 +8,7 @@ from typing import Any
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.split.settings import TemporalSplit
-from headrace.stream.audit.leaks import SplitBlocks
-from headrace.stream.audit.near import near_duplicates
+from headrace.stream.audit.near import SplitBlocks, near_duplicates
 
 
 def near_checks(run: FinishedRun, settings: TemporalSplit, said: Mapping[str, Any], workers: int) -> list[Check]:
