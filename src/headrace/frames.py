@@ -112,7 +112,12 @@ class _Rows(SeriesStore):
         )
         self.static_names, self.static = (), np.empty((0, 0), np.float32)
         self.__setstate__({})
-        self._matrices = Matrices([np.concatenate(matrices)])
+        self._rows = Matrices([np.concatenate(matrices)])
+
+    @property
+    def matrices(self) -> Matrices:
+        """The rows of the table, which no file holds: they are part of what is pickled."""
+        return self._rows
 
 
 def _observed(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
