@@ -29,7 +29,7 @@ from headrace.formats.dates import MISSING
 from headrace.formats.detect import stem_of_name
 from headrace.formats.text_columns import as_text, with_points
 from headrace.report.words import many, many_entities
-from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
+from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place
 from headrace.series.config import Series
 from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
 from headrace.series.readers.text import GRDC_NAME, grdc_table
@@ -232,7 +232,7 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         steps.update([] if inferred is None else [inferred.word])
     if not steps:
         raise InputError(f"{found.names[0]}: no entity has three times; correct the source, or give --time")
-    settings["frequency"] = min(steps, key=lambda each: (-steps[each], each))
+    settings["frequency"] = agreed(steps, "infer")
     step = Frequency.parse(settings["frequency"])
     irregular = []  # entities of which most rows share their time with another or lie between steps
     for _, part in rows.group_by("entity", maintain_order=True):
