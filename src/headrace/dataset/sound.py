@@ -100,6 +100,6 @@ def index_problem(table: pa.Table) -> str | None:
     return None
 
 
-def damaged(path: Path, problem: str = "its bytes are not those that were published") -> CorruptShard:
+def damaged(path: Path | str, problem: str = "its bytes are not those that were published") -> CorruptShard:
     """Return the error for a file of a run that does not match the run's records."""
     return CorruptShard(f"{path}: {problem}; restore it or prepare the run again")
