@@ -36,11 +36,10 @@ from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import Share
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.ahead import end_threads, made_ahead, start_threads
+from headrace.stream.read.ahead import Fetcher, Keep, end_threads, made_ahead, start_threads
 from headrace.stream.read.batch import make_batches
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
-from headrace.stream.read.fetch import Fetcher, Keep
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
 
