@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.bins.online import OnlinePacker
+    from headrace.bins.pack import OnlinePacker
     from headrace.dataset.convert import Converted, convert
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.verify import Verdict, certify, verify
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0rc1"
 
 _NAMES = {
-    "bins.online": "OnlinePacker",
+    "bins.pack": "OnlinePacker",
     "dataset.convert": "Converted convert",
     "dataset.manifest": "Manifest",
     "dataset.verify": "Verdict certify verify",
