@@ -34,19 +34,14 @@ def splits_of(names: Sequence[str]) -> list[str]:
         return []
     found = [next(filter(is_split_name, name.lower().split("/")[:-1]), None) for name in names]
     if not any(found):
-        found = [_of_file(name) for name in names]
+        words = [{word.lower() for word in _IN_FILE.findall(name.rpartition("/")[2])} for name in names]
+        found = [each.pop() if len(each) == 1 else None for each in words]  # none of a name with several words
         if not all(found) and len({*found} - {None}) < 2:
             return []
     if not all(found):
         told = [word is not None for word in found]
         raise Mixed(names[told.index(True)], names[told.index(False)])
     return [word for word in found if word is not None]
-
-
-def _of_file(name: str) -> str | None:
-    """Find the one split word in a file name; None if there is none or several."""
-    words = {word.lower() for word in _IN_FILE.findall(name.rpartition("/")[2])}
-    return words.pop() if len(words) == 1 else None
 
 
 def is_split_name(directory: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import Kind, first_repeated
-from headrace.formats.schema import hint
+from headrace.formats.schema import hint, plain
 
 BOM = b"\xef\xbb\xbf"
 SEPARATOR = {"csv": ",", "tsv": "\t"}
@@ -93,6 +93,30 @@ class Shard:
         odd = next((each for each in _names(self.schema) if "\0" in each), None)
         if odd is not None:  # C libraries end names at a zero byte
             raise InputError(f"{self.path}: column name {odd!r} holds a zero byte; rename it")
+
+    @classmethod
+    def unread(cls, path: Path, name: str, kind: Kind) -> Shard:
+        """Return the facts of a file before its content is looked at: no columns and no rows."""
+        stat = path.stat()
+        return cls(
+            path=path,
+            name=name,
+            size=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            kind=kind,
+            schema=pa.schema([]),
+            content="nothing",
+        )
+
+    def with_columns(self, own: pa.Schema, nulls: Iterable[str]) -> Shard:
+        """Return the shard with the columns of its file. nulls: the file's names of those that may hold nulls.
+
+        Raises `InputError` if a name is repeated.
+        """
+        names = [column_name(each) for each in own.names]
+        each_once(self.path, names)
+        schema = pa.schema([(name, plain(kind)) for name, kind in zip(names, own.types, strict=True)])
+        return replace(self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table")
 
     @property
     def word(self) -> str:
