@@ -122,9 +122,9 @@ class _Part:
 
 
 class EntityIndex:
-    """The rows of each entity of a dataset. column: names the entities; path: of the file, if it was kept."""
+    """The rows of each entity of a dataset. column: names the entities; path, bytes: of the file."""
 
-    def __init__(self, column: str, splits: dict[str, list[_Part]], *, path: Path | None, size: int) -> None:
+    def __init__(self, column: str, splits: dict[str, list[_Part]], *, path: Path, size: int) -> None:
         self.column, self.path, self.bytes, self._splits = column, path, size, splits
 
     def rows_of(self, split: str, entities: Sequence[str]) -> tuple[I64, I64]:

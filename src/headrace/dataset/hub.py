@@ -8,9 +8,9 @@ changed since.
 
 The YAML head of README.md may define configurations, each with the patterns of its splits. If it defines none, file
 names decide: `data/SPLIT-00000-of-00003.parquet` as `push_to_hub` writes them, else the rules of
-`formats.named_splits`. A path in the address takes precedence over both.
+`formats.names`. A path in the address takes precedence over both.
 
-The rest of headrace sees a view of the files of that commit (see `dataset.views`).
+The rest of headrace sees a view of the files of that commit (see `formats.saved`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from headrace.credentials import refuse_credentials
-from headrace.dataset.views import is_whole, write_view
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard, InputError, MissingExtra
 from headrace.formats.detect import DATA_NAMES
-from headrace.formats.named_splits import Mixed, splits_of
-from headrace.formats.saved import is_saved, saved_files
+from headrace.formats.names import Mixed, splits_of
+from headrace.formats.saved import is_saved, is_whole_view, saved_files, write_view
 from headrace.printable import printable
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
@@ -79,7 +78,7 @@ def fetched(address: str | PurePath, cache_dir: str | Path | None = None, once: 
     name = repository.partition("/")[2] + (f"-{sha256_hex(path.encode())[:8]}" if path else "")
     view = local.make_directory(home / commit) / name  # the directory's name may become a dataset's name in a blend
     with local.alone(home / f".{commit}.lock"), _quiet(huggingface_hub):
-        if not is_whole(view):
+        if not is_whole_view(view):
             _make(view, hub, commit, path)
     return view
 

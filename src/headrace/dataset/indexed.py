@@ -20,8 +20,8 @@ from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
+from headrace.formats.names import partition_of
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
-from headrace.formats.partition_names import partition_of
 from headrace.formats.partitions import with_partition
 from headrace.formats.schema import Target
 from headrace.storage.places import place_of

@@ -38,7 +38,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.blocks import look
 from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import Listing, home_of, list_files
-from headrace.formats.named_splits import in_order
+from headrace.formats.names import in_order
 from headrace.formats.partitions import partition_types, stored
 from headrace.formats.schema import REMEDY, few, is_headless, type_named
 from headrace.formats.shard import Shard
@@ -242,7 +242,7 @@ def open_plain(
 ) -> PlainDataset:
     """Open a directory, a file, a glob, or a list of them.
 
-    For one directory or glob, the splits are those in the names of files, if any (see `formats.named_splits`).
+    For one directory or glob, the splits are those in the names of files, if any (see `formats.names`).
     types: of columns of CSV and TSV files, which are text otherwise; null_values: texts that mean null in those.
     on_progress: called with (files read, files) while an index is built. Files without rows are skipped, and the log
     names them. Raises `InputError` if a file cannot be read, the files differ in their columns, or none has any

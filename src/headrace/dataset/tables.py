@@ -87,16 +87,16 @@ def with_paths(value: Any, cache_dir: str | Path | None = None, once: Once = lam
 
 def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
     """Return a view of a snapshot's files if they are exactly its rows, else the copy of its rows."""
-    from headrace.dataset.views import is_whole, write_view
+    from headrace.formats.saved import is_whole_view, write_view
     from headrace.storage.cache_room import cache_directory
 
     name, digest = Path(snapshot.path).name or "table", snapshot.digest
     view = cache_directory(cache_dir) / "tables" / f"{snapshot.kind}--{name}" / digest[:40] / name
-    files = None if is_whole(view) else snapshot.plain()
+    files = None if is_whole_view(view) else snapshot.plain()
     if files is not None:
         shards = {f"part-{number:05d}.parquet": Path(each) for number, each in enumerate(files)}
         write_view(view, snapshot.address, {"": shards})
-    if files is not None or is_whole(view):
+    if files is not None or is_whole_view(view):
         return view
     try:
         return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=digest)
@@ -117,7 +117,7 @@ def keep(table: object, cache_dir: str | Path | None = None, *, version: str = "
     and `StoreError`.
     """
     from headrace.digest import canonical_json
-    from headrace.formats.named_splits import WORDS, is_split_name
+    from headrace.formats.names import WORDS, is_split_name
     from headrace.storage import local
     from headrace.storage.cache_room import cache_directory
     from headrace.storage.places import place_of

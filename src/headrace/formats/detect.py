@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,11 +138,6 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: permission denied; make the file readable") from error
     except OSError as error:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
-
-
-def first_repeated(names: Sequence[str]) -> str | None:
-    """Return the alphabetically first repeated name; O(names), because a header may have very many."""
-    return min((name for name, count in Counter(names).items() if count > 1), default=None)
 
 
 def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:

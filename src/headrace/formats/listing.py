@@ -19,8 +19,7 @@ from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES, is_data_name
 from headrace.formats.foreign import layout_of, refuse_foreign, refuse_unfinished, table_of_file
-from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
-from headrace.formats.partition_names import is_partition, partition_of
+from headrace.formats.names import Mixed, in_order, is_partition, is_split_name, partition_of, splits_of
 from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
@@ -90,7 +89,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
     with "." or "_" and files of other kinds are not data. A directory that `save_to_disk` wrote contributes the files
     that it lists (see `formats.saved`). Directories of other systems (see `formats.foreign`) and unfinished downloads
     are refused.
-    splits: what to do if the names below one entry tell several splits (see `formats.named_splits`). "keep" keeps them
+    splits: what to do if the names below one entry tell several splits (see `formats.names`). "keep" keeps them
     in the listing, which requires that entry to be the only one. "refuse" raises, so that splits are not merged by
     accident; to merge them, give each as an entry of its own. Raises `InputError` if an entry matches no file.
     """

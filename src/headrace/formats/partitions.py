@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.partition_names import partition_of
+from headrace.formats.names import partition_of
 from headrace.formats.shard import Chunk, Shard
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")

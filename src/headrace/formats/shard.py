@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, first_repeated
+from headrace.formats.detect import Kind
 from headrace.formats.schema import hint, plain
 
 BOM = b"\xef\xbb\xbf"
@@ -57,7 +58,7 @@ class Dialect:
 
 def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
     """Raise `InputError` if a column name is repeated."""
-    repeated = first_repeated(names)
+    repeated = min((name for name, count in Counter(names).items() if count > 1), default=None)
     if repeated is not None:
         raise InputError(
             f"{path}: column name {repeated!r} appears more than once{where}; rename one of them{hint(names)}"
