@@ -111,7 +111,18 @@ def _iceberg(path: str, version: int | None) -> Snapshot:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.table import StaticTable
 
-    table = StaticTable.from_metadata(path if os.path.isfile(path) else _newest_metadata(path))
+    metadata = path
+    if not os.path.isfile(path):  # the file with the highest number; if two share it, only a catalog knows the current
+        directory = os.path.join(path, "metadata")
+        names = os.listdir(directory) if os.path.isdir(directory) else []
+        numbered = sorted((int(match[1]), name) for name in names if (match := _METADATA.fullmatch(name)))
+        if not numbered or numbered[-1][0] in [number for number, _ in numbered[:-1]]:
+            what = f"two files with number {numbered[-1][0]}" if numbered else "no *.metadata.json"
+            raise InputError(
+                f"{directory}: has {what}; give the metadata file that the catalog names instead of {path}"
+            )
+        metadata = os.path.join(directory, numbered[-1][1])
+    table = StaticTable.from_metadata(metadata)
     snapshot = table.current_snapshot() if version is None else table.snapshot_by_id(version)
     if snapshot is None:
         known = ", ".join(str(each.snapshot_id) for each in table.snapshots()[-5:]) or "none"
@@ -135,17 +146,6 @@ def _iceberg(path: str, version: int | None) -> Snapshot:
     files, identity = [str(scan.projection()), sorted(parts)], [str(table.metadata.table_uuid)]
     rows = scan.to_arrow_batch_reader()
     return Snapshot("iceberg", path, snapshot.snapshot_id, identity, files, rows, plain_files)
-
-
-def _newest_metadata(path: str) -> str:
-    """Find the metadata with the highest number; if two files share it, only a catalog knows which is current."""
-    directory = os.path.join(path, "metadata")
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    numbered = sorted((int(match[1]), name) for name in names if (match := _METADATA.fullmatch(name)))
-    if not numbered or numbered[-1][0] in [number for number, _ in numbered[:-1]]:
-        what = f"two files with number {numbered[-1][0]}" if numbered else "no *.metadata.json"
-        raise InputError(f"{directory}: has {what}; give the metadata file that the catalog names instead of {path}")
-    return os.path.join(directory, numbered[-1][1])
 
 
 def _lance(path: str, version: int | None) -> Snapshot:

@@ -65,9 +65,14 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
             repeated = first_repeated(data)
         if repeated:
             at, key = repeated
+            row = data.count(b"\n", 0, at)
+            where = f"row {rows + row + 1}"
+            if kind.format == "jsonl":  # `data` lacks the blank lines
+                visible = (number for number, line in enumerate(block.split(b"\n"), lines + 1) if line.strip(b" \t\r"))
+                where = f"line {next(itertools.islice(visible, row, None))}"
             raise InputError(
-                f"{path}: {_where(kind, block, data, at, rows, lines)}: key {key!r} appears twice in an object, and "
-                f"readers take different values; leave one of them"
+                f"{path}: {where}: key {key!r} appears twice in an object, and readers take different values; leave one"
+                f" of them"
             )
         _check_numbers(path, table, data, rows)
         _check_texts(path, table.schema, data, rows)
@@ -237,18 +242,6 @@ def _without_blank(data: bytes) -> bytes:
     if _BLANK_INSIDE.search(data) or _BLANK_LINES.match(data):
         return _BLANK_LINES.sub(b"", data)
     return data
-
-
-def _where(kind: Kind, block: bytes, data: bytes, at: int, rows: int, lines: int) -> str:
-    """Name the line of a position in a block without blank lines, or the row if the file has no lines.
-
-    rows, lines: before this block.
-    """
-    row = data.count(b"\n", 0, at)
-    if kind.format == "json":
-        return f"row {rows + row + 1}"
-    visible = (number for number, line in enumerate(block.split(b"\n"), lines + 1) if line.strip(b" \t\r"))
-    return f"line {next(itertools.islice(visible, row, None))}"
 
 
 def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: int) -> None:
