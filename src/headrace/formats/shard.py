@@ -97,7 +97,7 @@ class Shard:
 
     @classmethod
     def unread(cls, path: Path, name: str, kind: Kind) -> Shard:
-        """Return the facts of a file before its content is looked at: no columns and no rows."""
+        """Return the facts of a file that was not read yet, as a shard of content "nothing"."""
         stat = path.stat()
         return cls(
             path=path,
