@@ -49,10 +49,7 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
             return f"{name} is {shown(count)}, not a count"
-    return _places_problem(record.get("facts", {}), record["splits"])
-
-
-def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str | None:
+    facts, splits = record.get("facts", {}), record["splits"]
     for name in ("directories", "published"):
         places = facts.get(name, {})
         if not isinstance(places, dict):

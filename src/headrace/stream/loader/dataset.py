@@ -12,17 +12,15 @@ from headrace.checks import check_integer, explains_calls
 from headrace.dataset.condition import Filter
 from headrace.dataset.entities import EntityIndex, entity_column, entity_index, indexed_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
-from headrace.dataset.folds import Fold
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
-from headrace.dataset.open import FinishedRun, find_run, is_prepared
+from headrace.dataset.open import FinishedRun, Fold, find_run, is_prepared
 from headrace.dataset.plain import open_plain
-from headrace.dataset.split_rows import SplitRows
+from headrace.dataset.split_rows import SplitRows, log_dataset
 from headrace.dataset.tables import with_paths
-from headrace.dataset.trackers import log_dataset
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
