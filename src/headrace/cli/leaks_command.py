@@ -187,7 +187,7 @@ def _print_pairs(
     made = table(title, ("split", "also in", report.units, "share", *heads), numbers_from=2)
     for split, count in found.repeated.items():
         made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", *[""] * len(heads))
-    for number, pair in enumerate(found.shared):
-        shown = map(printable, examples[number])
-        made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", *shown)
+    rows = [(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}") for pair in found.shared]
+    for row, shown in zip(rows, examples, strict=True):
+        made.add_row(*row, *map(printable, shown))
     printer().print(made)
