@@ -263,10 +263,10 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
     missing = []
     for at, name in enumerate(asked.columns()):
         values = rows[str(at)]
-        own = sentinels_of(values.drop_nans().unique().sort().to_numpy())
-        for number in own:
+        marks = sentinels_of(values.drop_nans().unique().sort().to_numpy())
+        for number in marks:
             sentinels.setdefault(number, []).append(name)
-        share = (values.is_nan() | values.is_in(own)).sum() / len(values)
+        share = (values.is_nan() | values.is_in(marks)).sum() / len(values)
         missing += [f"{name} {share:.1%}"] if share else []
     if sentinels:
         settings["missing_numbers"] = sorted(sentinels, reverse=True)
