@@ -248,17 +248,17 @@ class SeriesStore:
             )
 
 
-def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | None = None) -> SeriesStore:
+def open_store(path: str | Path, *, run: str | None, files: LocalFiles) -> SeriesStore:
     """Open the store behind a path, found as `headrace.open` finds runs. Raises `InputError` if there are no series.
 
-    files: how its shards become local files; None: checked, and copied from an object store to the default cache.
+    files: how its shards become local files.
     """
     root, manifest = find_run(path, run)
     if not (root / ENTITIES).is_file():
         raise InputError(
             f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with `headrace series CONFIG`"
         )
-    return SeriesStore(root, manifest, files or LocalFiles())
+    return SeriesStore(root, manifest, files)
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
