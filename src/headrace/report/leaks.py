@@ -205,8 +205,8 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     if report.concurrent:
         shared = [each for each in report.concurrent if each.rows]
         told = [
-            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} at a time"
-            f" at which {each.earlier} has other entities."
+            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} at a"
+            f" time at which {each.earlier} has other entities."
             for each in shared
         ]
         told = told or ["No row is at a time at which another split has other entities."]
