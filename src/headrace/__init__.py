@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from headrace.run.folds import GroupKFold, Rolling
     from headrace.run.forget import Forgotten, forget
     from headrace.run.prepare import Prepared, prepare
-    from headrace.series.builder import SeriesBuilder
-    from headrace.series.config import Series
+    from headrace.series.config import Series, SeriesBuilder
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
@@ -84,8 +83,7 @@ _NAMES = {
     "run.folds": "GroupKFold Rolling",
     "run.forget": "Forgotten forget",
     "run.prepare": "Prepared prepare",
-    "series.builder": "SeriesBuilder",
-    "series.config": "Series",
+    "series.config": "Series SeriesBuilder",
     "series.pipelines.grouped": "GroupedPipeline",
     "series.pipelines.save": "load_pipelines",
     "series.pipelines.unified": "UnifiedPipeline",

@@ -325,9 +325,7 @@ class Encoding:
         with suppress(RowRejected):
             if (layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout) == "tokens":
                 raise InputError(f"{where}: holds token ids, and exclude= compares words; exclude rows of text")
-        found = benchmarks.rows_in(texts_in(rows), len(rows))
-        self.excluded.update(dict(zip(benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
-        out = found.any(axis=0)
+        out = benchmarks.mask(texts_in(rows), len(rows), self.excluded)
         self.dropped[IN_BENCHMARK] += int(out.sum())
         kept: list[int] = np.flatnonzero(~out).tolist()
         return kept
