@@ -348,12 +348,12 @@ def message_of(raw: object, role_key: str, content_key: str, images: list[Image 
             raise RowRejected("bad_content", f"{key} is {shown(message[key])}; it must be text")
     if message["role"] != "assistant":
         return message, 0
-    weight_key = next((key for key in WEIGHT_KEYS if raw.get(key) is not None), None)
-    if weight_key is None:
-        return message, 1
-    if raw[weight_key] not in (0, 1):
-        raise RowRejected("bad_weight", f"{weight_key} is {shown(raw[weight_key])}; a mask can hold 0 and 1 only")
-    return message, int(raw[weight_key])
+    for key in WEIGHT_KEYS:
+        if (value := raw.get(key)) is not None:
+            if value not in (0, 1):
+                raise RowRejected("bad_weight", f"{key} is {shown(value)}; a mask can hold 0 and 1 only")
+            return message, int(value)
+    return message, 1
 
 
 def reasons(message: Message) -> bool:
