@@ -103,8 +103,8 @@ def _opened(snapshot: Snapshot, cache_dir: str | Path | None) -> Path:
         return keep(snapshot.rows, cache_dir, version=snapshot.name, known_by=snapshot.digest)
     except OSError as error:  # a read error; write errors are `StoreError`
         raise InputError(
-            f"{snapshot.address}: a file of it cannot be read ({first_line(error)[:300]}); it may have been removed, such"
-            " as by VACUUM: give a newer version, or restore the file"
+            f"{snapshot.address}: a file of it cannot be read ({first_line(error)[:300]}); it may have been removed,"
+            " such as by VACUUM: give a newer version, or restore the file"
         ) from error
 
 
