@@ -30,7 +30,7 @@ _COMMANDS = {
         "leaks": "headrace.cli.leaks_command:leaks",
         "report": "headrace.cli.report_command:report",
         "card": "headrace.cli.report_command:card",
-        "forget": "headrace.cli.entities:forget",
+        "forget": "headrace.cli.commands:forget",
         "gc": "headrace.cli.commands:gc",
     },
     "Stream": {
@@ -104,14 +104,13 @@ class Commands(TyperGroup):
         return sorted(self.commands, key=lambda word: isinstance(self.commands[word], TyperGroup))
 
     def make_context(self, *given: Any, **options: Any) -> Any:
+        self.arguments = list(options["args"] if "args" in options else given[1])
         if options.get("resilient_parsing"):  # a shell asks for completions
             from headrace.cli.completing import attach
 
             attach(self)
         else:
-            # Refused here, because messages may repeat arguments.
-            refuse_credentials(list(options["args"] if "args" in options else given[1]))
-        self.arguments = list(options["args"] if "args" in options else given[1])
+            refuse_credentials(self.arguments)  # here, because messages may repeat arguments
         with usage_errors_kept():
             return super().make_context(*given, **options)
 

@@ -6,13 +6,14 @@ The settings model is imported when the command is used, not when the commands a
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -43,7 +44,9 @@ class Given:
 
 
 class PartlyGiven(Given):
-    """Settings of which no flag is required, because the command finds missing ones elsewhere."""
+    """Settings of which no flag is required, because the command finds missing ones elsewhere, as in `environment`."""
+
+    environment: ClassVar[Mapping[str, str]] = os.environ
 
 
 def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
@@ -58,16 +61,7 @@ def add_derived(
 
     settings: "module:attribute" of the model, as in a `Registration`.
     """
-    text = inspect.getdoc(command) if told is None else inspect.cleandoc(told)
-    app.command(word, cls=_derived(settings, command), help=text)(lambda: None)
 
-
-def is_derived(command: Callable[..., Any]) -> bool:
-    """Return True if the command has a parameter of type `Given`."""
-    return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
-
-
-def _derived(settings: str, command: Callable[..., Any]) -> type[TyperCommand]:
     class Derived(TyperCommand):
         """A placeholder that reads the settings only when its parameters are read or it is called."""
 
@@ -93,7 +87,13 @@ def _derived(settings: str, command: Callable[..., Any]) -> type[TyperCommand]:
         def callback(self, value: Any) -> None:
             """Ignore the placeholder's own callback."""
 
-    return Derived
+    text = inspect.getdoc(command) if told is None else inspect.cleandoc(told)
+    app.command(word, cls=Derived, help=text)(lambda: None)
+
+
+def is_derived(command: Callable[..., Any]) -> bool:
+    """Return True if the command has a parameter of type `Given`."""
+    return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
 
 
 def _with_flags(settings: str, command: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,16 +161,10 @@ def described(field: FieldInfo) -> str:
         return f"{told} {' | '.join(f'{word} (default)' if word == field.default else word for word in words)}."
     if field.is_required() or field.default in (None, ()) or field.default_factory is not None:
         return told
-    return f"{told} {_written(field.default)} unless given."
-
-
-def _written(default: Any) -> str:
-    """Format a default as one would write it on the command line."""
-    if isinstance(default, tuple):
-        return ", ".join(map(str, default))
-    if isinstance(default, int) and default and default % (1 << 20) == 0:
-        return f"{default >> 30}GiB" if default % (1 << 30) == 0 else f"{default >> 20}MiB"
-    return str(default)
+    default = ", ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+    if isinstance(default, int) and default and default % (1 << 20) == 0:  # as one would write it
+        default = f"{default >> 30}GiB" if default % (1 << 30) == 0 else f"{default >> 20}MiB"
+    return f"{told} {default} unless given."
 
 
 def _extra(field: FieldInfo, name: str) -> Any:

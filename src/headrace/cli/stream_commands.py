@@ -233,7 +233,7 @@ def plan(
 
 def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, Any]:
     """Return the plan as a record with stable names for machines."""
-    from headrace.stream.order.mixing import mixing_of_plan
+    from headrace.stream.order.advice import mixing_of_plan
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
     lanes = better_lanes(found, lambda lanes: replace(asked, lanes=lanes).plan(index)) if saved is None else None
