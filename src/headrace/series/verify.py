@@ -8,6 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -174,8 +175,12 @@ def _dates(run: FinishedRun, settings: Series, table: pl.DataFrame) -> Check:
     problem = None
     for fold in range(folds):
         one, two = (dates + fold * step).T
-        low = {"train": _LEAST, "val": one, "test": two}
-        high = {"train": one - division.reach_us, "val": two - division.reach_us, "test": two + step if step else _MOST}
+        low: dict[str, Any] = {"train": _LEAST, "val": one, "test": two}
+        high: dict[str, Any] = {
+            "train": one - division.reach_us,
+            "val": two - division.reach_us,
+            "test": two + step if step else _MOST,
+        }
         for split, (start, stop) in split_rows(table, division.parts, fold).items():
             begins, last = (row_times(settings, table, rows) for rows in (start, stop - 1))
             wrong = (stop > start) & ((begins < low[split]) | (last >= high[split]))
