@@ -105,8 +105,8 @@ def verify(
         verdict.checks.append(Check("laws", "could be checked", str(error)))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         # Every digest fits, yet a field is missing or has another type: another recipe made the run.
-        told = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
-        verdict.checks.append(Check("laws", "could be checked", told))
+        problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
+        verdict.checks.append(Check("laws", "could be checked", problem))
     if certificate is not None and not verdict.problems:
         other = difference(certificate, certificate_of(finished, verdict))
         told = None if other is None else f"{root}: is not what {against} says: {other}"
