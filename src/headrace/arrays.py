@@ -20,6 +20,12 @@ U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 
 
+def ranges(first: I64 | int, sizes: I64) -> I64:
+    """Return consecutive numbers for each size, from `first` on (0 counts within each group), end to end: int64."""
+    found: I64 = np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+    return found
+
+
 def number_rows(*columns: U64) -> I64:
     """Number the distinct rows of parallel columns [N], from 0; equal rows have one number. int64 [N]."""
     order = np.lexsort(columns)
