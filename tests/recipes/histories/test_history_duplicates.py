@@ -9,12 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pings import SPLITS, Ping, dealt, decoded, expected_measurements, histories, random_pings, shards_of, write_pings
+from pings import (
+    SPLITS,
+    Measurement,
+    Ping,
+    dealt,
+    decoded,
+    expected_measurements,
+    histories,
+    random_pings,
+    shards_of,
+    write_pings,
+)
 
 import headrace
 from headrace.errors import SettingsError
 from headrace.histories import duplicates, recipe
-from headrace.histories.shard_file import Measurement
 from headrace.run.prepare import Prepared
 
 COLUMNS = ("event_time", "dst_addr", "rtt")
