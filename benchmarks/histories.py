@@ -13,9 +13,9 @@ four weeks, 3 % failures, rows in no order. --beside ROWS:ENTITIES measures othe
 and how the CPU times compare: how cost grows with rows, and with entities.
 
 Every engine runs in a process of its own, in turns, --rounds times. CPU seconds are its user and system time, peak
-memory its largest resident memory, imports included; the peers only sort and write one Parquet file, histories also
-encode, and write ArrayRecord shards with digests. A sorted file has no rows of entities yet: who wants them reads it
-back and cuts it, which the last two do, and drop what they have cut.
+memory its largest resident memory, imports included. The peers write one Parquet file: sorted, or with a row for each
+entity that holds lists of its measurements in order of time, as histories have. Histories also encode, cut rows of
+bounded size, and write ArrayRecord shards with digests.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ ENGINES = {
     "histories": "headrace: gathered, ordered, encoded, written as ArrayRecord, checked",
     "duckdb": "DuckDB: `ORDER BY` into one Parquet file",
     "polars": "Polars: sort into one Parquet file",
-    "duckdb-entities": "DuckDB: the same, read back and cut where entities begin",
-    "polars-entities": "Polars: the same, read back and cut where entities begin",
+    "duckdb-rows": "DuckDB: `GROUP BY` with ordered lists, a row for each entity",
+    "polars-rows": "Polars: `group_by` with sorted lists, a row for each entity",
 }
 
 
@@ -127,31 +127,30 @@ def run_histories(data: Path, out: Path, workers: int) -> None:
             raise
 
 
-def run_duckdb(data: Path, out: Path, workers: int) -> None:
-    """Sort by entity and time."""
+def run_duckdb(data: Path, out: Path, workers: int, *, rows: bool) -> None:
+    """Sort by entity and time, or make a row for each entity."""
     import duckdb
+
+    lists = ", ".join(f"list({name} ORDER BY event_time) AS {name}" for name in ("event_time", "dst_addr", "rtt"))
+    source = f"'{data}/part-*.parquet'"
+    query = f"SELECT * FROM {source} ORDER BY src_addr, event_time"
+    if rows:
+        query = f"SELECT src_addr, {lists} FROM {source} GROUP BY src_addr"
 
     connection = duckdb.connect()
     connection.execute(f"SET threads={workers}; SET memory_limit='2GB'; SET temp_directory='{out}/spill'")
-    connection.execute(
-        f"COPY (SELECT * FROM '{data}/part-*.parquet' ORDER BY src_addr, event_time) TO '{out}/sorted.parquet'"
-    )
+    connection.execute(f"COPY ({query}) TO '{out}/made.parquet'")
 
 
-def run_polars(data: Path, out: Path, workers: int) -> None:  # noqa: ARG001 - POLARS_MAX_THREADS says it
-    """Sort by entity and time with the streaming engine."""
+def run_polars(data: Path, out: Path, workers: int, *, rows: bool) -> None:  # noqa: ARG001 - POLARS_MAX_THREADS says it
+    """Sort by entity and time with the streaming engine, or make a row for each entity."""
     import polars as pl
 
-    pl.scan_parquet(data / "part-*.parquet").sort("src_addr", "event_time").sink_parquet(out / "sorted.parquet")
-
-
-def cut_entities(path: Path) -> int:
-    """Read a sorted file back in batches; how many pieces of entities they have."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        return sum(len(pc.run_end_encode(batch["src_addr"]).values) for batch in file.iter_batches(1 << 20))
+    lazy = pl.scan_parquet(data / "part-*.parquet")
+    made = (
+        lazy.group_by("src_addr").agg(pl.all().sort_by("event_time")) if rows else lazy.sort("src_addr", "event_time")
+    )
+    made.sink_parquet(out / "made.parquet")
 
 
 def measure(engine: str, data: Path, workers: int) -> dict[str, float] | None:
@@ -229,11 +228,11 @@ def main() -> None:
     made.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     asked = made.parse_args()
     if asked.child:
-        package, _, more = asked.child.partition("-")
-        run = {"histories": run_histories, "duckdb": run_duckdb, "polars": run_polars}[package]
-        run(asked.data, asked.out, asked.workers)
-        if more:
-            cut_entities(asked.out / "sorted.parquet")
+        if asked.child == "histories":
+            run_histories(asked.data, asked.out, asked.workers)
+        else:
+            run = run_duckdb if asked.child.startswith("duckdb") else run_polars
+            run(asked.data, asked.out, asked.workers, rows=asked.child.endswith("rows"))
         used = resource.getrusage(resource.RUSAGE_SELF)
         print(json.dumps({"cpu": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss / 1024}))
         return

@@ -39,7 +39,7 @@ def test_every_file_that_the_page_names_is_there() -> None:
 def test_the_environment_is_read_by_commands_and_by_the_topology() -> None:
     """Others hand variables on to processes of theirs, or set them for libraries that listen to nothing else."""
     package = ROOT / "src/headrace"
-    commands = {"split/command.py", "validate_sharding.py"}
+    commands = {"validate_sharding.py"}
     others = {"stream/ranks/topology.py", "engine/ray.py", "packing/chats/render_process.py"}
     using = {
         path.relative_to(package).as_posix()

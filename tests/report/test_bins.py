@@ -69,12 +69,10 @@ def test_a_span_gives_each_bin_the_share_of_its_time() -> None:
     assert [4.0, 7.0] == found.tolist()
 
 
-@given(low=st.floats(0, 1e6), width=st.floats(1, 1e9), share=st.floats(0.01, 0.99))
-def test_the_cut_is_an_edge_of_time(low: float, width: float, share: float) -> None:
-    cut = low + share * width
-    edges = time_edges(low, low + width, cut)
+@given(low=st.floats(0, 1e6), width=st.floats(1, 1e9))
+def test_edges_of_time_cover_it(low: float, width: float) -> None:
+    edges = time_edges(low, low + width)
 
-    assert cut in edges
     assert edges[0] <= low * (1 + 1e-9) + 1e-6
     assert low + width <= edges[-1] * (1 + 1e-9) + 1e-6
 

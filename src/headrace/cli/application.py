@@ -30,7 +30,7 @@ _COMMANDS = {
         "leaks": "headrace.cli.leaks_command:leaks",
         "report": "headrace.cli.report_command:report",
         "card": "headrace.cli.report_command:card",
-        "forget": "headrace.cli.entities:forget",
+        "forget": "headrace.cli.commands:forget",
         "gc": "headrace.cli.commands:gc",
     },
     "Stream": {
@@ -81,11 +81,11 @@ def _command_of(word: str) -> Any:
     elif recipe is None:
         raise KeyError(word)
     elif recipe.commands[word] == recipe.settings:
-        add_derived(app, word, recipe.name, told=recipe.help)
+        add_derived(app, word, recipe.settings, told=recipe.help)
     elif isinstance(own := load(recipe.commands[word]), typer.Typer):
         app.add_typer(own, name=word)
     elif is_derived(own):
-        add_derived(app, word, recipe.name, own)
+        add_derived(app, word, recipe.settings, own)
     else:
         app.command(word)(own)
     _flow(app)
@@ -104,14 +104,13 @@ class Commands(TyperGroup):
         return sorted(self.commands, key=lambda word: isinstance(self.commands[word], TyperGroup))
 
     def make_context(self, *given: Any, **options: Any) -> Any:
+        self.arguments = list(options["args"] if "args" in options else given[1])
         if options.get("resilient_parsing"):  # a shell asks for completions
             from headrace.cli.completing import attach
 
             attach(self)
         else:
-            # Refused here, because messages may repeat arguments.
-            refuse_credentials(list(options["args"] if "args" in options else given[1]))
-        self.arguments = list(options["args"] if "args" in options else given[1])
+            refuse_credentials(self.arguments)  # here, because messages may repeat arguments
         with usage_errors_kept():
             return super().make_context(*given, **options)
 

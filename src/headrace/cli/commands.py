@@ -1,4 +1,4 @@
-"""Define the commands that work on any recipe: run, inspect, verify, gc."""
+"""Define the commands that work on any recipe: run, inspect, folds, verify, forget, gc."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.config_file import about_the_run, check_names, read_config, with_settings
+from headrace.cli.entities import EntityColumn, EntityFile, names_of, say_absent
 from headrace.cli.flags import Json, RunOptions, WorkDir, unless_given, with_groups
 from headrace.cli.output import emit, printer, record_table, say, table
-from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
 from headrace.report.words import many, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headrace.run.prepare import Prepared as PreparedRun
 
 Settings = Annotated[
     list[str] | None,
@@ -27,6 +32,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 Run = Annotated[str | None, typer.Option("--run", help="A run other than the newest.")]
 Prepared = Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")]
 
+_WHEN = ("auto", "never")
 _CHUNK = 32 << 20  # bytes of text that a task holds at once
 _COPIES = 4  # of a chunk: its bytes, their parse, columns, output
 _SHARD = 50 << 20  # bytes of histories read while others are written
@@ -87,13 +93,15 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     from headrace.run.prepare import prepare
     from headrace.storage.places import path_of, place_of
 
-    check_when(about.report)
+    if about.report not in _WHEN:
+        raise SettingsError(f"--report is {about.report!r}; give one of {', '.join(_WHEN)}")
     if about.workers is not None:  # the thread count of tokenizers, which reads it once
         os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
     inferred = getattr(recipe, "inferred_types", None)  # a recipe of another package may lack it
-    if inferred is not None and not about.as_json:
-        print_types(inferred)
+    if inferred is not None and not about.as_json:  # in the form that --types takes
+        types = ",".join(f"{name}={word}" for name, word in inferred.items()) or "none; all text columns stay text"
+        printer("err").print(f"types of all rows  {printable(types, 10_000)}", highlight=False, soft_wrap=True)
     with progress_on(printer("err"), recipe.recipe_name, "quiet" if about.as_json else "full") as on_event:
         prepared = prepare(recipe, out, on_event=on_event, **about.options())
     if about.as_json:
@@ -115,16 +123,37 @@ def execute(recipe: Any, out: Path, about: RunOptions) -> Path:
     )
     console.print(f"run     {printable(str(prepared.run))}", highlight=False)
     # A report is opened in the run's directory, so an object store gets none.
-    page = report_of(prepared, about.report, console) if place_of(out).writes == "in place" else None
+    page = _report_of(prepared, about.report, console) if place_of(out).writes == "in place" else None
     if page is not None:
         console.print(f"report  {printable(str(page))}", highlight=False)
     return prepared.run
 
 
-def print_types(types: Mapping[str, str]) -> None:
-    """Print inferred types on stderr, in the form that --types takes."""
-    told = ",".join(f"{name}={word}" for name, word in types.items()) or "none; all text columns stay text"
-    printer("err").print(f"types of all rows  {printable(told, 10_000)}", highlight=False, soft_wrap=True)
+def _report_of(prepared: PreparedRun, when: str, console: Console) -> Path | None:
+    """Write the page of a run that has just finished, or say how to get one; a reused run keeps its page.
+
+    A page that cannot be drawn causes only a warning, because the run itself is finished.
+    """
+    from headrace.report import REPORT
+
+    page = prepared.run / REPORT
+    if when == "never" or (prepared.how == "reused" and not page.exists()):
+        return None
+    if prepared.how == "reused":
+        return page
+    from headrace.report.page import can_draw
+
+    if not can_draw():
+        console.print("for a report with charts: pip install 'headrace[report]', then headrace report", style="dim")
+        return None
+    try:
+        from headrace.report.write import write_report
+
+        return write_report(prepared.run)
+    except Exception as error:  # noqa: BLE001 - the run is published and sound; a picture must not make it fail
+        text = f"warning: no report.html ({type(error).__name__}: {error}); the run itself is complete"
+        console.print(text, style="yellow", highlight=False)
+        return None
 
 
 def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
@@ -147,15 +176,13 @@ def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
     run = out / "runs" / identity
     finished = read_manifest(run) is not None
     receipts = len(list((run / "receipts").glob("*.json")))
+    state = "unfinished: it would be resumed" if receipts else "new"
+    state = "finished: it would be reused" if finished else state
     record: dict[str, Any] = {
         "recipe": recipe.recipe_name,
         "run_id": identity,
         "run": str(run),
-        "state": "finished: it would be reused"
-        if finished
-        else "unfinished: it would be resumed"
-        if receipts
-        else "new",
+        "state": state,
         "tasks_done": receipts,
         "source_files": len(pairs),
         "source_bytes": sum(sizes[path] for path, _ in pairs),
@@ -249,19 +276,12 @@ def folds(out: Prepared, *, run_id: Run = None, as_json: Json = False) -> None:
         raise SettingsError(f"{root}: was prepared as a single split, so it has no folds; prepare it with --folds")
     if as_json:
         each = [manifest.fold(number) for number in range(len(manifest.folds))]
-        emit(
-            {
-                "run": str(root),
-                "folds": [
-                    {
-                        "fold": number,
-                        "split_date": fold.facts["split_date"],
-                        "rows": {k: v.rows for k, v in fold.splits.items()},
-                    }
-                    for number, fold in enumerate(each)
-                ],
-            }
-        )
+        rows = [{split: totals.rows for split, totals in fold.splits.items()} for fold in each]
+        told = [
+            {"fold": number, "split_date": fold.facts["split_date"], "rows": own}
+            for number, (fold, own) in enumerate(zip(each, rows, strict=True))
+        ]
+        emit({"run": str(root), "folds": told})
         return
     printer().print(folds_table(manifest))
 
@@ -308,6 +328,69 @@ def verify(
         printer().print(made)
     if verdict.problems:
         raise HeadraceError(f"{verdict.problems[0]}; restore the data or prepare the run again")
+
+
+def forget(
+    named: Annotated[
+        list[str], typer.Argument(metavar="[ENTITY]... OUT", help="Entities to erase, then the dataset directory.")
+    ],
+    *,
+    entities: EntityFile = None,
+    entity_column: EntityColumn = None,
+    delete_old: Annotated[
+        bool, typer.Option("--delete-old", help="Delete the old run once the new one is published.")
+    ] = False,
+    workers: Annotated[int | None, unless_given(min=1, help="Tasks at a time; default: one per core.")] = None,
+    work_dir: WorkDir = None,
+    as_json: Json = False,
+) -> None:
+    """Erase entities from a prepared dataset: a new run, in which only the shards that held their rows are written
+    again. The other shards are linked, and splits moves to the new run in one step. A run that was killed goes on.
+
+    Without --delete-old the old run stays. Either way the data remains in other runs and copies, caches of decoded
+    blocks and checkpoints, and preparing from the source again brings it back.
+
+    Example:  headrace forget C1042 C1077 out
+
+    Example:  headrace forget out --entities erased.txt --delete-old
+    """
+    from headrace.cli.progress import progress_on
+    from headrace.dataset.open import find_run
+    from headrace.run.forget import forget as erase
+
+    *names, out = named
+    names = names_of(names, entities)
+    with progress_on(printer("err"), find_run(out)[1].recipe, "quiet" if as_json else "full") as on_event:
+        done = erase(
+            out,
+            names,
+            entity_column=entity_column,
+            old_run="delete" if delete_old else "keep",
+            workers=workers,
+            work_dir=work_dir,
+            on_event=on_event,
+        )
+    if as_json:
+        emit(asdict(done))
+        return
+    say_absent(done.entities - done.found, done.entities, out)
+    if done.how == "nothing":
+        say("nothing was written: no row belongs to these entities")
+    else:
+        say(
+            f"erased {done.rows:,} rows of {done.found:,} entities: {done.shards:,} shards rewritten, from "
+            f"{done.bytes_before:,} to {done.bytes:,} bytes; the other shards are linked"
+        )
+        say(f"run     {done.run}")
+        say(f"record  {done.run / 'forgotten.json'}")
+    if done.how != "nothing" and not delete_old:
+        say(f"The old run {done.old} still has these rows. --delete-old deletes it.")
+    if done.other_runs:
+        say(f"Other runs were not checked: {', '.join(done.other_runs)}")
+    say(
+        "The data is gone only once the old runs, copies of them, caches of decoded blocks and checkpoints "
+        "trained on it are deleted too. Preparing again from a source that still has the data brings it back."
+    )
 
 
 def gc(

@@ -45,7 +45,7 @@ def attach(command: Any, words: tuple[str, ...] = ()) -> None:
     def untyped(context: Any) -> Any:
         found = parameters(context)
         for each in found:
-            each.process_value = _as_given
+            each.process_value = lambda _context, value: value
             offer = _offer_of(words, str(each.name), each.param_type_name)
             if offer is not None:
                 each.shell_complete = partial(_offered, offer)
@@ -54,21 +54,17 @@ def attach(command: Any, words: tuple[str, ...] = ()) -> None:
     command.get_params = untyped
 
 
-def _as_given(_context: Any, value: Any) -> Any:
-    return value
-
-
-_Offer = Callable[[Any, str], Iterable[tuple[str, str | None]]]
+_Offer = Callable[[Any, str], Iterable[str]]
 
 
 def _offer_of(words: tuple[str, ...], name: str, kind: str) -> _Offer | None:
     known = words_of(words, name)
     if known:
-        return lambda _context, _begun: ((word, None) for word in known)
+        return lambda _context, _begun: known
     if name == "config" and words[0] != "init":  # init writes a new file
         return lambda _context, begun: _files(begun, (".yaml", ".yml", ".json"))
     if name in ("out", "paths") and kind == "argument":
-        return lambda _context, begun: ((name, None) for name in datasets(begun))
+        return lambda _context, begun: datasets(begun)
     return {"run_id": _runs, "split": _splits}.get(name)
 
 
@@ -77,7 +73,7 @@ def _offered(offer: _Offer, context: Any, begun: str) -> list[Offered]:
         found = list(offer(context, begun))
     except (OSError, ValueError):  # offer nothing, because an error would garble the shell's line
         return []
-    return [Offered(value, told) for value, told in sorted(found) if value.startswith(begun)]
+    return [Offered(value) for value in sorted(found) if value.startswith(begun)]
 
 
 def _below(begun: str) -> tuple[str, Path]:
@@ -86,9 +82,9 @@ def _below(begun: str) -> tuple[str, Path]:
     return head, Path(os.path.expanduser(head or "."))
 
 
-def _files(begun: str, endings: tuple[str, ...]) -> Iterable[tuple[str, None]]:
+def _files(begun: str, endings: tuple[str, ...]) -> Iterable[str]:
     head, place = _below(begun)
-    return ((head + each.name, None) for each in os.scandir(place) if each.name.endswith(endings))
+    return (head + each.name for each in os.scandir(place) if each.name.endswith(endings))
 
 
 def datasets(begun: str) -> list[str]:
@@ -111,14 +107,13 @@ def _output_of(context: Any) -> Path | None:
     return None if not found else Path(os.path.expanduser(str(found)))
 
 
-def _runs(context: Any, _begun: str) -> Iterable[tuple[str, None]]:
+def _runs(context: Any, _begun: str) -> Iterable[str]:
     """Return the finished runs, which have a manifest."""
     out = _output_of(context)
-    if out is None:
-        return []
-    return ((each.name, None) for each in os.scandir(out / "runs") if Path(each, "manifest.json").exists())
+    there = () if out is None else os.scandir(out / "runs")
+    return (each.name for each in there if Path(each, "manifest.json").exists())
 
 
-def _splits(context: Any, _begun: str) -> Iterable[tuple[str, None]]:
+def _splits(context: Any, _begun: str) -> Iterable[str]:
     out = _output_of(context)
-    return [] if out is None else ((each.name, None) for each in os.scandir(out / "splits"))
+    return [] if out is None else (each.name for each in os.scandir(out / "splits"))

@@ -141,11 +141,28 @@ def schema(
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:
     """Return the schema of the configuration files of these recipes."""
+    from pydantic import BeforeValidator
+
     from headrace.recipe import load, registration
 
     definitions: dict[str, Any] = {}
-    for name in recipes:
-        definitions |= _definitions(name, load(registration(name).settings))
+    for name in recipes:  # the recipe and the models it refers to, under names that are its own
+        model = load(registration(name).settings)
+        made = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
+        inner = {f"{name}.{key}": loosened(value) for key, value in made.pop("$defs", {}).items()}
+        own = loosened(made)
+        for field, about in model.model_fields.items():
+            shown = own["properties"][field]
+            for key in ("panel", "flag", "former", "former_words"):  # used only by the command line
+                shown.pop(key, None)
+            # Such settings accept more than their type. The schema then only helps completion; the run validates.
+            if any(isinstance(each, BeforeValidator) for each in about.metadata) or "$ref" in json.dumps(shown):
+                own["properties"][field] = {"anyOf": [shown, _ANYTHING]}
+            if about.description:  # editors show the top-level description
+                own["properties"][field] |= {"description": about.description}
+        own["properties"] = {"recipe": {"const": name}, **OF_THE_RUN, **own["properties"]}
+        own["description"] = (model.__doc__ or "").strip()
+        definitions |= {name: own, **inner}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "headrace run",
@@ -157,27 +174,6 @@ def schema_of(recipes: list[str]) -> dict[str, Any]:
         ],
         "$defs": definitions,
     }
-
-
-def _definitions(name: str, model: Any) -> dict[str, Any]:
-    """Return the schema of a recipe and of the models it refers to, under names that are its own."""
-    from pydantic import BeforeValidator
-
-    made = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
-    inner = {f"{name}.{key}": loosened(value) for key, value in made.pop("$defs", {}).items()}
-    own = loosened(made)
-    for field, about in model.model_fields.items():
-        shown = own["properties"][field]
-        for key in ("panel", "flag", "former", "former_words"):  # used only by the command line
-            shown.pop(key, None)
-        # Such settings accept more than their type. The schema then only helps completion; the run validates.
-        if any(isinstance(each, BeforeValidator) for each in about.metadata) or "$ref" in json.dumps(shown):
-            own["properties"][field] = {"anyOf": [shown, _ANYTHING]}
-        if about.description:  # editors show the top-level description
-            own["properties"][field] |= {"description": about.description}
-    own["properties"] = {"recipe": {"const": name}, **OF_THE_RUN, **own["properties"]}
-    own["description"] = (model.__doc__ or "").strip()
-    return {name: own, **inner}
 
 
 def loosened(schema: Any) -> Any:

@@ -6,20 +6,21 @@ The settings model is imported when the command is used, not when the commands a
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from headrace.cli.commands import execute
 from headrace.cli.flags import RunOptions, flag, null_values_of, offers, types_of, with_groups, with_parameters
-from headrace.recipe import load, registration_of_run
+from headrace.recipe import load
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -43,7 +44,9 @@ class Given:
 
 
 class PartlyGiven(Given):
-    """Settings of which no flag is required, because the command finds missing ones elsewhere."""
+    """Settings of which no flag is required, because the command finds missing ones elsewhere, as in `environment`."""
+
+    environment: ClassVar[Mapping[str, str]] = os.environ
 
 
 def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
@@ -52,26 +55,20 @@ def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
 
 
 def add_derived(
-    app: typer.Typer, word: str, recipe: str, command: Callable[..., Any] = prepare_run, told: str | None = None
+    app: typer.Typer, word: str, settings: str, command: Callable[..., Any] = prepare_run, told: str | None = None
 ) -> None:
-    """Add a command whose parameter of type `Given` is replaced by the settings of a recipe."""
-    text = inspect.getdoc(command) if told is None else inspect.cleandoc(told)
-    app.command(word, cls=_derived(recipe, command), help=text)(lambda: None)
+    """Add a command whose parameter of type `Given` is replaced by the fields of a settings model.
 
+    settings: "module:attribute" of the model, as in a `Registration`.
+    """
 
-def is_derived(command: Callable[..., Any]) -> bool:
-    """Return True if the command has a parameter of type `Given`."""
-    return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
-
-
-def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
     class Derived(TyperCommand):
         """A placeholder that reads the settings only when its parameters are read or it is called."""
 
         @cached_property
         def made(self) -> Any:
             app = typer.Typer(add_completion=False)
-            app.command(self.name)(_with_flags(recipe, command))
+            app.command(self.name)(_with_flags(settings, command))
             return typer.main.get_command(app)
 
         @property
@@ -90,14 +87,20 @@ def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
         def callback(self, value: Any) -> None:
             """Ignore the placeholder's own callback."""
 
-    return Derived
+    text = inspect.getdoc(command) if told is None else inspect.cleandoc(told)
+    app.command(word, cls=Derived, help=text)(lambda: None)
 
 
-def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
+def is_derived(command: Callable[..., Any]) -> bool:
+    """Return True if the command has a parameter of type `Given`."""
+    return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
+
+
+def _with_flags(settings: str, command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with one parameter per setting instead of its parameter of type `Given`."""
     from headrace.settings import former_names, renamed  # imports pydantic, which listing commands does not need
 
-    model = load(registration_of_run(recipe).settings)
+    model = load(settings)
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}
@@ -158,16 +161,10 @@ def described(field: FieldInfo) -> str:
         return f"{told} {' | '.join(f'{word} (default)' if word == field.default else word for word in words)}."
     if field.is_required() or field.default in (None, ()) or field.default_factory is not None:
         return told
-    return f"{told} {_written(field.default)} unless given."
-
-
-def _written(default: Any) -> str:
-    """Format a default as one would write it on the command line."""
-    if isinstance(default, tuple):
-        return ", ".join(map(str, default))
-    if isinstance(default, int) and default and default % (1 << 20) == 0:
-        return f"{default >> 30}GiB" if default % (1 << 30) == 0 else f"{default >> 20}MiB"
-    return str(default)
+    default = ", ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+    if isinstance(default, int) and default and default % (1 << 20) == 0:  # as one would write it
+        default = f"{default >> 30}GiB" if default % (1 << 30) == 0 else f"{default >> 20}MiB"
+    return f"{told} {default} unless given."
 
 
 def _extra(field: FieldInfo, name: str) -> Any:

@@ -140,8 +140,8 @@ def extras(requirements: Iterable[str]) -> list[Finding]:
         if len(missing) == len(versions):
             absent.append(extra)
             continue
-        advice = f"pip install 'headrace[{extra}]' if you need it" if missing else ""
-        lines.append(Finding(f"extra {extra}", shown, "note" if missing else "ok", advice))
+        advice = f"pip install 'headrace[{extra}]' if you need it"
+        lines.append(_judged(f"extra {extra}", shown, bool(missing), "note", advice))
     if absent:
         advice = "pip install 'headrace[NAME]' if you need one"
         lines.append(Finding("extras not installed", ", ".join(absent), "note", advice))
@@ -170,9 +170,8 @@ def limits() -> list[Finding]:
         import resource
 
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        few = 0 <= files < _LEAST_FILES
-        advice = "streaming opens many shards at once; raise the limit with ulimit -n 4096" if few else ""
-        found.append(Finding("open files", f"at most {files:,}", "problem" if few else "ok", advice))
+        advice = "streaming opens many shards at once; raise the limit with ulimit -n 4096"
+        found.append(_judged("open files", f"at most {files:,}", 0 <= files < _LEAST_FILES, "problem", advice))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         told, limit = f"{memory / 1e9:,.1f} GB", _read(_CGROUP / "memory.max")
         if limit.isdigit() and int(limit) < memory:
@@ -183,21 +182,18 @@ def limits() -> list[Finding]:
     shared = Path("/dev/shm")
     if shared.is_dir():
         room = shutil.disk_usage(shared).total
-        small = room < _LEAST_SHARED
-        advice = (
-            "DataLoader workers pass batches through it; start the container with docker run --shm-size=1g"
-            if small
-            else ""
-        )
-        found.append(Finding("shared memory", f"{room / 1e6:,.0f} MB", "problem" if small else "ok", advice))
+        advice = "DataLoader workers pass batches through it; start the container with docker run --shm-size=1g"
+        found.append(_judged("shared memory", f"{room / 1e6:,.0f} MB", room < _LEAST_SHARED, "problem", advice))
     temporary = tempfile.gettempdir()
     free = shutil.disk_usage(temporary).free
-    little = free < _LEAST_TEMPORARY
-    advice = (
-        "series and samples are written there temporarily; set TMPDIR to a directory with more space" if little else ""
-    )
-    found.append(Finding("temporary", f"{temporary}: {free / 1e9:,.1f} GB free", "note" if little else "ok", advice))
-    return found
+    told = f"{temporary}: {free / 1e9:,.1f} GB free"
+    advice = "series and samples are written there temporarily; set TMPDIR to a directory with more space"
+    return [*found, _judged("temporary", told, free < _LEAST_TEMPORARY, "note", advice)]
+
+
+def _judged(name: str, found: str, wrong: bool, verdict: Verdict, advice: str) -> Finding:
+    """Return a finding with this verdict and advice if something is wrong, else with "ok"."""
+    return Finding(name, found, verdict, advice) if wrong else Finding(name, found)
 
 
 def _read(path: Path) -> str:
@@ -231,54 +227,46 @@ def launcher(environ: Mapping[str, str]) -> Finding:
 
 def mistakes(environ: Mapping[str, str], cores: int) -> list[Finding]:
     """Look for common mistakes in the environment. cores: that this process may use."""
-    return [*_threads(environ, cores), *_ranks(environ), *_devices(environ), _workers(environ)]
-
-
-def _threads(environ: Mapping[str, str], cores: int) -> Iterable[Finding]:
-    local = _local_size(environ) or 1
+    found, local = [], _local_size(environ)
+    here = local or 1
     for name in (each for each in _POOLS if each in environ):
-        text = environ[name]
+        text, advice = environ[name], ""
         count = _whole(text)
-        advice = ""
         if count is None or count < 1:
-            yield Finding(
-                name, repr(text), "problem", f"is not a valid number of threads; unset {name}, or give 1 or more"
-            )
-        elif count * local > 2 * cores:
-            advice = f"{local} processes with {count} threads share {cores} cores; set {name}={max(1, cores // local)}"
-        elif count == 1 and local == 1 and cores > 1:
+            advice = f"is not a valid number of threads; unset {name}, or give 1 or more"
+            found.append(Finding(name, repr(text), "problem", advice))
+            continue
+        if count * here > 2 * cores:
+            advice = f"{here} processes with {count} threads share {cores} cores; set {name}={max(1, cores // here)}"
+        elif count == 1 and here == 1 and cores > 1:
             advice = f"only one thread although {cores} cores are free; unset {name} to prepare data faster"
         if advice:
-            yield Finding(name, text, "note", advice)
-    if local > 1 and "OMP_NUM_THREADS" not in environ:
-        advice = f"each of {local} processes uses all {cores} cores; set OMP_NUM_THREADS={max(1, cores // local)}"
-        yield Finding("OMP_NUM_THREADS", "not set", "note", advice)
+            found.append(Finding(name, text, "note", advice))
+    if here > 1 and "OMP_NUM_THREADS" not in environ:
+        advice = f"each of {here} processes uses all {cores} cores; set OMP_NUM_THREADS={max(1, cores // here)}"
+        found.append(Finding("OMP_NUM_THREADS", "not set", "note", advice))
 
-
-def _ranks(environ: Mapping[str, str]) -> Iterable[Finding]:
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "SLURM_NTASKS")
     world, rank, local_rank, tasks = (_whole(environ.get(name)) for name in names)
-    local = _local_size(environ)
     if local_rank is not None and local is not None and local_rank >= local:
         advice = f"there are {local} processes on this machine, numbered from 0; fix the launch script"
-        yield Finding("LOCAL_RANK", str(local_rank), "problem", advice)
+        found.append(Finding("LOCAL_RANK", str(local_rank), "problem", advice))
     if world is not None and world > 1 and rank is not None and not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
         advice = "init_process_group() needs MASTER_ADDR and MASTER_PORT; export them, or start with torchrun"
-        yield Finding("MASTER_ADDR", "not set", "note", advice)
+        found.append(Finding("MASTER_ADDR", "not set", "note", advice))
     if tasks is not None and tasks > 1 and world is not None and (world < tasks or world % tasks):
         advice = (
             f"Slurm started {tasks} tasks, which does not fit {world} ranks; export WORLD_SIZE=$SLURM_NTASKS in "
             "each task"
         )
-        yield Finding("WORLD_SIZE", str(world), "problem", advice)
+        found.append(Finding("WORLD_SIZE", str(world), "problem", advice))
 
-
-def _devices(environ: Mapping[str, str]) -> Iterable[Finding]:
-    visible, local = environ.get("CUDA_VISIBLE_DEVICES"), _local_size(environ) or 1
-    count = len([each for each in (visible or "").split(",") if each.strip()])
-    if visible is not None and 1 < count < local:  # 1 is fine: some launchers give each process its own device
-        advice = f"{local} processes on this machine share {count} devices; start one process per device"
-        yield Finding("CUDA_VISIBLE_DEVICES", visible, "note", advice)
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "")
+    count = len([each for each in visible.split(",") if each.strip()])
+    if 1 < count < here:  # 1 is fine: some launchers give each process its own device
+        advice = f"{here} processes on this machine share {count} devices; start one process per device"
+        found.append(Finding("CUDA_VISIBLE_DEVICES", visible, "note", advice))
+    return [*found, _workers(environ)]
 
 
 def _workers(environ: Mapping[str, str]) -> Finding:
@@ -324,23 +312,17 @@ def directory(out: Path) -> list[Finding]:
     if not standing.is_dir():
         return [Finding("place", f"{standing}: is a file", "problem", "give a directory")]
     try:
-        found = [
-            Finding("place", f"{standing}: {shutil.disk_usage(standing).free / 1e9:,.1f} GB free"),
-            *_tried(standing),
-        ]
-    except PermissionError as error:
-        found = [
-            Finding("place", f"{standing}: {error.strerror}", "problem", "choose a directory that you may write to")
-        ]
-        if out.exists() and os.access(out, os.R_OK):
+        free = shutil.disk_usage(standing).free
+        found = [Finding("place", f"{standing}: {free / 1e9:,.1f} GB free"), *_tried(standing)]
+    except OSError as error:
+        denied = isinstance(error, PermissionError)
+        advice = "choose a directory that you may write to" if denied else "repair the file system, or choose another"
+        found = [Finding("place", f"{standing}: {error.strerror}", "problem", advice)]
+        if denied and out.exists() and os.access(out, os.R_OK):
             told = f"{out}: is readable but not writable ({error.strerror})"
             found = [Finding("place", told, "note", "data can be read from here; write runs to another directory")]
-    except OSError as error:
-        advice = "repair the file system, or choose another"
-        found = [Finding("place", f"{standing}: {error.strerror}", "problem", advice)]
     kind = file_system(standing) or "unknown"
-    network = kind.startswith(_NETWORK)
-    return [*found, Finding("file system", kind, "note" if network else "ok", _OF_A_NETWORK if network else "")]
+    return [*found, _judged("file system", kind, kind.startswith(_NETWORK), "note", _OF_A_NETWORK)]
 
 
 def _tried(standing: Path) -> list[Finding]:
@@ -362,8 +344,7 @@ def _tried(standing: Path) -> list[Finding]:
                 os.fsync(sink.fileno())
                 took.append(time.perf_counter() - began)
         middle = statistics.median(took) * 1e3
-        slow = middle > _SLOW_SYNC_MS
-        sync = Finding("fsync", f"{middle:,.1f} ms", "note" if slow else "ok", _SLOW_SYNC if slow else "")
+        sync = _judged("fsync", f"{middle:,.1f} ms", middle > _SLOW_SYNC_MS, "note", _SLOW_SYNC)
         return [links, _locks(file), sync]
 
 
@@ -419,10 +400,8 @@ def store(path: Path) -> list[Finding]:
         trial.put_new(b"headrace")
         took = (time.perf_counter() - began) * 1e3
     except (HeadraceError, OSError) as error:
-        return [
-            *found,
-            Finding("writing", f"refused: {error}", "note", "data can be read from here; write runs elsewhere"),
-        ]
+        advice = "data can be read from here; write runs elsewhere"
+        return [*found, Finding("writing", f"refused: {error}", "note", advice)]
     told = f"an object in {took:,.0f} ms; a name is claimed only once"
     try:
         trial.put_new(b"another")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from headrace.cli.flags import Json, WorkDir, unless_given
+from headrace.cli.flags import unless_given
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
 from headrace.report.words import many
@@ -52,7 +50,7 @@ class AskedEntities:
 
     @property
     def given(self) -> bool:
-        """Whether any of the flags was given."""
+        """True if any of the flags was given."""
         return any(each is not None for each in (self.entity, self.entities, self.entity_column))
 
     def rows_in(self, dataset: Dataset, split: str) -> EntityRows:
@@ -164,66 +162,3 @@ def answer(
             f"{many(len(asked.names), 'entity', 'entities')} and {many(len(row), 'row')} in total; --json prints "
             "them all"
         )
-
-
-def forget(
-    named: Annotated[
-        list[str], typer.Argument(metavar="[ENTITY]... OUT", help="Entities to erase, then the dataset directory.")
-    ],
-    *,
-    entities: EntityFile = None,
-    entity_column: EntityColumn = None,
-    delete_old: Annotated[
-        bool, typer.Option("--delete-old", help="Delete the old run once the new one is published.")
-    ] = False,
-    workers: Annotated[int | None, unless_given(min=1, help="Tasks at a time; default: one per core.")] = None,
-    work_dir: WorkDir = None,
-    as_json: Json = False,
-) -> None:
-    """Erase entities from a prepared dataset: a new run, in which only the shards that held their rows are written
-    again. The other shards are linked, and splits moves to the new run in one step. A run that was killed goes on.
-
-    Without --delete-old the old run stays. Either way the data remains in other runs and copies, caches of decoded
-    blocks and checkpoints, and preparing from the source again brings it back.
-
-    Example:  headrace forget C1042 C1077 out
-
-    Example:  headrace forget out --entities erased.txt --delete-old
-    """
-    from headrace.cli.progress import progress_on
-    from headrace.dataset.open import find_run
-    from headrace.run.forget import forget as erase
-
-    *names, out = named
-    names = names_of(names, entities)
-    with progress_on(printer("err"), find_run(out)[1].recipe, "quiet" if as_json else "full") as on_event:
-        done = erase(
-            out,
-            names,
-            entity_column=entity_column,
-            old_run="delete" if delete_old else "keep",
-            workers=workers,
-            work_dir=work_dir,
-            on_event=on_event,
-        )
-    if as_json:
-        emit(asdict(done))
-        return
-    say_absent(done.entities - done.found, done.entities, out)
-    if done.how == "nothing":
-        say("nothing was written: no row belongs to these entities")
-    else:
-        say(
-            f"erased {done.rows:,} rows of {done.found:,} entities: {done.shards:,} shards rewritten, from "
-            f"{done.bytes_before:,} to {done.bytes:,} bytes; the other shards are linked"
-        )
-        say(f"run     {done.run}")
-        say(f"record  {done.run / 'forgotten.json'}")
-    if done.how != "nothing" and not delete_old:
-        say(f"The old run {done.old} still has these rows. --delete-old deletes it.")
-    if done.other_runs:
-        say(f"Other runs were not checked: {', '.join(done.other_runs)}")
-    say(
-        "The data is gone only once the old runs, copies of them, caches of decoded blocks and checkpoints "
-        "trained on it are deleted too. Preparing again from a source that still has the data brings it back."
-    )

@@ -206,7 +206,7 @@ class RunOptions:
 
     @property
     def how(self) -> Literal["stat", "content"]:
-        """What identifies source files, "stat" or "content". Raises `SettingsError` for any other word."""
+        """Return what identifies source files, "stat" or "content". Raises `SettingsError` for any other word."""
         if self.fingerprint_by not in (None, "stat", "content"):
             raise SettingsError(f"fingerprint_by is {shown(self.fingerprint_by)}; give stat or content")
         return "content" if self.fingerprint_by == "content" else "stat"

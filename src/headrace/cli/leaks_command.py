@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,25 +117,25 @@ def leaks(path: Source, *, asked: LeakOptions, shards: PlainShards, as_json: Jso
 
 def _print(report: LeakReport) -> None:
     columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
-    made = table(
-        f"same {report.units}: {columns}", ("split", "also in", report.units, "share", "first"), numbers_from=2
-    )
-    for split, count in report.repeated.items():
-        made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", "")
-    for pair in report.shared:
-        first = " = ".join(pair.examples[0]) if pair.examples else ""
-        made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(first))
-    printer().print(made)
+    first = [[" = ".join(pair.examples[0]) if pair.examples else ""] for pair in report.shared]
+    _print_pairs(f"same {report.units}: {columns}", report, report, ["first"], first)
     blank = sum(report.blank.values())
     if blank:
         say(f"{many(blank, report.unit, report.units)} with no value in these columns: not compared")
-    if report.near is not None:
-        _print_near(report.near, report)
+    if (near := report.near) is not None:
+        pairs = [pair.examples[0] if pair.examples else None for pair in near.shared]
+        examples = [["", ""] if pair is None else [f"{pair[0]} ~ {pair[1]}", f"{pair[2]:.2f}"] for pair in pairs]
+        title = f"near or same {report.units}, Jaccard {near.threshold:g} or more"
+        _print_pairs(title, report, near, ["example", "Jaccard"], examples)
+        if near.groups:
+            say(f"groups of near {report.units}: {near.groups:,}, the largest of {near.largest:,}")
+        if near.not_compared:
+            say(f"up to {near.not_compared:,} pairs were not compared: they resemble too many others")
     ids = report.near_ids
     if ids is not None and ids.entities:
-        examples = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
+        names = printable("; ".join(" / ".join(map(repr, each)) for each in ids.examples))
         have = f"{many(ids.entities, 'entity', 'entities')} {'has' if ids.entities == 1 else 'have'} several names"
-        say(f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's entities): {examples}")
+        say(f"{have}, {ids.apart:,} of them in different splits ({ids.share:.2%} of a split's entities): {names}")
     for each in report.telling:
         right = f"it is right for {each.accuracy:.2%}, the most frequent class for {each.most_frequent:.2%}"
         say(f"{printable(each.column)} alone predicts the label: {right}")
@@ -175,17 +176,18 @@ def _print(report: LeakReport) -> None:
             say(f"{len(report.overlaps) - _SHOWN:,} more; --json has all")
 
 
-def _print_near(near: NearDuplicates, report: LeakReport) -> None:
-    head = ("split", "also in", report.units, "share", "example", "Jaccard")
-    made = table(f"near or same {report.units}, Jaccard {near.threshold:g} or more", head, numbers_from=2)
-    for split, count in near.repeated.items():
-        made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", "", "")
-    for pair in near.shared:
-        earlier, later, jaccard = pair.examples[0] if pair.examples else ("", "", None)
-        example, shown = (f"{earlier} ~ {later}", f"{jaccard:.2f}") if jaccard is not None else ("", "")
-        made.add_row(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}", printable(example), shown)
+def _print_pairs(
+    title: str,
+    report: LeakReport,
+    found: LeakReport | NearDuplicates,
+    heads: Sequence[str],
+    examples: Sequence[Sequence[str]],
+) -> None:
+    """Print how many rows of each split repeat rows of it, or of earlier splits. examples: of each pair of splits."""
+    made = table(title, ("split", "also in", report.units, "share", *heads), numbers_from=2)
+    for split, count in found.repeated.items():
+        made.add_row(split, "itself", f"{count:,}", f"{count / max(1, report.rows[split]):.2%}", *[""] * len(heads))
+    rows = [(pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.share:.2%}") for pair in found.shared]
+    for row, shown in zip(rows, examples, strict=True):
+        made.add_row(*row, *map(printable, shown))
     printer().print(made)
-    if near.groups:
-        say(f"groups of near {report.units}: {near.groups:,}, the largest of {near.largest:,}")
-    if near.not_compared:
-        say(f"up to {near.not_compared:,} pairs were not compared: they resemble too many others")

@@ -39,9 +39,14 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
         with _interrupts_ignored():
             _, message, code = explain(error)
             if code and not isinstance(error, SystemExit):
-                _show_traceback(error)
+                if os.environ.get(_SWITCH) == "1":
+                    lines = "".join(traceback.format_exception(error))
+                    _write(without_secrets(printable_lines(lines), os.environ))
                 _complain(message if code != _OF_INTERRUPT else _INTERRUPTED)
-                if _is_bug(error, code):
+                expected = isinstance(error, HeadraceError | MemoryError) or (
+                    isinstance(error, OSError) and error.strerror
+                )
+                if code != _OF_INTERRUPT and not expected:
                     _complain(_report_hint(arguments), label="")
             elif code == _OF_INTERRUPT:  # typer turns an interrupt inside a command into this code, silently
                 _complain(_INTERRUPTED)
@@ -152,11 +157,6 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     return kind, f"{kind}: {text}" if text else kind, 1
 
 
-def _is_bug(error: BaseException, code: int) -> bool:
-    expected = isinstance(error, HeadraceError | MemoryError) or (isinstance(error, OSError) and error.strerror)
-    return code != _OF_INTERRUPT and not expected
-
-
 def _report_hint(arguments: Sequence[str]) -> str:
     """Describe what a bug report needs. Arguments are left out because they may name private paths."""
     import headrace
@@ -171,12 +171,6 @@ def _report_hint(arguments: Sequence[str]) -> str:
 
 def _clean(text: str) -> str:
     return without_secrets(printable(text), os.environ)
-
-
-def _show_traceback(error: BaseException) -> None:
-    if os.environ.get(_SWITCH) == "1":
-        lines = "".join(traceback.format_exception(error))
-        _write(without_secrets(printable_lines(lines), os.environ))
 
 
 def _complain(text: str, label: str = "error: ") -> None:

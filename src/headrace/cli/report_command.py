@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,12 +12,6 @@ from headrace.cli.flags import Json, offers, unless_given
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from headrace.run.prepare import Prepared
-
-WHEN = ("auto", "never")
 CARDS = ("markdown", "croissant")
 
 
@@ -41,7 +35,23 @@ def report(
     if compare:
         if to is not None or show:
             raise SettingsError("--compare prints a table and writes no page; leave out --to and --open")
-        _compare(paths, as_json=as_json)
+        if len(paths) != 2:
+            raise SettingsError(
+                f"--compare expects two runs, got {len(paths)}; write headrace report --compare RUN1 RUN2"
+            )
+
+        from headrace.report.facts import differences, read_run
+
+        first, second = (read_run(path) for path in paths)
+        found = differences(first, second)
+        ids = [each.manifest.run_id for each in (first, second)]
+        if as_json:
+            emit({"runs": ids, "same": not found, "differences": [asdict(each) for each in found]})
+            return
+        made = table(f"1: {ids[0]}\n2: {ids[1]}", ("in", "what", "1", "2"))
+        for each in found:
+            made.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
+        printer().print(made if found else "settings, source, counts and columns are the same")
         return
     if len(paths) != 1:
         raise SettingsError(f"report expects one directory, got {len(paths)}; add --compare to compare two runs")
@@ -94,54 +104,3 @@ def card(
         emit({"card": str(written)})
     else:
         say(f"card  {written}")
-
-
-def check_when(when: str) -> None:
-    """Raise `SettingsError` for an unknown value of --report, before any work."""
-    if when not in WHEN:
-        raise SettingsError(f"--report is {when!r}; give one of {', '.join(WHEN)}")
-
-
-def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
-    """Write the page of a run that has just finished, or say how to get one; a reused run keeps its page.
-
-    A page that cannot be drawn causes only a warning, because the run itself is finished.
-    """
-    from headrace.report import REPORT
-
-    page = prepared.run / REPORT
-    if when == "never" or (prepared.how == "reused" and not page.exists()):
-        return None
-    if prepared.how == "reused":
-        return page
-    from headrace.report.page import can_draw
-
-    if not can_draw():
-        console.print("for a report with charts: pip install 'headrace[report]', then headrace report", style="dim")
-        return None
-    try:
-        from headrace.report.write import write_report
-
-        return write_report(prepared.run)
-    except Exception as error:  # noqa: BLE001 - the run is published and sound; a picture must not make it fail
-        text = f"warning: no report.html ({type(error).__name__}: {error}); the run itself is complete"
-        console.print(text, style="yellow", highlight=False)
-        return None
-
-
-def _compare(paths: list[Path], *, as_json: bool) -> None:
-    if len(paths) != 2:
-        raise SettingsError(f"--compare expects two runs, got {len(paths)}; write headrace report --compare RUN1 RUN2")
-
-    from headrace.report.facts import differences, read_run
-
-    first, second = (read_run(path) for path in paths)
-    found = differences(first, second)
-    ids = [each.manifest.run_id for each in (first, second)]
-    if as_json:
-        emit({"runs": ids, "same": not found, "differences": [asdict(each) for each in found]})
-    else:
-        made = table(f"1: {ids[0]}\n2: {ids[1]}", ("in", "what", "1", "2"))
-        for each in found:
-            made.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
-        printer().print(made if found else "settings, source, counts and columns are the same")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -108,13 +107,8 @@ def stream(
     }
     if as_json:
         emit(record)
-    else:
-        _print(record)
-
-
-def _print(record: Mapping[str, Any]) -> None:
-    """Print a column for each rank, and the totals. Waits are the median and the 95th percentile."""
-    ranks = [
+        return
+    columns = [
         (
             f"{each['batches']:,}",
             f"{each['rows']:,}",
@@ -125,11 +119,11 @@ def _print(record: Mapping[str, Any]) -> None:
             "" if each["steady_rows_per_s"] is None else f"{each['steady_rows_per_s']:,.0f}",
             f"{each['p50_wait_s'] * 1e3:.2f} / {each['p95_wait_s'] * 1e3:.2f}",
         )
-        for each in record["ranks"]
+        for each in speeds
     ]
     beside = max(1, (printer().width - max(map(len, _HEADS)) - 4) // (_RANK_WIDTH + 3))
-    for first in range(0, len(ranks), beside):
-        own = ranks[first : first + beside]
+    for first in range(0, len(columns), beside):
+        own = columns[first : first + beside]
         made = table(None, ["", *(f"rank {first + number}" for number in range(len(own)))], numbers_from=1)
         for name, *values in zip(_HEADS, *own, strict=True):
             made.add_row(name, *values)

@@ -41,23 +41,18 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
     made = table(f"{manifest.recipe} {manifest.run_id}", heads, numbers_from=1)
     for split in in_usual_order(manifest.splits) if full or not folds else ():
         totals = manifest.splits[split]
-        made.add_row(
-            split,
-            f"{totals.rows:,}",
-            *([f"{gathered[split]:,}"] if gathered else []),
-            percent(gathered.get(split, totals.rows), read),
-            f"{totals.shards:,}",
-            size(totals.bytes),
-        )
+        rows, source = f"{totals.rows:,}", [f"{gathered[split]:,}"] if gathered else []
+        part = percent(gathered.get(split, totals.rows), read)
+        made.add_row(split, rows, *source, part, f"{totals.shards:,}", size(totals.bytes))
     if folds and not full:
         every = manifest.splits.values()
-        rows, shards, held = (sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes"))
-        made.add_row("all folds", f"{rows:,}", percent(rows, read), f"{shards:,}", size(held))
+        total, shards, held = (sum(getattr(each, name) for each in every) for name in ("rows", "shards", "bytes"))
+        made.add_row("all folds", f"{total:,}", percent(total, read), f"{shards:,}", size(held))
     made.add_section()
-    for reason, rows in manifest.dropped.items():
-        if rows or full:
-            style = "yellow" if rows else "dim"
-            made.add_row(f"dropped: {reason}", *blank, f"{rows:,}", percent(rows, read), "", "", style=style)
+    for reason, lost in manifest.dropped.items():
+        if lost or full:
+            style = "yellow" if lost else "dim"
+            made.add_row(f"dropped: {reason}", *blank, f"{lost:,}", percent(lost, read), "", "", style=style)
     made.add_section()
     files, held = f"{manifest.source['files']:,}", size(manifest.source["bytes"])
     made.add_row("read", *blank, f"{read:,}", percent(read, read), files, held)
@@ -72,11 +67,18 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
 
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     reasons = registration_of_run(manifest.recipe).reasons
-    for reason, rows in manifest.dropped.items():
-        if rows and reason in reasons:
+    for reason, lost in manifest.dropped.items():
+        if lost and reason in reasons:
             console.print(f"{reason}: {reasons[reason]}", style="dim", highlight=False)
     if full:
-        _print_details(console, manifest, run)
+        schema = table("columns", ("name", "type", "nulls"))
+        for column in manifest.schema:
+            nulls = "may contain nulls" if column["nullable"] else "none"
+            schema.add_row(cell(column["name"]), cell(column["type"]), nulls)
+        console.print(schema)
+        told = {name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE}
+        told["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
+        print_facts(console, run, told, manifest.libraries)
 
 
 def folds_table(manifest: Manifest) -> Table:
@@ -90,18 +92,6 @@ def folds_table(manifest: Manifest) -> Table:
         cut = [cell(fold.facts["split_date"])] if rolls else []
         made.add_row(str(number), *cut, *(f"{each:,}" for each in (*rows, every - sum(rows))))
     return made
-
-
-def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
-    schema = table("columns", ("name", "type", "nulls"))
-    for column in manifest.schema:
-        schema.add_row(
-            cell(column["name"]), cell(column["type"]), "may contain nulls" if column["nullable"] else "none"
-        )
-    console.print(schema)
-    rows = {name: value for name, value in manifest.facts.items() if name not in _TOLD_ELSEWHERE}
-    rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
-    print_facts(console, run, rows, manifest.libraries)
 
 
 def print_facts(console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]) -> None:

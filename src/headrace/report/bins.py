@@ -79,14 +79,9 @@ def span_edges(values: F64) -> tuple[F64, bool]:
     return np.asarray(_CLOCK[max(0, begin) : max(end, 1) + 1], np.float64), True
 
 
-def time_edges(low: float, high: float, cut: float | None = None) -> F64:
-    """Return edges of even intervals of time that cover low..high; a cut inside the range is one of the edges."""
-    width = max((high - low) / _STRETCHES, 1.0)
-    if cut is None or not low < cut < high:
-        places, origin = np.arange(_STRETCHES + 1), low
-    else:
-        places, origin = np.arange(-int(np.ceil((cut - low) / width)), int(np.ceil((high - cut) / width)) + 1), cut
-    return np.asarray(origin + width * places, np.float64)
+def time_edges(low: float, high: float) -> F64:
+    """Return edges of even intervals of time that cover low..high."""
+    return np.asarray(low + max((high - low) / _STRETCHES, 1.0) * np.arange(_STRETCHES + 1), np.float64)
 
 
 def edges_for(values: F64) -> tuple[F64, bool]:

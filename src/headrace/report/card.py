@@ -3,6 +3,9 @@
 The card is stored beside the shards. Its paths are relative to the run's directory, which can be uploaded or opened as
 it is. Its content comes from the manifest, the settings and the index; no shard is read. The user adds licence, origin
 and intended use.
+
+The same as Croissant 1.0, the JSON-LD that dataset searches and `mlcroissant` read: every shard is a file object with
+its SHA-256 from the index, and every split is a record set over a file set.
 """
 
 from __future__ import annotations
@@ -28,12 +31,48 @@ from headrace.report.words import many, size
 README = "README.md"
 _AS_WRITTEN = {"keep_default_na": False, "na_values": [""]}  # otherwise the text NA would be read as missing
 _UNSPLIT = {"all": "train"}  # `datasets` reserves the word all, and calls unsplit rows train
+_SIZES = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B"]
 _NAMES = {
     "float": "float32",
     "double": "float64",
     "halffloat": "float16",
     "date32[day]": "date32",
     "date64[ms]": "date64",
+}
+
+
+CROISSANT = "croissant.json"
+_ENCODINGS = {
+    "parquet": "application/x-parquet",
+    "csv": "text/csv",
+    "tsv": "text/tab-separated-values",
+    "jsonl": "application/jsonlines",
+}
+# The complete context of the specification: `mlcroissant` warns about any other.
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "sc": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "dct": "http://purl.org/dc/terms/",
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+}
+_TERMS = [
+    "citeAs", "column", "equivalentProperty", "extract", "field", "fileProperty", "fileObject",
+    "fileSet", "format", "includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField",
+    "path", "recordSet", "references", "regex", "repeated", "replace", "samplingRate", "separator",
+    "source", "subField", "transform",
+]  # fmt: skip
+_CONTEXT |= {name: f"cr:{name}" for name in _TERMS}
+_DATA_TYPES = {
+    "Boolean": (pa.types.is_boolean,),
+    "Integer": (pa.types.is_integer,),
+    "Float": (pa.types.is_floating, pa.types.is_decimal),
+    "Date": (pa.types.is_timestamp, pa.types.is_date),
 }
 
 
@@ -130,15 +169,10 @@ def _front(facts: RunFacts) -> dict[str, Any]:
     total = sum(each.rows for each in facts.manifest.splits.values())
     return {
         "tags": ["headrace"],
-        "size_categories": [_size_category(total)],
+        "size_categories": [_SIZES[min(max(len(str(total)) - 3, 0), len(_SIZES) - 1)]],
         "configs": configs,
         "dataset_info": infos[0] if len(infos) == 1 else infos,
     }
-
-
-def _size_category(rows: int) -> str:
-    names = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B"]
-    return names[min(max(len(str(rows)) - 3, 0), len(names) - 1)]
 
 
 def _body(facts: RunFacts) -> str:
@@ -180,3 +214,77 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _inline(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("`", "'").replace("<", "&lt;").replace("\n", " ")
+
+
+def croissant_of(facts: RunFacts, *, license_: str | None = None) -> str:
+    """Return the metadata of a run as JSON-LD. license_: a URL or a name; None leaves the licence out.
+
+    Shards that only headrace can read as tables get no record sets; only their files are described.
+    """
+    manifest, word = facts.manifest, table_format(facts)
+    encoding = _ENCODINGS.get(word or "")
+    shards = facts.blocks.select("shard", "digest").unique().sort("shard")
+    files: list[dict[str, Any]] = [
+        {
+            "@type": "cr:FileObject",
+            "@id": shard,
+            "name": shard,
+            "contentUrl": shard,
+            "encodingFormat": encoding or "application/octet-stream",
+            "sha256": digest,
+        }
+        for shard, digest in shards.iter_rows()
+    ]
+    records: list[dict[str, Any]] = []
+    for config, totals, lists in configs_of(facts) if encoding is not None else ():
+        for split, cells in lists.items():
+            if not totals.splits[split].rows:
+                continue
+            name = split if config == "default" else f"{config}/{split}"
+            files.append(
+                {
+                    "@type": "cr:FileSet",
+                    "@id": f"{name}-shards",
+                    "name": f"{name}-shards",
+                    "encodingFormat": encoding,
+                    "includes": patterns(facts, cells),
+                }
+            )
+            records.append(
+                {
+                    "@type": "cr:RecordSet",
+                    "@id": name,
+                    "name": name,
+                    "description": many(totals.splits[split].rows, "row"),
+                    "field": [_croissant_field(name, column) for column in facts.run.schema],
+                }
+            )
+    record = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": facts.output,
+        "description": f"Prepared by headrace, recipe {manifest.recipe}, run {manifest.run_id}.",
+        "version": f"1.0.0+{manifest.index_digest[:12]}",
+        "datePublished": facts.run.finished_at[:10],
+        **({"license": license_} if license_ else {}),
+        "distribution": files,
+        "recordSet": records,
+    }
+    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+
+
+def _croissant_field(record_set: str, column: pa.Field) -> dict[str, Any]:
+    name = f"{record_set}/{column.name}"
+    kind, repeated = column.type, False
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind, repeated = kind.value_type, True
+    word = next((word for word, checks in _DATA_TYPES.items() if any(check(kind) for check in checks)), "Text")
+    return {
+        "@type": "cr:Field",
+        "@id": name,
+        "name": name,
+        "dataType": f"sc:{word}",
+        **({"repeated": True} if repeated else {}),
+        "source": {"fileSet": {"@id": f"{record_set}-shards"}, "extract": {"column": column.name}},
+    }

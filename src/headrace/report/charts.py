@@ -181,8 +181,9 @@ def histogram(
     bounds = edges.tolist()
     axis: dict[str, Any] = {"grid": False, "labelOverlap": True, "labelSeparation": 8, "tickCount": 6}
     if texts is not None:
-        few = range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
-        axis |= {"values": [bounds[place] for place in few], "labelExpr": _spoken(bounds, shown, few)}
+        few = [(bounds[place], shown[place]) for place in range(0, len(bounds), max(1, (len(bounds) + 6) // 7))]
+        cases = [f"abs(datum.value-{edge!r})<=1e-9*abs({edge!r}) ? {text!r}" for edge, text in few]
+        axis |= {"values": [edge for edge, _ in few], "labelExpr": " : ".join([*cases, "''"])}
     else:
         axis["labelExpr"] = _SHORT
         if grows:
@@ -236,7 +237,7 @@ def spans(
     else:
         x["axis"]["labelExpr"] = _SHORT
         x["scale"] = {"nice": False}
-    y = _names(labels=row_height >= 12)
+    y = _names()
     encoding = {
         "x": x,
         "x2": {"field": "to"},
@@ -422,9 +423,9 @@ def _ruler(mark: Mark, kind: str) -> list[dict[str, Any]]:
     return [{"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}}, *names]
 
 
-def _names(*, labels: bool = True) -> dict[str, Any]:
+def _names() -> dict[str, Any]:
     """Return the vertical axis of labels, in the order of the data."""
-    axis = {"labelLimit": 190, "labels": labels, "labelExpr": _BOTH_ENDS, **_LEFT_OUT}
+    axis = {"labelLimit": 190, "labels": True, "labelExpr": _BOTH_ENDS, **_LEFT_OUT}
     return {"field": "label", "type": "nominal", "sort": None, "title": None, "axis": axis}
 
 
@@ -445,12 +446,6 @@ def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dic
     legend = {"orient": "top", "symbolType": "square", "offset": 4, "columnPadding": 18, "labelLimit": 300}
     shown = legend if len(distinct) > 1 else None
     return {"field": "role", "type": "nominal", "title": None, "scale": scale, "legend": shown}
-
-
-def _spoken(bounds: Sequence[float], texts: Sequence[str], places: Sequence[int]) -> str:
-    """Return a Vega expression that maps some edges to their texts."""
-    cases = [f"abs(datum.value-{bounds[at]!r})<=1e-9*abs({bounds[at]!r}) ? {texts[at]!r}" for at in places]
-    return " : ".join([*cases, "''"])
 
 
 def _rows(labels: Sequence[str], parts: Parts) -> list[list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
 from typing import Any
@@ -90,7 +89,7 @@ def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:
     regions = plan.regions is not None
     count = plan.world_size if regions else len(lanes_by_reader(plan))
     chosen = thinned(lanes_by_reader(plan) if not regions else np.arange(count, dtype=np.int64), _MOST_LINES)
-    stretches = [row_of(index, each) for number in chosen.tolist() for each in stretches_of(plan, number)]
+    stretches = [each for number in chosen.tolist() for each in stretches_of(plan, index, number)]
     answer = (
         f"{_what_is_read(plan)} A line is a {'reader' if regions else 'lane'}, its stretches are blocks in their order."
     )
@@ -215,36 +214,21 @@ def _steps_figure(plan: Plan) -> Figure:
     return Figure("steps", question, answer, chart, "warning" if lost else "plain")
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Steps [first, stop) in which one line of the chart reads the same blocks; blocks is () if it is idle.
-
-    role: plain and context alternately, shared, or idle. weight: opacity, which distinguishes neighbours of one role.
-    """
-
-    line: str
-    first: float
-    stop: float
-    blocks: tuple[int, ...]
-    role: str
-    weight: float = 1.0
-
-
-def stretches_of(plan: Plan, line: int) -> Iterator[Stretch]:
+def stretches_of(plan: Plan, index: SplitIndex, line: int) -> Iterator[dict[str, Any]]:
     """Cut one line into stretches. A line is a reader if whole shards are dealt out, else a lane or a group."""
     order, steps = plan.order, plan.steps_per_rank
     if plan.regions is None and isinstance(order, EpochOrder):
-        return _lane_stretches(plan, order, line)
+        return _lane_stretches(plan, index, order, line)
     cuts = np.unique(np.linspace(0, steps, min(_MOST_STRETCHES, steps) + 1).astype(np.int64))
     if plan.regions is not None:
         part = plan.share(line)
         bounds = part.begin + np.minimum(cuts * plan.batch_size, part.rows)
-        return _joined(plan, f"rank {line}", cuts, bounds[:-1], bounds[1:] - 1)
+        return _joined(plan, index, f"rank {line}", cuts, bounds[:-1], bounds[1:] - 1)
     groups = order.groups
     bounds = np.minimum(cuts * plan.world_size * plan.batch_size, order.rows)
     first = line + -(-(bounds[:-1] - line) // groups) * groups
     last = line + (bounds[1:] - 1 - line) // groups * groups
-    return _joined(plan, _lane_name(plan, line), cuts, first, last)
+    return _joined(plan, index, _lane_name(plan, line), cuts, first, last)
 
 
 def lanes_by_reader(plan: Plan) -> I64:
@@ -260,13 +244,13 @@ def _lane_name(plan: Plan, lane: int) -> str:
     return f"{owner}, lane {lane}"
 
 
-def _lane_stretches(plan: Plan, order: EpochOrder, lane: int) -> Iterator[Stretch]:
+def _lane_stretches(plan: Plan, index: SplitIndex, order: EpochOrder, lane: int) -> Iterator[dict[str, Any]]:
     """Yield the blocks of a lane of a whole epoch. A block that extends into another lane is decoded there as well."""
     begin = int(order.lane_starts[lane])
     end = begin + int(order.lane_rows[lane])
     name, per_step = _lane_name(plan, lane), plan.world_size * plan.batch_size
     if begin == end:
-        yield Stretch(name, 0, plan.steps_per_rank, (), "idle")
+        yield _stretch(index, name, 0, plan.steps_per_rank, (), "idle", 0)
         return
     first, stop = int(np.searchsorted(order.line, begin, "right")) - 1, int(np.searchsorted(order.line, end, "left"))
     bounds = np.clip(order.line[first : stop + 1], begin, end)
@@ -277,10 +261,10 @@ def _lane_stretches(plan: Plan, order: EpochOrder, lane: int) -> Iterator[Stretc
         blocks = tuple(order.blocks[first + low : first + high].tolist())
         cut = int(order.line[first + low]) < begin or int(order.line[first + high]) > end
         role = "shared" if shared or cut else ("plain", "context")[turn % 2]
-        yield Stretch(name, at, min(until, plan.steps_per_rank), blocks, role, (1.0, 0.65)[turn % 2 if shared else 0])
+        yield _stretch(index, name, at, min(until, plan.steps_per_rank), blocks, role, turn if shared else 0)
 
 
-def _joined(plan: Plan, name: str, cuts: I64, first: I64, last: I64) -> Iterator[Stretch]:
+def _joined(plan: Plan, index: SplitIndex, name: str, cuts: I64, first: I64, last: I64) -> Iterator[dict[str, Any]]:
     """Yield slices of time, joining neighbours that need the same blocks.
 
     first, last: positions of each slice; an empty slice has first > last.
@@ -295,23 +279,23 @@ def _joined(plan: Plan, name: str, cuts: I64, first: I64, last: I64) -> Iterator
         if at < len(cuts) - 1 and needed.get(at, ()) == blocks:
             continue
         role = "idle" if not blocks else "shared" if shared else ("plain", "context")[turn % 2]
-        yield Stretch(name, int(cuts[begin]), int(cuts[at]), blocks, role, (1.0, 0.65)[turn % 2 if shared else 0])
+        yield _stretch(index, name, int(cuts[begin]), int(cuts[at]), blocks, role, turn if shared else 0)
         begin, turn = at, turn + 1
 
 
-def row_of(index: SplitIndex, each: Stretch) -> dict[str, Any]:
-    """Return a stretch as a row of the chart."""
-    shards = [index.shards[int(index.shard_of_block[block])].rsplit("/", 1)[-1] for block in each.blocks]
-    names = [f"{shard} block {index.block[block]}" for shard, block in zip(shards, each.blocks, strict=True)]
+def _stretch(
+    index: SplitIndex, line: str, first: float, stop: float, blocks: tuple[int, ...], role: str, turn: int
+) -> dict[str, Any]:
+    """Return a row of the chart: steps [first, stop) in which a line reads the same blocks; () if it is idle.
+
+    role: plain and context alternately, shared, or idle. turn: odd ones are paler, to distinguish neighbours of one
+    role.
+    """
+    shards = [index.shards[int(index.shard_of_block[block])].rsplit("/", 1)[-1] for block in blocks]
+    names = [f"{shard} block {index.block[block]}" for shard, block in zip(shards, blocks, strict=True)]
     what = listed(names) if names else "nothing left to read; batches repeat rows until the others are done"
-    hint = f"{each.line}, steps {each.first:,.0f} to {each.stop:,.0f}: {what}"
-    if each.role == "shared":
+    hint = f"{line}, steps {first:,.0f} to {stop:,.0f}: {what}"
+    if role == "shared":
         hint += ", decoded by other readers too"
-    return {
-        "label": each.line,
-        "from": each.first,
-        "to": each.stop,
-        "role": each.role,
-        "weight": each.weight,
-        "hint": hint,
-    }
+    weight = (1.0, 0.65)[turn % 2]
+    return {"label": line, "from": first, "to": stop, "role": role, "weight": weight, "hint": hint}

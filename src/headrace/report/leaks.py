@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.report import charts
 from headrace.report.figure import Chart, Figure, Page, Table, Tone
-from headrace.report.words import listed, many, moment, share
+from headrace.report.words import listed, many, many_entities, moment, share, verb
 from headrace.stream.audit.leaks import LeakReport
+
+if TYPE_CHECKING:
+    from headrace.stream.audit.near import NearDuplicates
 
 _OWN_COLOUR = ("train", "val", "valid", "test")
 _FOUND = {"mark": "found whole", "shared": "found in part", "empty": "not found"}
@@ -18,14 +22,15 @@ _NAMED = 6  # number of columns named
 
 def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
     """Make the page of a report. name: of the dataset. max_share: the largest share allowed before a warning."""
-    figures = [content_figure(report, max_share)]
-    figures += [
+    figures = [
+        content_figure(report, max_share),
         *_near_figures(report, max_share),
         *_ids_figures(report, max_share),
         *_columns_figures(report),
         *_benchmark_figures(report, max_share),
+        *_time_figures(report),
+        *_horizon_figures(report, max_share),
     ]
-    figures += [*_time_figures(report), *_horizon_figures(report, max_share)]
     columns = ", ".join(report.content) if len(report.content) <= _NAMED else f"{len(report.content)} columns"
     verdict = f"{report.worst:.2%} of a split or benchmark was found elsewhere; at most {max_share:.2%} may be."
     return Page(
@@ -39,64 +44,52 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
 
 def content_figure(report: LeakReport, max_share: float) -> Figure:
     """Draw how much of each split has the same content as an earlier row or an earlier split."""
-    unit, units = report.unit, report.units
-    found = {(each.split, each.earlier): (each.rows, each.share) for each in report.shared}
-    found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in report.repeated.items()}
-    shared = [each for each in report.shared if each.rows]
-    lines = [
-        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} in {each.earlier}"
-        " too."
-        for each in shared
-    ]
-    if not shared:
-        lines = [f"No {unit} of a split is in another one." if len(report.rows) > 1 else "There is one split."]
-    again = {split: rows for split, rows in report.repeated.items() if rows}
-    if again:
-        told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
-        lines.append(f"Within a split, {told} {_be(sum(again.values()))} the same as an earlier one.")
+    lines, tone, found = _repeats(report, report, max_share, "in {} too", "in another one", "the same as")
     blank = sum(report.blank.values())
     if blank:
-        lines.append(f"{many(blank, unit, units)} without any value in the compared columns {_be(blank)} left out.")
-    bad = any(each.share > max_share for each in shared)
-    return Figure(
-        "content",
-        "Is the content of a split in another one?",
-        "\n".join(lines),
-        _matrix(report, found, units, "also in"),
-        "warning" if bad else "plain" if shared or again else "good",
-    )
+        told = many(blank, report.unit, report.units)
+        lines.append(f"{told} without any value in the compared columns {verb(blank, 'is', 'are')} left out.")
+    chart = _matrix(report, found, report.units, "also in")
+    return Figure("content", "Is the content of a split in another one?", "\n".join(lines), chart, tone)
 
 
 def _near_figures(report: LeakReport, max_share: float) -> list[Figure]:
     """Draw how much of each split has near duplicates in itself and in the splits before it."""
-    near, unit, units = report.near, report.unit, report.units
+    near, units = report.near, report.units
     if near is None:
         return []
-    shared = [each for each in near.shared if each.rows]
-    lines = [
-        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} near one of"
-        f" {each.earlier}."
-        for each in shared
-    ]
-    if not lines:
-        lines = [f"No {unit} of a split is near one of another." if len(report.rows) > 1 else "There is one split."]
-    again = {split: rows for split, rows in near.repeated.items() if rows}
-    if again:
-        told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
-        lines.append(f"Within a split, {told} {_be(sum(again.values()))} near an earlier one.")
+    lines, tone, found = _repeats(report, near, max_share, "near one of {}", "near one of another", "near")
     lines.append(f"{units.capitalize()} are near if their shingles have a Jaccard index of {near.threshold:g} or more.")
     if near.not_compared:
         lines.append(f"At most {near.not_compared:,} pairs were not compared, as they look like too many others.")
-    found = {(each.split, each.earlier): (each.rows, each.share) for each in near.shared}
-    found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in near.repeated.items()}
-    bad = any(each.share > max_share for each in shared)
-    tone: Tone = "warning" if bad else "plain" if shared or again else "good"
     chart = _matrix(report, found, units, "near or the same in")
     return [Figure("near", f"Are {units} nearly the same?", "\n".join(lines), chart, tone)]
 
 
-def _be(count: int) -> str:
-    return "is" if count == 1 else "are"
+def _repeats(
+    report: LeakReport, repeats: LeakReport | NearDuplicates, max_share: float, earlier: str, other: str, own: str
+) -> tuple[list[str], Tone, dict[tuple[str, str], tuple[int, float]]]:
+    """Return sentences about rows that repeat others, their tone, and the count and share of each pair of splits.
+
+    earlier, other, own: how a row is to those of an earlier split, of any other, and of its own.
+    """
+    unit, units = report.unit, report.units
+    shared = [each for each in repeats.shared if each.rows]
+    lines = [
+        f"{many(each.rows, unit, units)} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} "
+        f"{earlier.format(each.earlier)}."
+        for each in shared
+    ]
+    if not shared:
+        lines = [f"No {unit} of a split is {other}." if len(report.rows) > 1 else "There is one split."]
+    again = {split: rows for split, rows in repeats.repeated.items() if rows}
+    if again:
+        told = listed([f"{many(rows, unit, units)} of {split}" for split, rows in again.items()])
+        lines.append(f"Within a split, {told} {verb(sum(again.values()), 'is', 'are')} {own} an earlier one.")
+    found = {(each.split, each.earlier): (each.rows, each.share) for each in repeats.shared}
+    found |= {(split, split): (rows, rows / max(1, report.rows[split])) for split, rows in repeats.repeated.items()}
+    bad = any(each.share > max_share for each in shared)
+    return lines, "warning" if bad else "plain" if shared or again else "good", found
 
 
 def _matrix(report: LeakReport, found: Mapping[tuple[str, str], tuple[int, float]], units: str, across: str) -> Chart:
@@ -121,7 +114,7 @@ def _ids_figures(report: LeakReport, max_share: float) -> list[Figure]:
         answer = "No two names are the same without case, blanks and Unicode form."
         return [Figure("ids", question, answer, tone="good")]
     names = "; ".join(" = ".join(map(repr, each)) for each in ids.examples)
-    answer = f"{many(ids.entities, 'entity', 'entities')} may: {names}."
+    answer = f"{many_entities(ids.entities)} may: {names}."
     if ids.apart:
         answer += (
             f"\n{ids.apart:,} of them {'has' if ids.apart == 1 else 'have'} names in different splits: up to"
@@ -179,15 +172,11 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
         count and len([1 for own, _ in best if own == source]) / count > max_share
         for source, count in report.items.items()
     )
-    chart = charts.stacked_bars(_short(list(report.items)), parts, unit="items", names=_FOUND)
+    names = [Path(source).name for source in report.items]
+    labels = names if len(set(names)) == len(names) else list(report.items)  # paths, if two files have the same name
+    chart = charts.stacked_bars(labels, parts, unit="items", names=_FOUND)
     tone: Tone = "warning" if bad else "plain" if best else "good"
     return [Figure("benchmarks", "Are benchmark items in the rows?", "\n".join(lines), chart, tone)]
-
-
-def _short(sources: Sequence[str]) -> list[str]:
-    """Return the names of files, or their paths if two files have the same name."""
-    names = [Path(source).name for source in sources]
-    return names if len(set(names)) == len(names) else list(sources)
 
 
 def _time_figures(report: LeakReport) -> list[Figure]:
@@ -216,8 +205,8 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     if report.concurrent:
         shared = [each for each in report.concurrent if each.rows]
         told = [
-            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {_be(each.rows)} at a time at"
-            f" which {each.earlier} has other entities."
+            f"{many(each.rows, 'row')} of {each.split} ({share(each.share, 1)}) {verb(each.rows, 'is', 'are')} at a"
+            f" time at which {each.earlier} has other entities."
             for each in shared
         ]
         told = told or ["No row is at a time at which another split has other entities."]

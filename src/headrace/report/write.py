@@ -7,8 +7,7 @@ from pathlib import Path
 from headrace.errors import InputError
 from headrace.recipe import load, registration_of_run
 from headrace.report import REPORT, common
-from headrace.report.card import README, markdown_of
-from headrace.report.croissant import CROISSANT, croissant_of
+from headrace.report.card import CROISSANT, README, croissant_of, markdown_of
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Page
 from headrace.report.page import draw, html_of

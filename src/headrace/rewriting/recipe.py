@@ -2,11 +2,16 @@
 
 There is one output shard per source shard, or shards of about equal size. Packed bins keep the metadata of their
 shards.
+
+If rows may be dropped, because they are in a benchmark or later copies, all rows are read once more before any is
+written. If they are only counted, they are digested as they are written, and one range of digests is compared at a
+time. If copies are dropped, digests of all rows are compared in memory, at 32 bytes per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -15,8 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import U64
+from headrace.arrays import I64, U64, Bools
 from headrace.bins.rows import ALIGNMENT_KEY
+from headrace.dataset.contents import names_told, repeats_told, roles_of
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
@@ -24,34 +30,27 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
-from headrace.formats.content import row_digests
+from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
 from headrace.formats.detect import Kind, stem_of_name
 from headrace.formats.open_parquet import key_values
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
-from headrace.rewriting.contents import (
-    REASONS,
-    Kept,
-    check_left,
-    compare,
-    compared_columns,
-    counted_file,
-    decide,
-    keep_digests,
-    known_repeats,
-    told,
-)
+from headrace.recipe import registration_of_run
 from headrace.rewriting.settings import Rewrite
-from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
-from headrace.run.repeats import count_kept
+from headrace.run.repeats import count_kept, keep_words
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
 from headrace.stream.audit.exclude import IN_BENCHMARK, read_excluded
-from headrace.stream.audit.overlap import Benchmarks
+from headrace.stream.audit.overlap import Benchmarks, texts_of
 
+REASONS = (IN_BENCHMARK, "duplicate")
 PLAIN_DIRECTORY = "data"
+# Digests of the rows of a piece, relative to the run: of all rows, and of the written ones with their splits.
+_COMPARED, _COUNTED = f"{STAGE_DIRECTORY}/compare-{{:05d}}.arrow", f"{STAGE_DIRECTORY}/rewrite-{{:05d}}.content.arrow"
+_MOST_SPLITS = 4  # limit of the split numbers in digests
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
 # Part of the identity of runs with bins. Raise it when their output changes, so that older runs are not reused.
 # Before version 1, the metadata on the alignment of the masks was lost.
@@ -75,6 +74,20 @@ class Piece:
     rows: int
     bytes: int
     source_shard: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows of a piece to leave out. copies, in_benchmark: their numbers, ascending int64."""
+
+    copies: I64
+    in_benchmark: I64
+
+    def mask(self, rows: int) -> Bools:
+        """Return a mask of the rows that stay."""
+        stays = np.ones(rows, np.bool_)
+        stays[self.copies] = stays[self.in_benchmark] = False
+        return stays
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
@@ -152,7 +165,8 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         digests: list[U64] | None = [] if compared and repeats is None else None
         made = _write(files, settings, source, schema, piece, compared, digests, None if kept is None else kept[number])
         if digests is not None:
-            keep_digests(files, number, digests, order.index(piece.split))
+            words = np.concatenate([np.empty(0, np.uint64), *digests])
+            keep_words(files, _COUNTED.format(number), tagged(words, order.index(piece.split)))
         return made
 
     made = context.stage("rewrite", _tasks(source, pieces, write))
@@ -164,18 +178,20 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     index, totals = tally(shards, source.splits)
     facts["duplicates"] = None
     if compared:
-        repeats = repeats or count_kept(context.run, map(counted_file, range(len(pieces))), order)
-        context.warn(told(repeats, {split: each.rows for split, each in totals.items()}, compared))
+        repeats = repeats or count_kept(context.run, [_COUNTED.format(number) for number in range(len(pieces))], order)
+        told = repeats_told(repeats.earlier, {split: each.rows for split, each in totals.items()})
+        how = f"compared by {names_told(compared)}; set content= to the columns that count"
+        context.warn([] if told is None else [f'{told}, {how}, or choose duplicates="drop"'])
         facts["duplicates"] = {
             "are": settings.duplicates,
             "content": list(compared),
             "in_earlier_split": dict(repeats.earlier),
             "repeated": dict(repeats.own),
         }
-    dropped = {} if kept is None else dict.fromkeys(REASONS, 0)
-    for each in kept or ():
-        dropped["duplicate"] += len(each.copies)
-        dropped[IN_BENCHMARK] += len(each.in_benchmark)
+    dropped = {}
+    if kept is not None:
+        counts = (sum(len(each.in_benchmark) for each in kept), sum(len(each.copies) for each in kept))
+        dropped = dict(zip(REASONS, counts, strict=True))
     return Outcome(
         schema=schema,
         index=index,
@@ -226,8 +242,100 @@ def _choose(
     looked = context.stage("compare", _tasks(source, pieces, look), durable=False)
     rows, order = [piece.rows for piece in pieces], in_usual_order(source.splits)
     kept = decide(context.run, rows, [order.index(piece.split) for piece in pieces], drop=drop)
-    check_left(kept, rows)
+    if sum(len(each.copies) + len(each.in_benchmark) for each in kept) == sum(rows):
+        raise InputError(f"all {sum(rows):,} rows hold items of the benchmarks in exclude; there is nothing to rewrite")
     return kept, [each.result["excluded"] for each in looked]
+
+
+def compared_columns(settings: Rewrite, source: IndexedDataset, names: Sequence[str], *, bins: bool) -> tuple[str, ...]:
+    """Return the columns that make the content of a row; none if rows are not compared.
+
+    These are the columns in `content`, else those that the source's own run compared, else all without a role in the
+    source.
+    names: columns of the output.
+    Raises `SettingsError` for columns that do not exist, and if duplicates are to be dropped but the rows cannot be
+    compared: packed bins, rows of a recipe that compares them itself, only columns with a role, or too many splits.
+    """
+    if settings.duplicates == "allow":
+        return ()
+    if unknown := [name for name in settings.content if name not in names]:
+        raise SettingsError(f"content names {unknown}, which the output does not have; it has {', '.join(names)}")
+    manifest = source.manifest if isinstance(source, FinishedRun) else None
+    more = None if manifest is None else registration_of_run(manifest.recipe).contents
+    why = None
+    if settings.content:
+        found = settings.content
+    elif bins or more is not None:
+        what = "packed bins, which hold many sequences each" if bins else "of a recipe that compares them itself"
+        found, why = (), f"the rows are {what}; give duplicates to the run that made them, or name columns in content="
+    else:
+        own = None if manifest is None else manifest.facts.get("duplicates")
+        said = own.get("content") if isinstance(own, dict) else None
+        roles = roles_of(source)
+        left_out = {roles.get("time"), roles.get("entity"), roles.get("label"), *roles.get("targets", ())}
+        found = tuple(name for name in said or content_columns(names, left_out) if name in names)
+        why = None if found else "all columns of the output have a role; name those to compare with content="
+    if found and len(source.splits) > _MOST_SPLITS:
+        found, why = (), f"the source has {len(source.splits)} splits, and {_MOST_SPLITS} can be compared"
+    if why is not None and settings.duplicates == "drop":
+        raise SettingsError(f"duplicates is 'drop', and {why}")
+    return found
+
+
+def known_repeats(source: IndexedDataset, splits: Sequence[str], compared: Sequence[str]) -> Repeated | None:
+    """Return the repeats that a prepared source counted by the same columns; None if it did not.
+
+    splits: of the source, in their usual order. `verify` counts again in what was written.
+    """
+    if not isinstance(source, FinishedRun) or registration_of_run(source.manifest.recipe).contents is not None:
+        return None
+    said = source.manifest.facts.get("duplicates")
+    if not isinstance(said, dict) or list(compared) != said.get("content"):
+        return None
+    earlier, own = said["in_earlier_split"], said["repeated"]
+    if (set(earlier), set(own)) != (set(splits[1:]), set(splits)):
+        return None
+    return Repeated({name: earlier[name] for name in splits[1:]}, {name: own[name] for name in splits})
+
+
+def compare(
+    files: TaskFiles, number: int, tables: Iterator[pa.Table], compared: Sequence[str], benchmarks: Benchmarks | None
+) -> dict[str, Any]:
+    """Write a digest of each row of a piece, and whether a benchmark has it. tables: its rows, block by block."""
+    excluded: Counter[str] = Counter()
+    digests, holds, rows = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)], 0
+    for table in tables:
+        rows += len(table)
+        if compared:
+            digests.append(row_digests(table.select(list(compared))))
+        if benchmarks is not None:
+            holds.append(benchmarks.mask(texts_of(table), len(table), excluded))
+    columns: dict[str, Any] = {"content": np.concatenate(digests)} if compared else {}
+    columns |= {} if benchmarks is None else {"holds": pa.array(np.concatenate(holds))}
+    files.write_arrow(_COMPARED.format(number), pa.table(columns))
+    names = () if benchmarks is None else benchmarks.digests
+    return {"rows_read": rows, "excluded": {name: excluded[name] for name in names}}
+
+
+def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool) -> list[Kept]:
+    """Choose the rows to drop from the files of `compare`; of each content the first row stays, split by split.
+
+    rows, splits: of each piece, the number of its rows and the index of its split.
+    """
+    tables = [read_arrow(run / _COMPARED.format(number)) for number in range(len(rows))]
+    holds = [
+        table["holds"].to_numpy() if "holds" in table.column_names else np.zeros(count, np.bool_)
+        for table, count in zip(tables, rows, strict=True)
+    ]
+    copies = np.zeros(sum(rows), np.bool_)
+    if drop:
+        digests = np.concatenate([np.empty(0, np.uint64), *(table["content"].to_numpy() for table in tables)])
+        held = np.flatnonzero((digests != NOTHING) & ~np.concatenate(holds))
+        held = held[np.argsort(np.repeat(splits, rows)[held], kind="stable")]
+        copies[held] = True
+        copies[held[np.unique(digests[held], return_index=True)[1]]] = False
+    parts = np.split(copies, np.cumsum(rows)[:-1])
+    return [Kept(np.flatnonzero(copy), np.flatnonzero(own)) for copy, own in zip(parts, holds, strict=True)]
 
 
 def _written_schema(
@@ -240,22 +348,17 @@ def _written_schema(
     if unknown:
 
         def find(_number: int, piece: Piece, _files: TaskFiles) -> dict[str, Any]:
-            return _find_nulls(source, unknown, piece)
+            read, left = source.block_reader(piece.split), list(unknown)
+            for block in range(piece.start, piece.stop):
+                if not left:
+                    break
+                table = read(block, left)
+                left = [name for name in left if not table[name].null_count]
+            return {"rows_read": piece.rows, "nulls": [name for name in unknown if name not in left]}
 
         found = context.stage("nulls", _tasks(source, pieces, find), durable=False)
         holding = {name for receipt in found for name in receipt.result["nulls"]}
     return pa.schema([field.with_nullable(field.name in holding) for field in fields])
-
-
-def _find_nulls(source: IndexedDataset, columns: Sequence[str], piece: Piece) -> dict[str, Any]:
-    read = source.block_reader(piece.split)
-    left = list(columns)
-    for block in range(piece.start, piece.stop):
-        if not left:
-            break
-        table = read(block, left)
-        left = [name for name in left if not table[name].null_count]
-    return {"rows_read": piece.rows, "nulls": [name for name in columns if name not in left]}
 
 
 def _write(

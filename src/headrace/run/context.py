@@ -168,15 +168,14 @@ class RunContext:
         note lists the tasks that an earlier attempt at the run began and did not finish, with their errors.
         """
         local.make_directory(self.run / "receipts")
-        shared, store = self.shared, self.store
-        if shared is None:
-            store = store if durable else None
-            do = partial(do_task, self.run, name, durable=durable, store=store, sources=self.sources)
-            receipts = self._alone(name, tasks, do, store)
+        do = partial(do_task, self.run, name, sources=self.sources)
+        if self.shared is None:
+            store = self.store if durable else None
+            receipts = self._alone(name, tasks, partial(do, durable=durable, store=store), store)
         else:  # other processes check only the file sizes of a receipt, so all files are synced
             existing: local.Existing = "compare" if durable else "replace"
-            do = partial(do_task, self.run, name, durable=True, existing=existing, store=store, sources=self.sources)
-            receipts = self._together(shared, name, tasks, do)
+            do = partial(do, durable=True, existing=existing, store=self.store)
+            receipts = self._together(self.shared, name, tasks, do)
         if durable:
             for directory in sorted({(self.run / each.path).parent for receipt in receipts for each in receipt.files}):
                 local.sync_directory(directory)

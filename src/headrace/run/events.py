@@ -141,12 +141,9 @@ class CellProgress:
             now = time.monotonic()
             if urgent or now - self._drawn >= _PAUSE_S:
                 self._drawn = now
-                self._show(self._html(now))
-
-    def _html(self, now: float) -> str:
-        lines = "".join(line.html(now) for line in self._lines.values())
-        notes = "".join(f"<div>{escape(note)}</div>" for note in self._notes)
-        return f"<div><table>{lines}</table>{notes}</div>"
+                lines = "".join(line.html(now) for line in self._lines.values())
+                notes = "".join(f"<div>{escape(note)}</div>" for note in self._notes)
+                self._show(f"<div><table>{lines}</table>{notes}</div>")
 
 
 def listener_here(recipe: str) -> OnEvent | None:

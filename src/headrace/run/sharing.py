@@ -64,7 +64,16 @@ class Shared:
         thread.
         """
         stage = _Stage(self, name, subjects, accept)
-        stage.take_finished(begin)
+        checks = self._has_links  # in an object store, a receipt is put after its files and so proves them
+        found = []
+        for number in sorted(receipts_of(self.run, name)):  # files are verified byte by byte for the own share alone
+            own = checks and number % self.share.count == self.share.index
+            receipt = (read_receipt if own else peek_receipt)(self.run, name, number)
+            if receipt is not None and number < len(subjects):
+                found.append(receipt)
+        begin(len(found))
+        for receipt in found:
+            stage.take(receipt)
         return stage.finish(do, workers)
 
     def alone(self, name: str, finished: Callable[[], bool]) -> bool:
@@ -190,20 +199,6 @@ class _Stage:
         self._running: dict[Future[Receipt], int] = {}
         self._told = False
 
-    def take_finished(self, begin: Callable[[int], None]) -> None:
-        """Take the existing receipts; files are verified byte by byte for this process's share, else by size."""
-        share, run = self.shared.share, self.shared.run
-        checks = place_of(run).has_links  # in an object store, a receipt is put after its files and so proves them
-        found = []
-        for number in sorted(receipts_of(run, self.name)):
-            own = checks and number % share.count == share.index
-            receipt = (read_receipt if own else peek_receipt)(run, self.name, number)
-            if receipt is not None and number < len(self.subjects):
-                found.append(receipt)
-        begin(len(found))
-        for receipt in found:
-            self._take(receipt)
-
     def finish(self, do: Do, workers: int) -> list[Receipt]:
         """Do the remaining tasks, and wait for those of other processes. Raises the first failure in task order."""
         running, patience = self._running, self.shared.patience
@@ -228,7 +223,7 @@ class _Stage:
                     if error is not None:
                         failed[number] = error
                     else:
-                        self._take(future.result())
+                        self.take(future.result())
                 if idle and not todo and time.monotonic() - looked >= pause and not failed:
                     began = time.monotonic()
                     self._look()
@@ -239,7 +234,7 @@ class _Stage:
             raise failed[min(failed)]
         return [self.receipts[number] for number in range(len(self.subjects))]
 
-    def _take(self, receipt: Receipt) -> None:
+    def take(self, receipt: Receipt) -> None:
         if receipt.number not in self.receipts:
             self.receipts[receipt.number] = receipt
             self._accept(receipt)
@@ -248,7 +243,7 @@ class _Stage:
         """Take the receipt of a task if another process has finished it; return whether it has."""
         receipt = peek_receipt(self.shared.run, self.name, number)
         if receipt is not None:
-            self._take(receipt)
+            self.take(receipt)
         return receipt is not None
 
     def _left(self) -> list[int]:

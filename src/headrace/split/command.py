@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +51,7 @@ def split(
     """
     settings = given.values | ({"lineage": "columns"} if lineage else {})
     if from_env:
-        variables, workers = settings_from_environment(os.environ)
+        variables, workers = settings_from_environment(given.environment)
         about = about if about.workers is not None else replace(about, workers=workers)
         settings = {**variables, **settings}
         if settings["format"] in ("csv", "tsv"):

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from headrace.run.folds import Rolling
 
 if TYPE_CHECKING:
-    from headrace.arrays import I64
+    from headrace.arrays import I64, Bools
     from headrace.split.settings import TemporalSplit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -112,6 +112,19 @@ def to_utc(wall_us: I64, zone: str, *, twice: Literal["earliest", "latest"] = "e
     return np.asarray(found.to_numpy(), np.int64)
 
 
+def in_utc(micros: I64, wall: Bools, zone: str, *, twice: Literal["earliest", "latest"] = "earliest") -> I64:
+    """Convert the times that are wall-clock times of the zone to UTC.
+
+    twice: as in `to_utc`. A feature takes the later instant and a row the earlier one, so that no feature counts as
+    known before it was.
+    """
+    if zone == "UTC" or not wall.any():
+        return micros
+    found = micros.copy()
+    found[wall] = to_utc(micros[wall], zone, twice=twice)
+    return found
+
+
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
@@ -151,6 +164,13 @@ class DateBins:
         shift = (cutoff_us - first_us) % width if first_us < cutoff_us <= last_us else 0
         begin = first_us + shift - width if shift else first_us
         return cls(begin, width, (last_us - begin) // width + 1)
+
+    @classmethod
+    def recorded(cls, dates: Mapping[str, Any] | None) -> DateBins | None:
+        """Return the bins that a manifest counts dates in; None for a run of an older version, which has none."""
+        if dates is None:
+            return None
+        return cls(dates["first_us"], dates["width_us"], max(map(len, dates["rows"].values())))
 
     def counts(self, micros: I64) -> I64:
         """Count the rows in each bin; int64 [count]. Dates outside, which only a damaged run has, are not counted."""

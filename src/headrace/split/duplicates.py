@@ -9,7 +9,7 @@ among all rows of the source, including those dropped for another reason; this t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ import numpy as np
 from headrace.arrays import I64, U64, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.formats.content import NOTHING, among, count_repeats, tagged
-from headrace.formats.shard import Shard
 from headrace.run.context import RunContext
 from headrace.run.repeats import count_kept
 from headrace.split.allocate import Hashes, allocate
@@ -33,15 +32,6 @@ _LARGE_UNIT, _LARGE_SHARE = 10, 0.01  # a larger unit is worth a warning
 
 # Computes values from a shard's scan, the class of each row, and the indices of the kept rows with content.
 _Work = Callable[[Scanned, Classes, I64], U64]
-
-
-def with_near(context: RunContext, plan: SplitPlan, source: Sequence[Shard]) -> SplitPlan:
-    """Find near rows, if the settings ask for them."""
-    if plan.settings.near is None:
-        return plan
-    from headrace.split.near import number_alike  # loads more libraries
-
-    return number_alike(context, plan, source)
 
 
 def decided(context: RunContext, plan: SplitPlan, shards: int) -> SplitPlan:
@@ -82,7 +72,9 @@ def units(context: RunContext, plan: SplitPlan, known: Hashes, shards: int) -> I
 
 def _seen_before(context: RunContext, plan: SplitPlan, shards: int) -> Leave:
     """Find the content that occurs both in train or val and in rows from the cutoff on."""
-    before = np.unique(_gathered(context, plan, shards, _content_before))
+    before = np.unique(
+        _gathered(context, plan, shards, lambda scanned, classes, rows: _content(scanned, rows[classes[rows] != _TEST]))
+    )
 
     def both(scanned: Scanned, classes: Classes, rows: I64) -> U64:
         digests = _content(scanned, rows[classes[rows] == _TEST])
@@ -125,10 +117,6 @@ def _content(scanned: Scanned, rows: I64) -> U64:
     return scanned.compared[rows]
 
 
-def _content_before(scanned: Scanned, classes: Classes, rows: I64) -> U64:
-    return _content(scanned, rows[classes[rows] != _TEST])
-
-
 def _again(digests: U64) -> U64:
     """Find the digests that occur more than once, ascending; sorts `digests` in place."""
     digests.sort()
@@ -136,48 +124,39 @@ def _again(digests: U64) -> U64:
 
 
 def facts(context: RunContext, plan: SplitPlan, shards: int) -> dict[str, Any]:
-    """Return the manifest's facts about rows with the same content, and about near rows if they were searched."""
-    found, near = count_kept(context.run, map(content_file, range(shards)), SPLITS), {}
-    if plan.near is not None:
-        words = _gathered(context, plan, shards, _alike_words)
-        joined = count_repeats(words, SPLITS)
-        near = {"near": {"in_earlier_split": dict(joined.earlier), "repeated": dict(joined.own), **plan.near}}
+    """Return the manifest's facts about rows with the same content, and about near rows if they were searched.
+
+    Repeats are not counted in folds.
+    """
     assert plan.content is not None
     asked, splits = plan.settings.duplicates, plan.settings.splits
-    units = {"units": plan.allocation.units, "largest_unit": plan.allocation.largest_unit} if asked == "group" else {}
-    return {
-        "are": asked,
-        "content": list(plan.content.schema.names),
-        "in_earlier_split": {split: rows for split, rows in found.earlier.items() if split in splits},
-        "repeated": {split: rows for split, rows in found.own.items() if split in splits},
-        **units,
-        **near,
-    }
-
-
-def _alike_words(scanned: Scanned, classes: Classes, rows: I64) -> U64:
-    return tagged(_content(scanned, rows), classes[rows])
+    found: dict[str, Any] = {"are": asked, "content": list(plan.content.schema.names)}
+    near: dict[str, Any] = {}
+    if plan.folding is None:
+        counted = count_kept(context.run, map(content_file, range(shards)), SPLITS)
+        found["in_earlier_split"] = {split: rows for split, rows in counted.earlier.items() if split in splits}
+        found["repeated"] = {split: rows for split, rows in counted.own.items() if split in splits}
+        if plan.near is not None:
+            words = _gathered(
+                context, plan, shards, lambda scanned, classes, rows: tagged(_content(scanned, rows), classes[rows])
+            )
+            joined = count_repeats(words, SPLITS)
+            near = {"in_earlier_split": dict(joined.earlier), "repeated": dict(joined.own)}
+    if asked == "group":
+        found |= {"units": plan.allocation.units, "largest_unit": plan.allocation.largest_unit}
+    return found if plan.near is None else {**found, "near": {**near, **plan.near}}
 
 
 def told(found: Mapping[str, Any], rows: Mapping[str, int], entities: int) -> Iterator[str]:
-    """Warn of splits that repeat rows of earlier ones, and of entities that share too much to be split."""
-    names, near = found["content"], found.get("near")
-    compared = names_told(names)
-    cases = [("repeat the content of", found)]
-    if near is not None:
-        cases.append(("are near, or joined through near ones to, rows of", near))
-    for verb, case in cases:
-        if (told := repeats_told(case["in_earlier_split"], rows, verb=verb)) is not None:
+    """Warn of splits that repeat rows of earlier ones, rows not compared, and entities that share too much."""
+    near = found.get("near", {})
+    for verb, case in (("repeat the content of", found), ("are near, or joined through near ones to, rows of", near)):
+        if (told := repeats_told(case.get("in_earlier_split", {}), rows, verb=verb)) is not None:
             yield (
-                f"{told}, compared by {compared}; set content= to the columns that count, or choose "
-                f'duplicates="group" or "drop"'
+                f"{told}, compared by {names_told(found['content'])}; set content= to the columns that count, or "
+                f'choose duplicates="group" or "drop"'
             )
-    yield from told_of_units(found, entities)
-
-
-def told_of_units(found: Mapping[str, Any], entities: int) -> Iterator[str]:
-    """Warn of rows that were not compared, and of entities that share too much to be split."""
-    if skipped := found.get("near", {}).get("not_compared"):
+    if skipped := near.get("not_compared"):
         yield f"near: at most {skipped:,} pairs of rows were not compared, because they look like too many others"
     largest = found.get("largest_unit", 1)
     if largest > max(_LARGE_UNIT, _LARGE_SHARE * entities):

@@ -211,7 +211,10 @@ def drift_figures(facts: RunFacts) -> list[Figure]:
     others = [split for split in facts.splits if split != "train"]
     if "train" not in facts.splits or not others or _much_to_read(facts, _MOST_LABELS):
         return []
-    names = _numeric_columns(facts)
+    roles = {facts.config.get(role) for role in ("time", "entity", "label")} | {"source_shard", "source_row"}
+    schema = facts.run.split_index(facts.splits[0]).schema
+    numeric = [field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)]
+    names = [name for name in numeric if name not in roles]
     samples = {split: _sampled(facts, split, names) for split in ("train", *others)} if names else {}
     gaps = [
         (_largest_gap(samples["train"][name], samples[split][name]), name, split)
@@ -259,14 +262,6 @@ def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[
         "the median; beside them are the ends of the line and the median. Each column has a scale of its own."
     )
     return Figure("quantiles", "Which values do the splits hold?", answer, charts.quantiles(rows))
-
-
-def _numeric_columns(facts: RunFacts) -> list[str]:
-    """Return the numeric columns that are not the time, the entity, the label or lineage."""
-    roles = {facts.config.get(role) for role in ("time", "entity", "label")} | {"source_shard", "source_row"}
-    schema = facts.run.split_index(facts.splits[0]).schema
-    numeric = [field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)]
-    return [name for name in numeric if name not in roles]
 
 
 def _sampled(facts: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
@@ -326,7 +321,10 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
                 f"{split}: {many(len(own), 'entity', 'entities')} with a median of {np.median(own):,.0f} rows "
                 f"and at most {own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of {split})."
             )
-    both = _on_both_sides(sizes)
+    both = 0
+    if "train" in sizes and "test" in sizes:
+        shared = sizes["train"].join(sizes["test"], on="entity", how="semi")
+        both = shared.filter(pl.col("entity").is_not_null()).height
     column = known.get("entity", "the entity")
     leak = (
         f"Counted in the shards: no {column} both trains and tests."
@@ -352,9 +350,3 @@ def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
         whole = pl.concat(frames or [none])
         found[split] = whole.select(pl.col(column).alias("entity")).group_by("entity").agg(pl.len().alias("rows"))
     return found
-
-
-def _on_both_sides(sizes: dict[str, pl.DataFrame]) -> int:
-    if "train" not in sizes or "test" not in sizes:
-        return 0
-    return sizes["train"].join(sizes["test"], on="entity", how="semi").filter(pl.col("entity").is_not_null()).height

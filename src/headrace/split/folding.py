@@ -15,15 +15,14 @@ import pyarrow.compute as pc
 from headrace.arrays import I64
 from headrace.errors import InputError
 from headrace.formats.dates import moment
-from headrace.run.context import RunContext
+from headrace.run.context import RunContext, read_arrow
 from headrace.run.events import Note
 from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import duplicates
 from headrace.split.allocate import Allocation, EntitySet, Hashes, allocate
 from headrace.split.cutoff import cutoffs
-from headrace.split.deal import deal, deal_stratified
-from headrace.split.folds import fold_cells
-from headrace.split.scan import read_entities, read_first, read_strata
+from headrace.split.folds import deal, deal_stratified, fold_cells
+from headrace.split.scan import read_entities, scan_file
 from headrace.split.settings import TemporalSplit
 from headrace.split.shards import Clock, Folding, SplitPlan
 
@@ -76,23 +75,21 @@ def _folding(
 
 
 def _first_seen(run: Path, number: int) -> tuple[Hashes, I64]:
-    first = read_first(run, number)
-    assert first is not None
-    return read_entities(run, number)[0], first
+    return read_entities(run, number)[0], read_arrow(run / scan_file(number, "entities"))["first"].to_numpy()
 
 
 def _rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
     """Return the entities with kept rows, ascending by hash, and their rows by class [E, C]."""
     seen, classes = EntitySet(), pa.array([""], pa.string())
     for number in range(shards):
-        hashes, strata = read_entities(run, number)[0], read_strata(run, number)
+        hashes, strata = read_entities(run, number)[0], read_arrow(run / scan_file(number, "strata"))
         own = np.unique(strata["entity"].to_numpy())
         seen.add(Hashes(hashes.high[own], hashes.low[own]))
         classes = pc.unique(pa.concat_arrays([classes, *strata["class"].chunks]))
     known, classes = seen.ordered(), classes.take(pc.sort_indices(classes))
     rows = np.zeros((len(known), len(classes)), np.int64)
     for number in range(shards):
-        place, strata = known.places(read_entities(run, number)[0]), read_strata(run, number)
+        place, strata = known.places(read_entities(run, number)[0]), read_arrow(run / scan_file(number, "strata"))
         code = pc.index_in(strata["class"], value_set=classes).to_numpy()
         np.add.at(rows, (place[strata["entity"].to_numpy()], code), strata["rows"].to_numpy())
     return known, rows[:, rows.any(axis=0)] if len(rows) else rows
@@ -111,15 +108,6 @@ def check_rows(settings: TemporalSplit, folding: Folding, rows: Mapping[str, int
         for split, own in lists.items():
             if not own:
                 yield f"fold {number}{cut} has no rows in {split}"
-
-
-def content_facts(plan: SplitPlan) -> dict[str, Any]:
-    """Return the columns that rows of folds are compared by, and how many units of entities result."""
-    asked, known = plan.settings.duplicates, plan.allocation
-    assert plan.content is not None
-    units = {"units": known.units, "largest_unit": known.largest_unit} if asked == "group" else {}
-    near = {} if plan.near is None else {"near": dict(plan.near)}
-    return {"are": asked, "content": list(plan.content.schema.names), **units, **near}
 
 
 def facts(settings: TemporalSplit, folding: Folding, clock: Clock, kept: Sequence[str]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,34 +11,21 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.dataset.contents import repeats_without
 from headrace.dataset.open import FinishedRun
-from headrace.formats.dates import parse_dates
-from headrace.formats.text_columns import nulled
 from headrace.run.erase import Erased, Erasure
 from headrace.split.cutoff import DateBins
-from headrace.split.settings import TemporalSplit
-from headrace.split.shards import on_utc
+from headrace.split.shards import settings_of, times_of
 
 
 def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
     """Return the dates of rows in microseconds, on the clock of the index."""
-    config = json.loads((run.root / "config.json").read_bytes())
-    config.pop("recipe", None)
-    settings = TemporalSplit(**config)
-    mixed = run.manifest.facts["date_form"] == "iso_mixed"
-
-    def keys(table: pa.Table) -> I64:
-        dates = parse_dates(nulled(table[settings.time], ("", *settings.null_values)), settings.time_format)
-        return on_utc(dates.micros, ~dates.instant, settings.timezone) if mixed else dates.micros
-
-    return [settings.time], keys
+    settings = settings_of(run)
+    return [settings.time], lambda table: times_of(run, settings, table)[1]
 
 
 def _count(run: FinishedRun, keys: I64) -> I64:
     """Count rows in the manifest's time bins; a run of an older version has none."""
-    dates = run.manifest.facts.get("dates")
-    if dates is None:
-        return np.zeros(0, np.int64)
-    return DateBins(dates["first_us"], dates["width_us"], max(map(len, dates["rows"].values()))).counts(keys)
+    bins = DateBins.recorded(run.manifest.facts.get("dates"))
+    return np.zeros(0, np.int64) if bins is None else bins.counts(keys)
 
 
 def _facts(run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers: int) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def _may_name(found: Look, name: str) -> bool:
 
 
 def _instants(found: Look, time: Column) -> I64:
-    """The times in the rows that were looked at, in microseconds since 1970."""
+    """Return the times in the rows that were looked at, in microseconds since 1970."""
     parts = []
     for _, table in found.tables:
         column = table[time.name]
@@ -199,7 +199,7 @@ def _instants(found: Look, time: Column) -> I64:
 
 
 def _cutoff(found: Look, asked: AskedSplit, time: Column) -> tuple[str, str]:
-    """A day from which on about a fifth of the rows lies, and words about it."""
+    """Choose a day from which on about a fifth of the rows lies; also return words about it."""
     dates = np.sort(_instants(found, time))
     if not len(dates):
         raise SettingsError(f"{asked.source[0]}: the time column holds no time in the rows sampled; give --time")

@@ -30,11 +30,10 @@ from headrace.split.allocate import EntitySet, Hashes, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
-from headrace.split.findings import check_units, few_rows, missing_like, odd_values, one_form
 from headrace.split.joins.features import is_of_join
 from headrace.split.joins.pieces import Join
 from headrace.split.joins.stages import STRETCH_ROWS, Joins, join_stages, partitions_of, row_piece, survey_joins
-from headrace.split.scan import read_entities, scan_shard
+from headrace.split.scan import one_form, read_entities, scan_shard
 from headrace.split.settings import TemporalSplit, compression_problem
 from headrace.split.shards import (
     SPLITS,
@@ -92,11 +91,15 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
 
     def scan(place: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        early = content if _looks_early(output, content, shard) else None
+        # Rows are digested here to decide by them, or because pass 2 does not parse them.
+        early = content
+        if content is not None and settings.duplicates == "count" and settings.near is None:
+            parsed = content.by != "fields" and shard.kind.format != "jsonl"
+            early = content if copies_bytes(output, shard) and not parsed else None
         return scan_shard(files, settings, shard, place, early, benchmarks)
 
     scans = context.stage("scan", source.tasks(scan), durable=False)
-    context.warn(odd_values(settings, scans))
+    context.warn(guidance.odd_values(settings, scans))
     plan, features = _joined(_plan(output, content, source, scans, context), joins, source, scans, context)
     root = "" if settings.layout == "sharded" else f"{STAGE_DIRECTORY}/"
 
@@ -109,28 +112,25 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     splits = settings.splits if plan.folding is None else plan.parts
     rows = {split: sum(part.result["rows"][split] for part in parts) for split in splits}
     dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in reasons_of(settings)}
+    advice = None
     if plan.folding is None:
         _refuse_empty(rows, plan)
-        context.warn(few_rows(settings, rows, dropped, scans))
+        context.warn(guidance.few_rows(settings, rows, dropped, scans))
         advice = guidance.guidance(context, plan, scans, rows, dropped)
+        for text in () if advice is None else guidance.told(advice):
+            context.on_event(Note("info", text))
     else:
         splits = tuple(cell for cell in splits if rows[cell])
         context.warn(folding.check_rows(settings, plan.folding, rows))
-        advice = None
-    for text in () if advice is None else guidance.told(advice):
-        context.on_event(Note("info", text))
-    repeats, of_folds = None, {}
-    if plan.folding is not None and content is not None:
-        of_folds = {"fold_content": folding.content_facts(plan)}
-        context.warn(duplicates.told_of_units(of_folds["fold_content"], len(plan.allocation.known)))
-    elif content is not None:
-        repeats = duplicates.facts(context, plan, len(parts))
+    repeats = None if content is None else duplicates.facts(context, plan, len(parts))
+    if repeats is not None:
         context.warn(duplicates.told(repeats, rows, len(plan.allocation.known)))
     index, totals = tally(_written_shards(context, plan, source, parts, splits), splits)
-    aliases: tuple[str, ...] = ()
     if plan.folding is None:
         _alias_test(context, splits)
-        aliases = ("oot",)
+    optional = {"fold_content": repeats if plan.folding else None, "guidance": advice, "join": features}
+    if benchmarks is not None:
+        optional["benchmarks"] = benchmarks.facts(each.result["excluded"] for each in scans)
     return Outcome(
         schema=plan.schema,
         index=index,
@@ -142,18 +142,11 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "rows": sum(part.result["rows_read"] for part in parts),
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
-        directories={split: directory_of(split) for split in (*splits, *aliases)},
+        directories={split: directory_of(split) for split in (*splits, *(() if plan.folding else ("oot",)))},
         facts={
             **_facts(settings, plan, scans, parts, splits),
-            "duplicates": repeats,
-            **of_folds,
-            **({} if advice is None else {"guidance": advice}),
-            **({} if features is None else {"join": features}),
-            **(
-                {}
-                if benchmarks is None
-                else {"benchmarks": benchmarks.facts(each.result["excluded"] for each in scans)}
-            ),
+            "duplicates": None if plan.folding else repeats,
+            **{name: found for name, found in optional.items() if found is not None},
         },
         null_values=settings.null_values,
     )
@@ -171,7 +164,15 @@ def _written_shards(
             for record in records_of(part, split)
         ]
     word = word_of_output(plan, source.first)
-    joined = context.stage("join", [_join_task(plan, source, parts, split) for split in splits])
+
+    def task(split: str) -> Task:
+        target = f"{directory_of(split)}/{split}_processed_data{plan.kind.extension}"
+        size = sum(record.bytes for part in parts for record in records_of(part, split))
+        return Task(
+            split, size, partial(join_split, plan=plan, first=source.first, split=split, parts=parts, target=target)
+        )
+
+    joined = context.stage("join", [task(split) for split in splits])
     return [ShardRecord(each.subject, each.files[0], each.result["blocks"], word) for each in joined]
 
 
@@ -185,11 +186,9 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     types = partition_types(name for _, name in files)
     shards = context.map([partial(survey, path, name, signature, types) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
-    wanted = {"time": settings.time}
-    wanted |= {"entity": settings.entity} if settings.entity is not None else {}
     stratify = settings.folds.stratify if isinstance(settings.folds, GroupKFold) else None
-    wanted |= {"stratify": stratify} if stratify is not None else {}
-    wanted |= {"label": settings.label} if settings.label is not None else {}
+    roles = {"time": settings.time, "entity": settings.entity, "stratify": stratify, "label": settings.label}
+    wanted = {role: name for role, name in roles.items() if name is not None}
     wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
     wanted |= {f"types[{name!r}]": name for name in settings.types}
     wanted |= {f"content[{place}]": name for place, name in enumerate(settings.content)}
@@ -325,20 +324,14 @@ def _content(output: Output, source: Source) -> Content | None:
     return content
 
 
-def _looks_early(output: Output, content: Content | None, shard: Shard) -> bool:
-    """Return True if pass 1 digests the rows of a shard, to decide by them or because pass 2 does not parse them."""
-    if content is None or output.settings.duplicates != "count" or output.settings.near is not None:
-        return content is not None
-    return copies_bytes(output, shard) and (content.by == "fields" or shard.kind.format == "jsonl")
-
-
 def _plan(
     output: Output, content: Content | None, source: Source, scans: Sequence[Receipt], context: RunContext
 ) -> SplitPlan:
     settings = output.settings
-    clock = clock_of(one_form(settings, source.shards, scans))
+    forms = [(shard.path, scan.result["forms"]) for scan, shard in zip(scans, source.shards, strict=True)]
+    clock = clock_of(one_form(forms, settings.time_format, settings.time))
     if settings.split_date is not None:
-        check_units(settings, source.shards, scans)
+        guidance.check_units(settings, source.shards, scans)
     seen = EntitySet()
     for place in range(len(scans)):
         hashes, before = read_entities(context.run, place)
@@ -365,35 +358,28 @@ def _plan(
         content=content,
     )
     plan = replace(draft, schema=_output_schema(draft))
-    plan = duplicates.with_near(context, plan, source.shards)
+    if settings.near is not None:
+        from headrace.split.near import number_alike  # loads more libraries
+
+        plan = number_alike(context, plan, source.shards)
     if settings.folds is not None:
         return folding.folded(context, plan, len(scans))
     plan = duplicates.decided(context, plan, len(scans))
     if settings.entity is None:
-        context.on_event(
-            Note(
-                "info",
-                "no entity is given, so time alone decides; give entity= if rows belong to customers, devices, ...",
-            )
-        )
+        told = "no entity is given, so time alone decides; give entity= if rows belong to customers, devices, ..."
+        context.on_event(Note("info", told))
         return plan
     known = plan.allocation
-    context.on_event(
-        Note(
-            "info",
-            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate",
-        )
-    )
+    told = f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate"
+    context.on_event(Note("info", told))
     return plan
 
 
 def _output_schema(plan: SplitPlan) -> pa.Schema:
     """Return the output's columns, types and nullability, by deriving an empty table."""
     settings = plan.settings
-    never_null: set[str | None] = {
-        settings.time,
-        settings.label,
-    }  # rows without time or label are dropped, or stop the run
+    # Rows without time or label are dropped, or stop the run.
+    never_null: set[str | None] = {settings.time, settings.label}
     if settings.null_entity != "own":
         never_null.add(settings.entity)
     if settings.lineage == "columns":
@@ -414,9 +400,8 @@ def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
     settings, known = plan.settings, plan.allocation
     if settings.entity is None:
         if not rows["train"]:
-            reached = "".join(
-                f", {name}={value}" for name in ("gap", "label_horizon") if (value := vars(settings)[name])
-            )
+            reaches = {"gap": settings.gap, "label_horizon": settings.label_horizon}
+            reached = "".join(f", {name}={value}" for name, value in reaches.items() if value)
             raise InputError(
                 f"train has no rows: no row that counts is before {settings.split_date}{reached}; choose a later "
                 "split_date="
@@ -428,20 +413,9 @@ def _refuse_empty(rows: Mapping[str, int], plan: SplitPlan) -> None:
         if rows[split] == 0:
             raise InputError(
                 f"{split} has no rows: {many(len(known.known), 'entity has', 'entities have')} rows before "
-                f"{settings.split_date}, "
-                f"{entities:,} of them {verb}{joined}; "
-                f"choose a later split_date= or another train_ratio= (now {settings.train_ratio})"
+                f"{settings.split_date}, {entities:,} of them {verb}{joined}; choose a later split_date= or another "
+                f"train_ratio= (now {settings.train_ratio})"
             )
-
-
-def _join_task(plan: SplitPlan, source: Source, parts: Sequence[Receipt], split: str) -> Task:
-    target = f"{directory_of(split)}/{split}_processed_data{plan.kind.extension}"
-    size = sum(record.bytes for part in parts for record in records_of(part, split))
-
-    def work(files: TaskFiles) -> dict[str, Any]:
-        return join_split(files, plan, source.first, split, parts, target)
-
-    return Task(split, size, work)
 
 
 def _alias_test(context: RunContext, splits: Sequence[str]) -> None:
@@ -478,7 +452,7 @@ def _facts(
         "cutoff_us": None if settings.split_date is None else cutoff_us(settings, plan.clock),
         **entities,
         **({} if plan.folding is None else {"folds": folding.facts(settings, plan.folding, plan.clock, splits)}),
-        "missing_like": missing_like(scans),
+        "missing_like": guidance.missing_like(scans),
         "label_map": None if plan.classes is None else dict(plan.classes),
         "dates": total((part.result["dates"] for part in parts), plan.bins, splits),
     }

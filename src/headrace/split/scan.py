@@ -8,10 +8,11 @@ Memory is O(chunk + entities of the shard).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.printable import shown
-from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.run.folds import GroupKFold, Rolling
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL, INSTANT, HOLDS_ITEM = 1, 2, 4, 8
-MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" allows together
+_MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" allows together
 _MISSING_TEXTS = text_array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
 MAX_STRATA = 100
@@ -51,25 +52,21 @@ _TEXTS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Scanned:
-    """The scan of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
+    """The scan of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes: [entities].
 
     number: of the shard. sizes int32 [N]: bytes of every row in the file, or None if rows cannot be copied as bytes.
     content uint64 [N]: digests of the compared columns, or None if pass 1 does not compute them. alike uint64 [N]: one
     number for rows that have the same content or are joined through near ones; None if near rows are not searched.
-    first int64 [entities]: the fold from which an entity is seen, for rolling folds.
     """
 
     number: int
-
     entity: npt.NDArray[np.int32]
     micros: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint8]
     sizes: npt.NDArray[np.int32] | None
     content: U64 | None
     hashes: Hashes
-    before: npt.NDArray[np.bool_]
     alike: U64 | None = None
-    first: I64 | None = None
 
     @property
     def compared(self) -> U64 | None:
@@ -77,19 +74,12 @@ class Scanned:
         return self.content if self.alike is None else self.alike
 
 
-def rows_file(number: int) -> str:
-    """Return the path of the per-row file of a shard, relative to the run."""
-    return f"{STAGE_DIRECTORY}/scan-{number:05d}.rows.arrow"
+def scan_file(number: int, of: Literal["rows", "entities", "strata"]) -> str:
+    """Return the path of a file of a shard's scan, relative to the run.
 
-
-def entities_file(number: int) -> str:
-    """Return the path of the per-entity file of a shard, relative to the run."""
-    return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
-
-
-def strata_file(number: int) -> str:
-    """Return the path of a shard's row counts by entity and class, relative to the run."""
-    return f"{STAGE_DIRECTORY}/scan-{number:05d}.strata.arrow"
+    strata: the rows that count, by entity and class; columns: entity, class, rows.
+    """
+    return f"{STAGE_DIRECTORY}/scan-{number:05d}.{of}.arrow"
 
 
 def alike_file(number: int) -> str:
@@ -113,17 +103,16 @@ def scan_shard(
     for chunk in read_chunks(shard, scan.columns):
         scan.take(chunk)
     result, rows, entities = scan.finish()
-    for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
-        files.write_arrow(target, table)
+    files.write_arrow(scan_file(number, "rows"), rows)
+    files.write_arrow(scan_file(number, "entities"), entities)
     if isinstance(settings.folds, GroupKFold):
-        files.write_arrow(strata_file(number), scan.strata(rows))
+        files.write_arrow(scan_file(number, "strata"), scan.strata(rows))
     return result
 
 
 def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
     """Read the files of `scan_shard`; arrays are views of mapped files. alike: near rows were searched since."""
-    rows = _read(run / rows_file(number))
-    hashes, before = read_entities(run, number)
+    rows = read_arrow(run / scan_file(number, "rows"))
     found = {name: rows[name].to_numpy() for name in rows.column_names}
     return Scanned(
         number=number,
@@ -132,36 +121,27 @@ def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
         flags=found["flags"],
         sizes=found.get("size"),
         content=found.get("content"),
-        hashes=hashes,
-        before=before,
-        alike=_read(run / alike_file(number))["alike"].to_numpy() if alike else None,
-        first=read_first(run, number),
+        hashes=read_entities(run, number)[0],
+        alike=read_arrow(run / alike_file(number))["alike"].to_numpy() if alike else None,
     )
 
 
 def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
     """Read hashes of the shard's entities and which of them were seen before the cutoff."""
-    entities = _read(run / entities_file(number))
-    return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(
-        np.bool_
-    )
+    entities = read_arrow(run / scan_file(number, "entities"))
+    hashes = Hashes(entities["high"].to_numpy(), entities["low"].to_numpy())
+    return hashes, entities["before"].to_numpy().astype(np.bool_)
 
 
-def read_first(run: Path, number: int) -> I64 | None:
-    """Read the fold from which each of the shard's entities is seen; None if folds are not rolling."""
-    entities = _read(run / entities_file(number))
-    return entities["first"].to_numpy() if "first" in entities.column_names else None
-
-
-def read_strata(run: Path, number: int) -> pa.Table:
-    """Read the counts of the shard's kept rows by entity and class; columns: entity, class, rows."""
-    return _read(run / strata_file(number))
-
-
-def _read(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_file(source).read_all()
-    return table.combine_chunks()
+@contextmanager
+def located(where: object, first_row: int) -> Iterator[None]:
+    """Within the block, add the file and the row to input errors that do not name the file."""
+    try:
+        yield
+    except InputError as error:
+        if str(where) in str(error):
+            raise
+        raise InputError(f"{where}: from row {first_row + 1}: {error}") from error
 
 
 class _Scan:
@@ -202,7 +182,7 @@ class _Scan:
 
     def take(self, chunk: Chunk) -> None:
         table = chunk.table(self.columns)
-        try:
+        with located(self.shard.path, chunk.first_row):
             dates = self._dates(table, chunk.first_row)
             codes = self._entities(table, chunk)
             flags = np.where(dates.unreadable, UNREADABLE_DATE, 0).astype(np.uint8)
@@ -217,16 +197,11 @@ class _Scan:
                 self.strata_texts.append(distinct.dictionary)
             if self.content is not None:
                 self.digests.append(self.content.of_chunk(chunk, table, str(self.shard.path)))
-        except InputError as error:
-            if str(self.shard.path) in str(error):
-                raise
-            raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
         if self.benchmarks is not None:
             from headrace.stream.audit.overlap import texts_of  # loads more libraries
 
-            found = self.benchmarks.rows_in(texts_of(table), len(table))
-            self.excluded.update(dict(zip(self.benchmarks.digests, found.sum(axis=1).tolist(), strict=True)))
-            flags |= np.where(found.any(axis=0), HOLDS_ITEM, 0).astype(np.uint8)
+            found = self.benchmarks.mask(texts_of(table), len(table), self.excluded)
+            flags |= np.where(found, HOLDS_ITEM, 0).astype(np.uint8)
         sizes = chunk.sizes()
         if sizes is None:
             self.sizes = None
@@ -241,11 +216,7 @@ class _Scan:
         column = nulled(_column(table, name), ("", *settings.null_values))
         dates = parse_dates(column, settings.time_format)
         self.forms |= dates.forms
-        if len(self.forms) > 1 and not (settings.time_format == "iso" and self.forms <= MIXED):
-            forms = sorted(self.forms)
-            raise InputError(
-                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; {one_form_advice(forms)}"
-            )
+        check_forms(self.forms, settings.time_format, self.shard.path, name)
         self._note_units(column, dates)
         unreadable, repeated = dates.unreadable, np.zeros(len(column), np.bool_)
         for cutoff in self.cutoffs:
@@ -259,22 +230,17 @@ class _Scan:
         absent = dates.micros == MISSING if settings.bad_rows == "error" else unreadable
         if absent.any() and (settings.bad_rows == "error" or self.first_unreadable is None):
             row = int(np.flatnonzero(absent)[0])
-            told = f"{self.shard.path}: row {first_row + row + 1}: {name} {self._fault(column, row, repeated)}"
+            fault = fault_of(column[row], settings.time_format) or "has no date"
+            if column[row].is_valid and repeated[row]:
+                fault = (
+                    f"is {shown(_python(column[row]), 80)}, an hour that happens twice in {settings.timezone} around "
+                    "the split date; give dates an offset"
+                )
+            told = f"{self.shard.path}: row {first_row + row + 1}: {name} {fault}"
             if settings.bad_rows == "error":
                 raise InputError(f'{told}; or drop and count such rows with bad_rows="drop"')
             self.first_unreadable = told
         return dates
-
-    def _fault(self, column: pa.ChunkedArray, row: int, repeated: npt.NDArray[np.bool_]) -> str:
-        value = column[row]
-        if not value.is_valid:
-            return "has no date"
-        if repeated[row]:
-            return (
-                f"is {shown(_python(value), 80)}, an hour that happens twice in {self.settings.timezone} around the"
-                f" split date; give dates an offset"
-            )
-        return f"is {shown(_python(value), 80)}, {advice(_python(value), self.settings.time_format)}"
 
     def _note_units(self, column: pa.ChunkedArray, dates: Dates) -> None:
         """Note which epoch units have numbers of this size; a source that mixes units would be split at random."""
@@ -343,9 +309,14 @@ class _Scan:
         micros = np.concatenate([np.empty(0, np.int64), *self.micros])
         flags = np.concatenate([np.empty(0, np.uint8), *self.flags])
         codes = np.concatenate([np.empty(0, np.int64), *self.codes])
-        entity, texts = self._unified(codes)
+        if len(self.names) == 1:
+            entity, names = codes.astype(np.int32), self.names[0]
+        else:  # map indices into the lists of all chunks to indices into one list of distinct entities
+            indices, names = _distinct(pa.concat_arrays(self.names) if self.names else pa.array([], pa.string()))
+            entity = np.append(indices, np.int32(NOBODY))[codes]  # NOBODY is -1, which indexes the last element
+        texts = self._entity_texts(pa.chunked_array([names])).combine_chunks()
         there = micros != MISSING
-        instant = (flags & INSTANT) != 0 if self.forms == MIXED else not self.forms.isdisjoint(INSTANTS)
+        instant = (flags & INSTANT) != 0 if self.forms == _MIXED else not self.forms.isdisjoint(INSTANTS)
         first = self._seen_from(micros, np.asarray(instant))
         is_before = there & (first < max(1, len(self.cutoffs)))
         before = np.zeros(len(texts), np.bool_)
@@ -410,15 +381,6 @@ class _Scan:
         pair, count = np.unique(entity[kept].astype(np.int64) * len(texts) + codes[kept], return_counts=True)
         return pa.table({"entity": pair // len(texts), "class": texts.take(pa.array(pair % len(texts))), "rows": count})
 
-    def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
-        """Map indices into the concatenated lists of all chunks to indices into one list of distinct texts."""
-        if len(self.names) == 1:
-            places, names = codes.astype(np.int32), self.names[0]
-        else:
-            indices, names = _distinct(pa.concat_arrays(self.names) if self.names else pa.array([], pa.string()))
-            places = np.append(indices, np.int32(NOBODY))[codes]  # NOBODY is -1, which indexes the last element
-        return places, self._entity_texts(pa.chunked_array([names])).combine_chunks()
-
 
 def _distinct(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
     """Return the index of each value among the distinct ones, and these. Numbers are sorted, which is faster."""
@@ -438,11 +400,41 @@ def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
     return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
 
 
-def one_form_advice(forms: Sequence[str]) -> str:
-    """Return advice on dates of several forms."""
-    if frozenset(forms) == MIXED:
+def check_forms(forms: Collection[str], time_format: str, where: object, name: str) -> None:
+    """Raise `InputError` if the times of a file have several forms that may not be mixed."""
+    if _may_not_mix(forms, time_format):
+        first, second = sorted(forms)[:2]
+        raise InputError(f"{where}: {name} is written as {first} and as {second}; {_one_form_advice(forms)}")
+
+
+def one_form(files: Iterable[tuple[object, Iterable[str]]], time_format: str, name: str) -> set[str]:
+    """Return the form of all times, or two forms if they may be mixed. Raises `InputError` naming two files.
+
+    files: each with the forms of its times.
+    """
+    first: dict[str, object] = {}
+    for path, forms in files:
+        for form in forms:
+            first.setdefault(form, path)
+    if _may_not_mix(first, time_format):
+        (form, path), (other, elsewhere) = list(first.items())[:2]
+        raise InputError(f"{elsewhere}: {name} is of form {other}, in {path} of form {form}; {_one_form_advice(first)}")
+    return set(first)
+
+
+def _may_not_mix(forms: Collection[str], time_format: str) -> bool:
+    return len(forms) > 1 and not (time_format == "iso" and _MIXED.issuperset(forms))
+
+
+def _one_form_advice(forms: Iterable[str]) -> str:
+    if set(forms) == _MIXED:
         return 'give time_format="iso", which reads dates without an offset as times in timezone='
     return "write one form, or give time_format="
+
+
+def fault_of(value: pa.Scalar, time_format: str) -> str | None:
+    """Describe a time that cannot be read; None if there is none."""
+    return f"is {shown(_python(value), 80)}, {advice(_python(value), time_format)}" if value.is_valid else None
 
 
 def _first_padded(texts: pa.Array) -> str | None:

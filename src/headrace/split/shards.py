@@ -6,6 +6,7 @@ choice depends on the settings and the shard alone, so results do not depend on 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -17,16 +18,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
+from headrace.dataset.open import FinishedRun
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
 from headrace.formats.content import tagged
-from headrace.formats.dates import INSTANTS, MISSING
+from headrace.formats.dates import INSTANTS, MISSING, Dates, parse_dates
 from headrace.formats.detect import Kind, compress_block
 from headrace.formats.open_parquet import open_file
 from headrace.formats.shard import SEPARATOR, Dialect, Shard, word_of
 from headrace.formats.source import copied_records, fit, read_chunks, unchanged
-from headrace.formats.text_columns import typed
+from headrace.formats.text_columns import nulled, typed
 from headrace.formats.write import Piece, ShardWriter, Written
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
@@ -34,11 +36,10 @@ from headrace.run.repeats import keep_words
 from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.content import Content, Leave
-from headrace.split.cutoff import DateBins, to_utc
+from headrace.split.cutoff import DateBins, in_utc
 from headrace.split.folds import FoldCells
-from headrace.split.joins.pieces import in_utc
 from headrace.split.joins.stages import Joins
-from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
+from headrace.split.scan import HOLDS_ITEM, INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, located, read_scan
 from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
 from headrace.storage.local import storing
 from headrace.stream.audit.exclude import IN_BENCHMARK
@@ -162,12 +163,21 @@ def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
     """
     if plan.clock != "mixed":
         return scanned.micros
-    return on_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
+    return in_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
 
 
-def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
-    """Convert mixed dates to UTC; wall: which of them are wall-clock times of the zone."""
-    return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
+def settings_of(run: FinishedRun) -> TemporalSplit:
+    """Return the settings of a finished run."""
+    config = json.loads((run.root / "config.json").read_bytes())
+    config.pop("recipe", None)
+    return TemporalSplit(**config)
+
+
+def times_of(run: FinishedRun, settings: TemporalSplit, table: pa.Table) -> tuple[Dates, I64]:
+    """Read the dates of output rows; return them, and their microseconds on the clock of the index."""
+    dates = parse_dates(nulled(table[settings.time], ("", *settings.null_values)), settings.time_format)
+    mixed = run.manifest.facts["date_form"] == "iso_mixed"
+    return dates, in_utc(dates.micros, ~dates.instant, settings.timezone) if mixed else dates.micros
 
 
 def edge_of(scanned: Scanned, plan: SplitPlan) -> np.int64 | I64:
@@ -266,8 +276,7 @@ def asking_rows(run: Path, plan: SplitPlan, entities: Hashes, number: int) -> tu
     rows = np.flatnonzero((classify(scanned, plan) < len(plan.parts)) & (scanned.entity != NOBODY))
     micros = key_micros(scanned, plan)[rows]
     wall = np.full(len(rows), plan.clock == "wall")
-    time = in_utc(micros, wall, plan.settings.timezone, twice="earliest")
-    return entities.places(scanned.hashes)[scanned.entity[rows]], time, rows
+    return entities.places(scanned.hashes)[scanned.entity[rows]], in_utc(micros, wall, plan.settings.timezone), rows
 
 
 def split_shard(
@@ -346,8 +355,8 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
     """Derive the output columns of source columns: common schema, main target, classes, declared types, lineage."""
     settings = plan.settings
     table = fit(table, plan.source)
-    if settings.targets is not None and settings.main_target is not None:
-        values = columns.main_target(table, settings.targets, settings.main_target, settings.null_values)
+    if settings.main_target is not None:
+        values = columns.main_target(table, settings.targets or (), settings.main_target, settings.null_values)
         table = _replaced(table, settings.main_target, values)
     if settings.label is not None and plan.classes is not None:
         texts = columns.label_texts(table[settings.label], settings.null_values)
@@ -387,7 +396,7 @@ def _derived(
     """Yield the shard's rows as the output's columns. digests: as above; joined: reads the features of rows, if any."""
     where = str(shard.path)
     for chunk in read_chunks(shard):
-        try:
+        with located(where, chunk.first_row):
             table = derive(chunk.table(), plan, where, shard.name, chunk.first_row)
             if digests is not None and plan.content is not None:
                 own = table.select(list(plan.content.schema.names))  # text files keep the text of declared types
@@ -397,11 +406,7 @@ def _derived(
                 features = joined(chunk.first_row, len(table))
                 fields = [*table.schema, *plan.joins.fields]
                 table = pa.table([*table.columns, *features], schema=pa.schema(fields))
-            yield table
-        except InputError as error:
-            if where in str(error):
-                raise
-            raise InputError(f"{where}: from row {chunk.first_row + 1}: {error}") from error
+        yield table
 
 
 def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:

@@ -34,16 +34,12 @@ def in_order(keys: U64) -> tuple[I64, U64]:
         begins = np.flatnonzero(packed[1:] != packed[:-1]) + 1  # of each run of equal upper bits except the first
         runs = np.unique(np.searchsorted(begins, wrong, side="right"))
         first = np.append(0, begins)[runs]
-        places = _ranges(first, np.append(begins, len(keys))[runs] - first)
+        sizes = np.append(begins, len(keys))[runs] - first
+        places = np.arange(int(sizes.sum())) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
         rows = order[places]
         rows = rows[np.argsort(keys[rows])]
         order[places], ordered[places] = rows, keys[rows]
     return order, ordered
-
-
-def _ranges(first: I64, sizes: I64) -> I64:
-    """Concatenate the numbers of ranges."""
-    return np.arange(int(sizes.sum())) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
 
 
 def repeated(same: Bools) -> I64:

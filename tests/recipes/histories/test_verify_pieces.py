@@ -14,7 +14,7 @@ import pytest
 from array_record.python import array_record_module
 from hypothesis import given
 from hypothesis import strategies as st
-from pings import blobs_of, dealt, histories, random_pings, write_pings
+from pings import blobs_in, blobs_of, dealt, histories, random_pings, write_pings
 
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
@@ -380,7 +380,7 @@ def test_pieces_are_the_rows_in_order(tmp_path: Path, format_: str, sizes: list[
     write(path, blobs)
     told = np.array([len(blob) for blob in blobs], np.int64)
     expected = {"none": None, "right": told, "short": told[: len(told) // 2], "long": np.append(told, [8, 8])}[expects]
-    pieces = [[bytes(blob) for blob in piece] for piece in read_pieces(path, expected, most)]
+    pieces = [blobs_in(piece) for piece in read_pieces(path, expected, most)]
 
     assert [bytes(blob) for blob in blobs] == [blob for piece in pieces for blob in piece]
     assert all(1 <= len(piece) <= most.rows for piece in pieces)
@@ -398,7 +398,7 @@ def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
         most = Most(rows=rows, bytes=1 << 20)
         read: list[bytes] = []
         with pytest.raises(CorruptShard, match="cannot be read"):
-            read += [bytes(blob) for piece in read_pieces(path, None, most) for blob in piece]
+            read += [blob for piece in read_pieces(path, None, most) for blob in blobs_in(piece)]
         found = check_shard(path, case.partition, facts, most)
         assert "cannot be read" in (found.problem or "")
         assert sum(facts["n_measurements"].to_pylist()[:20]) == found.measurements

@@ -19,7 +19,7 @@ from headrace.dataset.verify import certify, verify
 from headrace.errors import InputError, SettingsError
 from headrace.report.write import write_report
 from headrace.run.prepare import Prepared, prepare
-from headrace.split.verify_folds import verify_folds
+from headrace.split.verify import checks_of
 from laws import examples
 from tables import digests, fresh, split, split_rows, write_rows
 
@@ -280,7 +280,7 @@ def test_rows_that_a_wider_gap_reaches_are_found(tmp_path: Path) -> None:
 
     config = {**json.loads((made.run / "config.json").read_bytes()), "gap": "20h"}
     config.pop("recipe")
-    wider = verify_folds(FinishedRun(*find_run(tmp_path / "out")), headrace.TemporalSplit(**config), 2)
+    wider = checks_of(FinishedRun(*find_run(tmp_path / "out")), headrace.TemporalSplit(**config), 2)
     problems = {each.name: str(each.problem) for each in wider if each.problem}
 
     assert "fold 0: the last row of" in problems["gap before the cutoff"]
@@ -291,7 +291,7 @@ def test_an_entity_that_trains_and_tests_is_found(tmp_path: Path) -> None:
     fold(some(tmp_path / "in"), tmp_path / "out", entity="id", folds="group-kfold:k=3")
     run = FinishedRun(*find_run(tmp_path / "out"))
     other = headrace.TemporalSplit(source=tmp_path, time="date", entity="kind", folds="group-kfold:k=3")
-    problems = {each.name: str(each.problem) for each in verify_folds(run, other, 2) if each.problem}
+    problems = {each.name: str(each.problem) for each in checks_of(run, other, 2) if each.problem}
 
     assert "fold 0: " in problems["train and test are apart"]
     assert "is in another split of the fold too" in problems["train and test are apart"]
@@ -436,7 +436,7 @@ def test_verify_finds_content_that_is_in_two_folds(tmp_path: Path) -> None:
     run = FinishedRun(*find_run(made.run))
     run.manifest.facts["fold_content"] = {"content": ["kind"]}
     config = {"source": tmp_path / "in", "time": "date", "entity": "id", "folds": headrace.GroupKFold(4)}
-    check = verify_folds(run, headrace.TemporalSplit(**config, duplicates="group", content=("kind",)), 1)[-1]
+    check = checks_of(run, headrace.TemporalSplit(**config, duplicates="group", content=("kind",)), 1)[-1]
 
     assert check.name == "content apart"
     assert check.problem is not None

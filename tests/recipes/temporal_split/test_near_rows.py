@@ -18,8 +18,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.errors import SettingsError
 from headrace.run.events import Event, Note, Step, TaskDone
 from headrace.split.settings import TemporalSplit
-from headrace.split.verify import verify_split
-from headrace.split.verify_folds import verify_folds
+from headrace.split.verify import checks_of, verify_split
 from tables import digests, small_source, split, split_rows, write_rows
 
 SPLITS = ("train", "val", "test")
@@ -177,7 +176,7 @@ def test_verify_finds_near_rows_in_two_folds(tmp_path: Path) -> None:
     run = FinishedRun(made.run, made.manifest)
     run.manifest.facts["fold_content"] = {"content": ["text"], "near": {"not_compared": 0}}
     asked = settings.model_copy(update={"near": NEAR, "duplicates": "group", "content": ("text",)})
-    check = verify_folds(run, asked, 1)[-1]
+    check = checks_of(run, asked, 1)[-1]
 
     assert check.name == "near content apart"
     assert "have a Jaccard index of 0.8 or more, such as" in str(check.problem)

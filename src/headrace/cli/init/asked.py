@@ -165,43 +165,33 @@ def _command_for(init: Init) -> Callable[..., None]:
     options = load(init.options)
 
     def command(config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
+        from headrace.cli.init.commented import Aside, commented_yaml
         from headrace.run.identity import check_apart
-        from headrace.storage.places import path_of
+        from headrace.storage.places import local_path_of, path_of
 
         check_apart(path_of(asked.out), asked.source, ())  # the run would refuse it later
-        sections = load(init.sections)
-        write_sections(config, asked.out, lambda: sections(asked), overwrite=overwrite, as_json=as_json)
+        make: Callable[[Any], tuple[list[Section], str]] = load(init.sections)
+        config = local_path_of(config, "--config")
+        there = SettingsError(f"{config}: already exists; give another --config, or --overwrite")
+        if config.exists() and not overwrite:
+            raise there
+        sections, about = make(asked)
+        try:
+            with config.open("w" if overwrite else "x", encoding="utf-8") as file:
+                file.write(commented_yaml(sections))
+        except FileExistsError:
+            raise there from None
+        except OSError as error:
+            raise SettingsError(f"{config}: cannot be written ({error.strerror}); give another --config") from error
+        proposed = [(name, each) for section in sections for name, each in section.settings.items()]
+        needed = [f" --set {name}={each.value}" for name, each in proposed if isinstance(each, Aside) and each.needed]
+        to_run = f"headrace run {config}{''.join(needed)}"
+        if as_json:
+            emit({"config": str(config), "about": about, "run": to_run})
+            return
+        say(f"{config}: {about}")
+        say(f"run it:  {to_run}")
 
     command.__annotations__["asked"] = options
     command.__doc__ = options.__doc__
     return with_groups(command)
-
-
-def write_sections(
-    config: Path, out: str, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
-) -> None:
-    """Make and write the sections, and say how to run them. Raises `SettingsError` if the file exists."""
-    from headrace.cli.init.commented import Aside, commented_yaml
-    from headrace.storage.places import local_path_of, path_of
-
-    path_of(out)  # raises for paths that `headrace run` would refuse
-    config = local_path_of(config, "--config")
-    there = SettingsError(f"{config}: already exists; give another --config, or --overwrite")
-    if config.exists() and not overwrite:
-        raise there
-    sections, about = made()
-    try:
-        with config.open("w" if overwrite else "x", encoding="utf-8") as file:
-            file.write(commented_yaml(sections))
-    except FileExistsError:
-        raise there from None
-    except OSError as error:
-        raise SettingsError(f"{config}: cannot be written ({error.strerror}); give another --config") from error
-    proposed = [(name, each) for section in sections for name, each in section.settings.items()]
-    asked = [f" --set {name}={each.value}" for name, each in proposed if isinstance(each, Aside) and each.needed]
-    command = f"headrace run {config}{''.join(asked)}"
-    if as_json:
-        emit({"config": str(config), "about": about, "run": command})
-        return
-    say(f"{config}: {about}")
-    say(f"run it:  {command}")

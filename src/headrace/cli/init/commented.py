@@ -37,21 +37,16 @@ def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
 
 def commented_yaml(sections: Sequence[Section]) -> str:
     """Return the text of the configuration; reading it gives `settings_of(sections)`."""
-    return "\n".join(_section(section) for section in sections)
-
-
-def _section(section: Section) -> str:
-    lines = [line for part in section.words.splitlines() for line in _comment(part)]
-    for name, value in section.settings.items():
-        if isinstance(value, Aside):
-            lines += [f"# {line}" for line in _setting(name, value.value)]
-        else:
-            lines += _setting(name, value)
-    return "\n".join(lines) + "\n"
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ") or ["#"]
+    lines: list[str] = []
+    for section in sections:
+        for part in section.words.splitlines():
+            lines += textwrap.wrap(part, _WIDTH, initial_indent="# ", subsequent_indent="# ") or ["#"]
+        for name, value in section.settings.items():
+            aside = isinstance(value, Aside)
+            own = _setting(name, value.value if aside else value)
+            lines += [f"# {line}" for line in own] if aside else own
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _setting(name: str, value: Any) -> list[str]:

@@ -97,7 +97,11 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     if any(is_typed_time(each) for each in columns):
         return None
     if not all(is_text(each.type) for each in columns):
-        return _epochs(columns)
+        numeric = all(pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in columns)
+        for form in ("epoch_ms", "epoch_s") if numeric else ():
+            if all(_read(each.drop_null(), form).all() for each in columns):
+                return TimeForms((form,), 0.0, "")
+        return None
     values = pc.unique(pa.chunked_array([chunk for each in columns for chunk in each.cast(pa.large_string()).chunks]))
     left = nulled(pa.chunked_array([values.drop_null()]), ("",)).drop_null()
     total = len(left)
@@ -119,14 +123,6 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
             left = left.filter(pa.array(~read))
     unread = len(left) / max(1, total)
     return TimeForms(tuple(forms), unread, " ".join(doubts)) if forms and unread < 0.5 else None
-
-
-def _epochs(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
-    for form in ("epoch_ms", "epoch_s"):
-        numeric = all(pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in columns)
-        if numeric and all(_read(each.drop_null(), form).all() for each in columns):
-            return TimeForms((form,), 0.0, "")
-    return None
 
 
 def _read(column: pa.ChunkedArray, form: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -44,7 +44,14 @@ class EntityNumbers:
         """Return the entity number of every row, -1 for unknown ones, and which rows have no entity."""
         if pa.types.is_integer(column.type) and column.type != pa.uint64():
             values = pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False)
-            number = self._of_integers(values)
+            slot = (values + (values >> self._bits) * _MIX) & (len(self._met) - 1)
+            with self._lock:
+                met = self._met.take(slot, axis=0)
+                number: I64 = met[:, 1].copy()
+                new = np.flatnonzero(met[:, 0] != values)
+                if len(new):
+                    number[new] = self._of_any(pa.chunked_array([values[new]]))
+                    self._met[slot[new]] = np.stack([values[new], number[new]], axis=1)  # the last one of a slot wins
             if column.null_count:
                 number[column.is_null().to_numpy()] = _NOBODY
         else:
@@ -53,17 +60,6 @@ class EntityNumbers:
         if nobody.any():
             number[nobody] = _OTHER
         return number, nobody
-
-    def _of_integers(self, values: I64) -> I64:
-        slot = (values + (values >> self._bits) * _MIX) & (len(self._met) - 1)
-        with self._lock:
-            met = self._met.take(slot, axis=0)
-            number: I64 = met[:, 1].copy()
-            new = np.flatnonzero(met[:, 0] != values)
-            if len(new):
-                number[new] = self._of_any(pa.chunked_array([values[new]]))
-                self._met[slot[new]] = np.stack([values[new], number[new]], axis=1)  # the last one of a slot wins
-        return number
 
     def _of_any(self, column: pa.ChunkedArray) -> I64:
         """Hash each distinct value; `_NOBODY` for rows without entity."""

@@ -24,10 +24,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from headrace.arrays import I64, Bools
+from headrace.arrays import I64
 from headrace.digest import checksum_file
 from headrace.errors import InputError
-from headrace.formats.date_words import advice
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.parquet import CHUNK_ROWS
 from headrace.formats.schema import is_text
@@ -35,12 +34,11 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import fit, read_chunks
 from headrace.formats.text_columns import nulled, typed
 from headrace.formats.write import Written
-from headrace.printable import shown
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.split.cutoff import to_utc
+from headrace.split.cutoff import in_utc
 from headrace.split.joins.features import Features
 from headrace.split.joins.numbers import EntityNumbers
-from headrace.split.scan import MIXED, one_form_advice
+from headrace.split.scan import check_forms, fault_of, located
 from headrace.split.sorting import in_order
 from headrace.storage.local import storing
 from headrace.storage.places import place_of
@@ -81,6 +79,10 @@ class Join:
     def key_names(self) -> list[str]:
         """The columns that keys are made from."""
         return [self.entity, *self.times.values()]
+
+    def piece(self, of: Literal["keys", "chosen", "features", "matched"], number: int) -> str:
+        """Return the path of a piece, relative to the run; keys and features: of a file, the others: of a partition."""
+        return piece_file(f"{self.number}-{of}-{number:05d}")
 
     @property
     def keys(self) -> pa.Schema:
@@ -181,32 +183,28 @@ def read_batches(path: Path, schema: pa.Schema, first: int, step: int) -> list[p
 
 
 def gather_features(
-    files: TaskFiles, join: Join, shard: Shard, name: str, numbers: EntityNumbers, partitions: int
+    files: TaskFiles, join: Join, place: int, numbers: EntityNumbers, partitions: int
 ) -> dict[str, Any]:
-    """Write the keys of one shard of features. numbers: of the entities of all rows.
+    """Write the keys of one shard of features. place: its index. numbers: of the entities of all rows.
 
     Returns counts and the first row of each batch. Raises `InputError` for an invalid time, if the settings make that
     an error.
     """
-    counts: Counter[str] = Counter()
+    shard, counts = join.shards[place], Counter[str]()
     forms: dict[str, set[str]] = {each: set() for each in join.times}
     first_rows, row = [0], 0
-    with batch_file(files, piece_file(name)) as write:
+    with batch_file(files, join.piece("keys", place)) as write:
         writer = PieceWriter(write, join.keys, len(numbers.entities), partitions)
         for chunk in _chunks(shard, join.key_names, coded=[join.entity]):
             if row - first_rows[-1] + len(chunk) > BATCH_ROWS and row > first_rows[-1]:
                 writer.flush()
                 first_rows.append(row)
-            try:
+            with located(shard.path, row):
                 writer.add(_keys(join, shard, chunk, (row, row - first_rows[-1]), numbers, counts, forms))
-            except InputError as error:
-                if str(shard.path) in str(error):
-                    raise
-                raise InputError(f"{shard.path}: from row {row + 1}: {error}") from error
             row += len(chunk)
         writer.flush()
-    place = place_of(shard.path)
-    version = checksum_file(shard.path) if place.reads == "calls" else place.version(place.stat())
+    stored = place_of(shard.path)
+    version = checksum_file(shard.path) if stored.reads == "calls" else stored.version(stored.stat())
     told = {each: sorted(found) for each, found in forms.items()}
     return {**counts, "rows_read": row, "forms": told, "version": version, "first_rows": first_rows}
 
@@ -249,15 +247,15 @@ def _keys(
 
 
 def fetch_features(
-    files: TaskFiles, join: Join, shard: Shard, name: str, wanted: Iterator[pa.Table], entities: int, partitions: int
+    files: TaskFiles, join: Join, place: int, wanted: Iterator[pa.Table], entities: int, partitions: int
 ) -> dict[str, Any]:
     """Write the wanted features of one shard with their values.
 
-    wanted: tables of keys, whose rows are numbers in the shard and ascend from table to table.
+    place: the index of the shard. wanted: tables of keys, whose rows are numbers in the shard and ascend from table to
+    table.
     """
-    values = _Values(join, shard)
-    fetched = 0
-    with batch_file(files, piece_file(name)) as write:
+    values, fetched = _Values(join, join.shards[place]), 0
+    with batch_file(files, join.piece("features", place)) as write:
         writer = PieceWriter(write, join.schema, entities, partitions)
         for keys in wanted:
             begin = size = 0
@@ -295,7 +293,8 @@ class _Values:
                 self._chunk, self._first = self._typed(next(self._chunks), last), last
                 continue
             end = done + int(np.searchsorted(rows[done : done + CHUNK_ROWS], last))  # short codes may be long texts
-            yield self._fitted(self._chunk.take(pa.array(rows[done:end] - self._first)))
+            found = self._chunk.take(pa.array(rows[done:end] - self._first))
+            yield found if self._join.types else fit(found, self._join.read)
             done = end
 
     def finish(self) -> None:
@@ -309,9 +308,6 @@ class _Values:
             return chunk
         return typed(fit(chunk, self._join.read), self._join.types, self._join.null_values, self._where, first_row)
 
-    def _fitted(self, chunk: pa.Table) -> pa.Table:
-        return chunk if self._join.types else fit(chunk, self._join.read)
-
 
 def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row: int, forms: set[str]) -> I64:
     """Read times in UTC, `MISSING` for absent ones."""
@@ -319,28 +315,12 @@ def _times(join: Join, column: pa.ChunkedArray, name: str, where: str, first_row
     column = nulled(column, ("", *join.null_values))
     dates = parse_dates(column, form)
     forms |= dates.forms
-    if len(forms) > 1 and not (form == "iso" and forms <= MIXED):
-        first, second = sorted(forms)[:2]
-        raise InputError(f"{where}: {name} is written as {first} and as {second}; {one_form_advice(sorted(forms))}")
+    check_forms(forms, form, where, name)
     absent = dates.micros == MISSING
     if absent.any() and join.bad_rows == "error":
         row = int(np.flatnonzero(absent)[0])
-        value = column[row].as_py()
-        told = "has no time" if value is None else f"is {shown(value, 80)}, {advice(value, form)}"
+        told = fault_of(column[row], form) or "has no time"
         raise InputError(
             f'{where}: row {first_row + row + 1}: {name} {told}; or leave out and count such rows with bad_rows="drop"'
         )
     return in_utc(dates.micros, ~dates.instant & ~absent, join.timezone, twice="latest")
-
-
-def in_utc(micros: I64, wall: Bools, zone: str, twice: Literal["earliest", "latest"]) -> I64:
-    """Convert the times that are wall-clock times of the zone to UTC.
-
-    twice: which instant to choose for a time that happens twice. A feature takes the later one and a row the earlier
-    one, so that no feature counts as known before it was.
-    """
-    if zone == "UTC" or not wall.any():
-        return micros
-    found = micros.copy()
-    found[wall] = to_utc(micros[wall], zone, twice=twice)
-    return found

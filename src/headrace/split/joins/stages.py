@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +53,7 @@ from headrace.split.joins.pieces import (
     piece_file,
     read_batches,
 )
-from headrace.split.scan import MIXED, one_form_advice
+from headrace.split.scan import one_form
 from headrace.split.settings import TemporalSplit
 
 STRETCH_ROWS = 1 << 19
@@ -98,19 +98,16 @@ class Joins:
                 part = held[stretch].slice(first, min(rows, STRETCH_ROWS - first))
                 parts.append(part)
                 first_row, rows = first_row + len(part), rows - len(part)
-            found: list[pa.ChunkedArray] = pa.concat_tables(parts).columns if parts else self._empty().columns
+            found: list[pa.ChunkedArray] = pa.concat_tables(parts or [pa.schema(self.fields).empty_table()]).columns
             return found
 
         return read
-
-    def _empty(self) -> pa.Table:
-        return pa.schema(self.fields).empty_table()
 
     def _stretch(self, run: Path, number: int) -> pa.Table:
         """Read a stretch from all partitions, in row order; rows that needed no features get nulls."""
         columns: list[pa.ChunkedArray] = []
         for join in self.joins:
-            paths = [run / matched_file(join.number, part) for part in range(self.partitions)]
+            paths = [run / join.piece("matched", part) for part in range(self.partitions)]
             parts = [table for path in paths for table in read_batches(path, join.matched, number, sum(self.stretches))]
             table = pa.concat_tables(parts).combine_chunks()
             place = np.full(STRETCH_ROWS, -1, np.int64)
@@ -119,29 +116,9 @@ class Joins:
         return pa.table(columns, schema=pa.schema(self.fields))
 
 
-def matched_file(join: int, partition: int) -> str:
-    """Return the path of the features of a partition's rows, relative to the run."""
-    return piece_file(f"{join}-matched-{partition:05d}")
-
-
-def rows_name(shard: int) -> str:
-    """Return the name of the piece of the rows of a shard."""
-    return f"rows-{shard:05d}"
-
-
-def keys_name(join: int, shard: int) -> str:
-    """Return the name of the piece of the keys of a file of features."""
-    return f"{join}-keys-{shard:05d}"
-
-
-def chosen_file(join: int, partition: int) -> str:
-    """Return the path of the keys of the features that a partition's rows get, relative to the run."""
-    return piece_file(f"{join}-chosen-{partition:05d}")
-
-
-def features_name(join: int, shard: int) -> str:
-    """Return the name of the piece of those features of a file that rows get."""
-    return f"{join}-features-{shard:05d}"
+def rows_file(shard: int) -> str:
+    """Return the path of the piece of the rows of a shard, relative to the run."""
+    return piece_file(f"rows-{shard:05d}")
 
 
 def survey_joins(
@@ -227,21 +204,12 @@ def _rows_about(shard: Shard) -> int:
 
 def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
     """Gather the keys of all features; return the receipts by table. Raises `InputError` for times of two forms."""
-    numbers = EntityNumbers(
-        joins.entities, joins.joins[0].null_values, joins.joins[0].seed
-    )  # the same for all joins, from the settings
+    first = joins.joins[0]  # settings that are the same for all joins
+    numbers = EntityNumbers(joins.entities, first.null_values, first.seed)
     tasks, owners = [], []
     for join in joins.joins:
         for place, shard in enumerate(join.shards):
-            name = keys_name(join.number, place)
-            work = partial(
-                gather_features,
-                join=join,
-                shard=shard,
-                name=name,
-                numbers=numbers,
-                partitions=joins.partitions,
-            )
+            work = partial(gather_features, join=join, place=place, numbers=numbers, partitions=joins.partitions)
             tasks.append(Task(shard.name, shard.size, work, [shard.path]))
             owners.append(join.number)
     receipts = _few_at_once(context).stage("join_features", tasks, durable=False)
@@ -250,7 +218,9 @@ def gather_stage(context: RunContext, joins: Joins) -> list[list[Receipt]]:
         for join in joins.joins
     ]
     for join, own in zip(joins.joins, found, strict=True):
-        _one_form(join, own)
+        for role, name in join.times.items():
+            forms = [(shard.path, each.result["forms"][role]) for each, shard in zip(own, join.shards, strict=True)]
+            one_form(forms, join.features.time_format, name)
     return found
 
 
@@ -297,35 +267,27 @@ def join_stages(
     context.stage("join_rows", rows, durable=False)
     chosen = fetch_stages(context, joins, gathered)
     _few_at_once(context).stage("join_match", _of_partitions(joins, match), durable=False)
-    facts = []
+    facts: list[dict[str, Any]] = []
     for join, own, done in zip(joins.joins, gathered, chosen, strict=True):
-        counted = [
-            *((word, name, own) for word, name in (("rows_read", "features"), (NOBODY, NOBODY), (UNTIMED, UNTIMED))),
-            *((word, word, done) for word in ("rows", "matched", "too_old")),
-        ]
+        counted = [("features", "rows_read", own), (NOBODY, NOBODY, own), (UNTIMED, UNTIMED, own)]
+        counted += [(word, word, done) for word in ("rows", "matched", "too_old")]
         facts.append(
             {
                 "columns": list(join.output.names),
-                **{name: sum(int(each.result.get(word, 0)) for each in of) for word, name, of in counted},
+                **{name: sum(int(each.result.get(word, 0)) for each in of) for name, word, of in counted},
                 "partitions": joins.partitions,
                 "digest": digest_of(own),
             }
         )
-        context.on_event(_told(join, facts[-1]))
+        matched, rows, too_old = (facts[-1][word] for word in ("matched", "rows", "too_old"))
+        told = f"join[{join.number}]: {matched:,} of {rows:,} rows with an entity got features"
+        if too_old:
+            told += f", {too_old:,} have only one older than {join.features.max_age}"
+        if rows and not matched:  # entity names then rarely agree
+            where = join.shards[0].path
+            told += f"; check that {join.entity!r} of {where} names entities as the rows do, and its times"
+        context.on_event(Note("warning" if rows and not matched else "info", told))
     return facts
-
-
-def _told(join: Join, found: dict[str, Any]) -> Note:
-    """Report how many rows got features; a warning if none did, because entity names then rarely agree."""
-    told = f"join[{join.number}]: {found['matched']:,} of {found['rows']:,} rows with an entity got features"
-    if found["too_old"]:
-        told += f", {found['too_old']:,} have only one older than {join.features.max_age}"
-    if found["matched"] or not found["rows"]:
-        return Note("info", told)
-    where = join.shards[0].path
-    return Note(
-        "warning", f"{told}; check that {join.entity!r} of {where} names entities as the rows do, and its times"
-    )
 
 
 def _few_at_once(context: RunContext) -> RunContext:
@@ -333,29 +295,15 @@ def _few_at_once(context: RunContext) -> RunContext:
     return replace(context, workers=min(context.workers, context.engine.machines() * (_MEMORY_BYTES // _TASK_BYTES)))
 
 
-def _one_form(join: Join, gathered: Sequence[Receipt]) -> None:
-    """Raise `InputError` naming two files whose times have different forms."""
-    for role, name in join.times.items():
-        first: dict[str, str] = {}
-        for receipt, shard in zip(gathered, join.shards, strict=True):
-            for form in receipt.result["forms"][role]:
-                first.setdefault(form, str(shard.path))
-        if len(first) > 1 and not (join.features.time_format == "iso" and first.keys() == MIXED):
-            (form, path), (other, elsewhere) = list(first.items())[:2]
-            raise InputError(
-                f"{elsewhere}: {name} is of form {other}, in {path} of form {form}; {one_form_advice(sorted(first))}"
-            )
-
-
 def choose(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[str, Any]:
     """Write the keys of the features that a partition's rows get, one batch for each gathered batch."""
     asked = rows_of(files.run, joins, partition)
-    pieces = _pieces(files.run, joins, join, partition, keys_name, join.keys)
+    pieces = _pieces(files.run, joins, join, partition, "keys")
     features, entity, time = _timed(joins, join, partition, pieces, asked)
     places, matched, too_old = reachable(features, entity, time, join.features.max_age_us)
     chosen = pa.concat_tables([join.keys.empty_table(), *pieces]).take(pa.array(places)).combine_chunks()
     ends = np.searchsorted(places, np.cumsum([0, *map(len, pieces)])).tolist()
-    with batch_file(files, chosen_file(join.number, partition)) as write:
+    with batch_file(files, join.piece("chosen", partition)) as write:
         for begin, end in pairwise(ends):
             write(chosen.slice(begin, end - begin))
     return {"rows_read": len(time), "rows": len(time), "matched": matched, "too_old": too_old}
@@ -371,15 +319,14 @@ def fetch(
 
     def wanted() -> Iterator[pa.Table]:
         for number, first_row in batches.items():
-            paths = [files.run / chosen_file(join.number, part) for part in range(joins.partitions)]
+            paths = [files.run / join.piece("chosen", part) for part in range(joins.partitions)]
             keys = pa.concat_tables([table for path in paths for table in read_batches(path, join.keys, number, total)])
             rows = keys[ROW].to_numpy().astype(np.int64) + first_row
             order = np.argsort(rows)
             keys = keys.drop_columns([ROW]).take(pa.array(order))
             yield keys.append_column(ROW, pa.array(rows[order]))
 
-    name = features_name(join.number, place)
-    return fetch_features(files, join, join.shards[place], name, wanted(), len(joins.entities), joins.partitions)
+    return fetch_features(files, join, place, wanted(), len(joins.entities), joins.partitions)
 
 
 def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[str, Any]:
@@ -388,7 +335,7 @@ def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[st
     values = features_of_rows(files.run, joins, join, partition, asked)
     numbers = np.concatenate([np.empty(0, np.uint32), *(each[ROW].to_numpy() for each in asked)])
     table = values.add_column(0, ROW, pa.array(numbers)).combine_chunks()
-    with batch_file(files, matched_file(join.number, partition)) as write:
+    with batch_file(files, join.piece("matched", partition)) as write:
         begin = 0
         for each in asked:
             write(table.slice(begin, len(each)))
@@ -398,13 +345,13 @@ def match(files: TaskFiles, joins: Joins, join: Join, partition: int) -> dict[st
 
 def rows_of(run: Path, joins: Joins, partition: int) -> list[pa.Table]:
     """Read the rows of a partition that need features, one table for each stretch."""
-    paths = [run / piece_file(rows_name(place)) for place in range(len(joins.stretches))]
+    paths = [run / rows_file(place) for place in range(len(joins.stretches))]
     return [table for path in paths for table in read_batches(path, ROW_SCHEMA, partition, joins.partitions)]
 
 
 def features_of_rows(run: Path, joins: Joins, join: Join, partition: int, asked: Sequence[pa.Table]) -> pa.Table:
     """Find the features of rows, in row order: the columns of the output by number, null if a row has none."""
-    pieces = _pieces(run, joins, join, partition, features_name, join.schema)
+    pieces = _pieces(run, joins, join, partition, "features")
     features, entity, time = _timed(joins, join, partition, pieces, asked)
     values = pa.concat_tables([join.schema.empty_table(), *pieces]).drop_columns([ENTITY, *join.times])
     values = values.combine_chunks()
@@ -416,11 +363,10 @@ def features_of_rows(run: Path, joins: Joins, join: Join, partition: int, asked:
     return values.take(pa.array(found, mask=found < 0))
 
 
-def _pieces(
-    run: Path, joins: Joins, join: Join, partition: int, name: Callable[[int, int], str], schema: pa.Schema
-) -> list[pa.Table]:
-    """Read a partition's batches from the pieces of features of this name."""
-    paths = [run / piece_file(name(join.number, place)) for place in range(len(join.shards))]
+def _pieces(run: Path, joins: Joins, join: Join, partition: int, of: Literal["keys", "features"]) -> list[pa.Table]:
+    """Read a partition's batches from the pieces of all files of features."""
+    schema = join.keys if of == "keys" else join.schema
+    paths = [run / join.piece(of, place) for place in range(len(join.shards))]
     return [table for path in paths for table in read_batches(path, schema, partition, joins.partitions)]
 
 
@@ -442,7 +388,7 @@ def _column(tables: Sequence[pa.Table], name: str) -> I64:
 
 def row_piece(files: TaskFiles, joins: Joins, shard: int, entity: I64, time: I64, number: I64) -> dict[str, Any]:
     """Write the piece of a shard's rows: numbers of their entities, times in UTC, and their own numbers, ascending."""
-    with batch_file(files, piece_file(rows_name(shard))) as write:
+    with batch_file(files, rows_file(shard)) as write:
         writer = PieceWriter(write, ROW_SCHEMA, len(joins.entities), joins.partitions)
         for stretch in range(joins.stretches[shard]):
             first = stretch * STRETCH_ROWS
