@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from headrace.arrays import I64, U8, U16, U64, Bools, ranges
+from headrace.arrays import I64, U8, U16, U64, Bools, borders_of, ranges
 from headrace.digest import derive_key
 from headrace.draws import GAMMA, mix
 from headrace.errors import CorruptShard
@@ -189,7 +189,7 @@ def joined(parts: Sequence[Parsed], *, compiled: bool = False) -> Parsed:
     if len(parts) == 1:
         return parts[0]
     entities = end_to_end([each.entities for each in parts])
-    before = np.cumsum([0, *(len(each.entities) for each in parts)])
+    before = borders_of([len(each.entities) for each in parts])
     entity = np.concatenate([each.entity + first for each, first in zip(parts, before[:-1], strict=True)])
     if compiled and len(entities) < len(entity) // 2:  # else hardly any repeats, and telling them apart is in vain
         from headrace.histories.codec.kernels import distinct
@@ -201,7 +201,7 @@ def joined(parts: Sequence[Parsed], *, compiled: bool = False) -> Parsed:
     if parts[0].peers is not None:
         held = [each.peers for each in parts if each.peers is not None]
         peers = end_to_end(held)
-        ends = np.cumsum([0, *map(len, held)])
+        ends = borders_of([*map(len, held)])
         peer = np.concatenate(
             [each.peer + first for each, first in zip(parts, ends[:-1], strict=True) if each.peer is not None]
         )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.arrays import I64, U16, U32, U64, Bools, Ints, number_rows
+from headrace.arrays import I64, U16, U32, U64, Bools, Ints, borders_of, number_rows
 from headrace.histories.codec.addresses import Addresses, as_numbers, of_words
 from headrace.histories.piece import (
     ENTITY,
@@ -103,7 +103,7 @@ def open_partition(
     """
     has_peers = "family" in (record.names or ())
     entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
+    before = borders_of([each.entities for each in segments])
     of_segment = [place[before[k] : before[k + 1]] for k in range(len(segments))]
     rows, count = sum(each.records for each in segments), len(entities.addresses)
     if coded[0] is not None:

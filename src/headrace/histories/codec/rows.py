@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U8, U16, U32, Bools, Ints, ranges
+from headrace.arrays import I64, U8, U16, U32, Bools, Ints, borders_of, ranges
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import KINDS, Addresses, Kind
 from headrace.histories.codec.laws import damaged, first_broken
@@ -179,7 +179,7 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     peers4 = count - peers6
     width, *within, plain = _layout(n, peers4, peers6)
     lengths = plain + values_bytes(n, [each.dtype for each in rows.values])
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    offsets = borders_of(lengths)
     data = np.zeros(int(offsets[-1]), np.uint8)
     begin = offsets[:-1]
     at_times, at_codes, at_index, at_peers = places = tuple(begin + each for each in (HEADER_BYTES, *within))

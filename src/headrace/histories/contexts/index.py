@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace import draws
-from headrace.arrays import I64, U8, U64, Bools, ranges
+from headrace.arrays import I64, U8, U64, Bools, borders_of, ranges
 from headrace.bins.bins import Bins
 from headrace.bins.pack import pack
 from headrace.digest import derive_key
@@ -280,7 +280,7 @@ class ContextIndex:
             sizes = np.insert(sizes, longest, halves)
             mode, fraction = np.insert(mode, longest, mode[longest]), np.insert(fraction, longest, fraction[longest])
         empty = self.small_contexts - len(sizes)  # too few rows: nothing left to cut
-        offsets = np.concatenate([[0], np.cumsum(np.pad(sizes, (0, empty)))])
+        offsets = borders_of(np.pad(sizes, (0, empty)))
         row, start, count = (
             np.concatenate([getattr(each, name)[each.bins.sequences] for each in packed])
             for name in ("row", "start", "count")

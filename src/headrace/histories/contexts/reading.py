@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64
+from headrace.arrays import I64, borders_of
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
@@ -180,7 +180,7 @@ def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
         lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.peers4 + found.peers6 > 0, n)
     long_gaps = np.diff(found.seconds.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # over the measurements of all rows
+    before = borders_of(long_gaps.astype(np.int64))  # over the measurements of all rows
     return np.column_stack(
         [
             n,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U8, U16, U64, Bools, ranges
+from headrace.arrays import I32, I64, U8, U16, U64, Bools, borders_of, ranges
 from headrace.draws import (
     FRACTION,
     MODE,
@@ -166,8 +166,7 @@ def candidates(
         peer = int(ADDRESS_BYTES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
         shortest[place] = 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + row.has_latency
     fills = np.minimum(segments.count, room // (shortest[which] + 2 * (segments.mode == FULL)) + 1)
-    offsets = np.zeros(len(fills) + 1, np.int64)
-    np.cumsum(np.where(segments.sampled, fills, segments.count), out=offsets[1:])
+    offsets = borders_of(np.where(segments.sampled, fills, segments.count))
     index = sampling.indices(segments, fills, offsets)
     total = int(offsets[-1])
     columns = Columns(
