@@ -177,12 +177,17 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
         raise ValueError("times of a row are before 1970, or further apart than 2**32 - 1 seconds")
     index, held, count, peers6 = _peers_of_rows(rows, n, compiled=compiled)
     peers4 = count - peers6
-    width, *within, plain = _layout(n, peers4, peers6)
+    width, within_codes, within_index, within_peers, plain = _layout(n, peers4, peers6)
     lengths = plain + values_bytes(n, [each.dtype for each in rows.values])
     offsets = borders_of(lengths)
     data = np.zeros(int(offsets[-1]), np.uint8)
     begin = offsets[:-1]
-    at_times, at_codes, at_index, at_peers = places = tuple(begin + each for each in (HEADER_BYTES, *within))
+    at_times, at_codes, at_index, at_peers = places = (
+        begin + HEADER_BYTES,
+        begin + within_codes,
+        begin + within_index,
+        begin + within_peers,
+    )
     if compiled:
         from headrace.histories.codec.partition_kernels import fill_rows
 
