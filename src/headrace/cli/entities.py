@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from headrace.cli.flags import unless_given
 from headrace.cli.output import cell, emit, printer, say, table
 from headrace.errors import SettingsError
-from headrace.report.words import many
+from headrace.report.words import many, many_entities
 
 if TYPE_CHECKING:
     from headrace.arrays import I64
@@ -158,7 +158,4 @@ def answer(
     if len(row):
         printer().print(made)
     if len(asked.names) > _SHOWN or len(row) > _SHOWN:
-        say(
-            f"{many(len(asked.names), 'entity', 'entities')} and {many(len(row), 'row')} in total; --json prints "
-            "them all"
-        )
+        say(f"{many_entities(len(asked.names))} and {many(len(row), 'row')} in total; --json prints them all")

@@ -201,7 +201,6 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
 
 def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     """Return the batches that a training loop would iterate over, and the decoded bytes of one row."""
-    from headrace.stream.loader.options import StreamArguments
     from headrace.stream.order.lanes import estimate_block_bytes
     from headrace.stream.ranks.topology import Topology
 
@@ -211,25 +210,24 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     row_bytes = float(estimate_block_bytes(index).sum()) / max(1, index.total_rows)
     topology = Topology(rank=rank, world_size=asked.ranks)
     usual = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
-    options: StreamArguments = {
+    options: dict[str, Any] = {
         "packed": "off",  # because rows are counted
         "shuffle": asked.shuffle,
         "seed": asked.seed,
-        "batch_format": asked.batch_format or usual,  # type: ignore[typeddict-item]  # checked with the other options
+        "batch_format": asked.batch_format or usual,
         "samples_per_epoch": asked.samples_per_epoch,
-        "distribution": asked.distribution,  # type: ignore[typeddict-item]  # checked there
+        "distribution": asked.distribution,
+        "batch_size": asked.batch_size,
+        "topology": topology,
     }
-    if not asked.workers:
-        loader = dataset.stream(asked.split, batch_size=asked.batch_size, topology=topology, **options)
-        if work.state is not None:
-            loader.load_state_dict(work.state)
-        return loader, row_bytes
-    streamed = dataset.torch_dataset(
-        asked.split, batch_size=asked.batch_size, num_workers=asked.workers, topology=topology, **options
+    streamed: Any = (
+        dataset.torch_dataset(asked.split, num_workers=asked.workers, **options)
+        if asked.workers
+        else dataset.stream(asked.split, **options)
     )
     if work.state is not None:
         streamed.load_state_dict(work.state)
-    return streamed.data_loader(), row_bytes
+    return streamed.data_loader() if asked.workers else streamed, row_bytes
 
 
 def _rows(batch: Any) -> int:

@@ -94,10 +94,18 @@ class Members:
         self._refuse_twin()
         record = {"shard": self._share.index, "of": self._share.count, "host": platform.node(), "pid": os.getpid()}
         self._record = b"\n" + json.dumps(record | {"kernel": self._kernel}).encode() + b"\n"
-        if self._has_locks:
-            self._appear()
-        else:
+        if not self._has_locks:
             self._say(_counter(0))
+        else:
+            local.make_directory(self._directory)
+            target = self._path(self.token)
+            temporary = local.temporary_for(target)
+            with local.storing(target):
+                self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+                os.write(self._file, _counter(0) + self._record)
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.rename(temporary, target)
         self._heart.start()
         return self
 
@@ -179,17 +187,6 @@ class Members:
                 raise RunBusy(
                     f"{run}: process {record['pid']} works on share {self._share} already; start each share once"
                 )
-
-    def _appear(self) -> None:
-        local.make_directory(self._directory)
-        target = self._path(self.token)
-        temporary = local.temporary_for(target)
-        with local.storing(target):
-            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            os.write(self._file, _counter(0) + self._record)
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(temporary, target)
 
     def _beat(self) -> None:
         count = 0

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U64, Bools
 from headrace.digest import derive_key
 from headrace.keyed_hash import hash_texts
 from headrace.split.sorting import in_order
@@ -36,6 +36,10 @@ class Hashes:
 
     def __len__(self) -> int:
         return len(self.high)
+
+    def take(self, which: Bools | I64) -> Hashes:
+        """Return some of the hashes, by mask or index."""
+        return Hashes(self.high[which], self.low[which])
 
     @cached_property
     def _buckets(self) -> tuple[I64, np.uint64]:

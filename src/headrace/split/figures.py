@@ -17,7 +17,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
-from headrace.report.words import listed, many, moment, share
+from headrace.report.words import listed, many, many_entities, moment, share
 from headrace.split.guidance import changed_words, told
 
 _TIMELINE, _SHARED = "Is the split clean in time?", "Do splits share content?"
@@ -304,7 +304,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
     sizes = _entity_rows(facts)
     if sizes is None:
         answer = (
-            f"{many(train, 'entity', 'entities')} train and {many(val, 'entity', 'entities')} validate. "
+            f"{many_entities(train)} train and {many_entities(val)} validate. "
             "There are too many rows to count each entity's for a picture."
         )
         return [Figure("entities", question, answer)]
@@ -318,7 +318,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
         parts[split] = counted(own, edges)
         if len(own):
             lines.append(
-                f"{split}: {many(len(own), 'entity', 'entities')} with a median of {np.median(own):,.0f} rows "
+                f"{split}: {many_entities(len(own))} with a median of {np.median(own):,.0f} rows "
                 f"and at most {own.max():,.0f} ({share(float(own.max()), float(own.sum()))} of {split})."
             )
     both = 0
@@ -329,7 +329,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
     leak = (
         f"Counted in the shards: no {column} both trains and tests."
         if not both
-        else f"{many(both, 'entity', 'entities')} of {column} both train and test, a leak: run `headrace verify`."
+        else f"{many_entities(both)} of {column} both train and test, a leak: run `headrace verify`."
     )
     chart = charts.histogram(edges, parts, of="entities", title="rows of an entity", grows=grows)
     return [Figure("entities", question, "\n".join([leak, *lines]), chart, "warning" if both else "good")]

@@ -83,8 +83,7 @@ def _rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
     seen, classes = EntitySet(), pa.array([""], pa.string())
     for number in range(shards):
         hashes, strata = read_entities(run, number)[0], read_arrow(run / scan_file(number, "strata"))
-        own = np.unique(strata["entity"].to_numpy())
-        seen.add(Hashes(hashes.high[own], hashes.low[own]))
+        seen.add(hashes.take(np.unique(strata["entity"].to_numpy())))
         classes = pc.unique(pa.concat_arrays([classes, *strata["class"].chunks]))
     known, classes = seen.ordered(), classes.take(pc.sort_indices(classes))
     rows = np.zeros((len(known), len(classes)), np.int64)

@@ -248,7 +248,7 @@ def _known(
         scanned = read_scan(context.run, number)
         for edge, each in asked.items():
             flags[edge][every.places(_seen(scanned, each))] = True
-    found = {edge: Hashes(every.high[own], every.low[own]) for edge, own in flags.items()}
+    found = {edge: every.take(own) for edge, own in flags.items()}
     found |= {_edge(latest): every, _edge(plan): plan.allocation.known}
     return every, [found[edge] for edge, _ in cuts]
 
@@ -264,7 +264,7 @@ def _seen(scanned: Scanned, plan: SplitPlan) -> Hashes:
     before = (scanned.micros != MISSING) & (scanned.micros < edge_of(scanned, plan) - reach)
     seen = np.zeros(len(scanned.hashes) + 1, np.bool_)
     seen[scanned.entity.compress(before)] = True  # NOBODY is -1, which indexes the last element
-    hashes = Hashes(scanned.hashes.high[seen[:-1]], scanned.hashes.low[seen[:-1]])
+    hashes = scanned.hashes.take(seen[:-1])
     if settings.null_entity == "own" and seen[-1]:
         hashes = Hashes(np.append(hashes.high, plan.nobody.high), np.append(hashes.low, plan.nobody.low))
     return hashes

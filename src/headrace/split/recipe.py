@@ -26,7 +26,7 @@ from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.split import duplicates, folding, guidance
-from headrace.split.allocate import EntitySet, Hashes, allocate, hash_nobody
+from headrace.split.allocate import EntitySet, allocate, hash_nobody
 from headrace.split.columns import label_map
 from headrace.split.content import Content
 from headrace.split.cutoff import DateBins, total
@@ -335,7 +335,7 @@ def _plan(
     seen = EntitySet()
     for place in range(len(scans)):
         hashes, before = read_entities(context.run, place)
-        seen.add(Hashes(hashes.high[before], hashes.low[before]))
+        seen.add(hashes.take(before))
     nobody = hash_nobody(settings.seed)
     if settings.null_entity == "own" and any(scan.result["nobody_before"] for scan in scans):
         seen.add(nobody)

@@ -79,8 +79,7 @@ class _Seen:
 
     def shared_with(self, other: Hashes) -> Hashes:
         """Return the entities of this split that are among others, which must be ascending."""
-        both = other.places(self.entities) >= 0
-        return Hashes(self.entities.high[both], self.entities.low[both])
+        return self.entities.take(other.places(self.entities) >= 0)
 
 
 @dataclass(frozen=True)
@@ -342,8 +341,8 @@ def _entities_apart(output: _Output) -> list[Check]:
         for one, other in pairs:
             both = held[one] & held[other]
             if both.any() and (one, other) not in problems:
-                shared = Hashes(known.high[both], known.low[both])
-                problems[one, other] = f"fold {fold}: {output.first_of(lists[other], shared, ' of the fold')}"
+                told = output.first_of(lists[other], known.take(both), " of the fold")
+                problems[one, other] = f"fold {fold}: {told}"
     detail = f"in each of {len(folds)} folds no entity is in both; {len(known):,} entities in all"
     return [Check(f"{one} and {other} are apart", detail, problems.get((one, other))) for one, other in pairs]
 
