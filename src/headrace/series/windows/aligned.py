@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
@@ -124,7 +125,6 @@ def aligned(windows: Any, **finer: Any) -> Any:
     inner: dict[str, Windows] = {name: getattr(each, "windows", each) for name, each in finer.items()}
     if not inner:
         raise SettingsError("aligned: no finer windows are given; give some by a name, such as hourly=windows")
-    names = {name: number for number, name in enumerate(coarse.store.entities.names.to_pylist())}
     numbers = {}
     for name, own in inner.items():
         if own.split != coarse.split:
@@ -134,10 +134,8 @@ def aligned(windows: Any, **finer: Any) -> Any:
             raise SettingsError(
                 f"aligned: {name}: steps of {fine.word} do not divide those of {whole.word}; give finer ones"
             )
-        numbers[name] = np.full(len(names), -1, np.int64)
-        for number, entity in enumerate(own.store.entities.names.to_pylist()):
-            if entity in names:
-                numbers[name][names[entity]] = number
+        places = pc.index_in(coarse.store.entities.names, value_set=own.store.entities.names)
+        numbers[name] = np.asarray(places.fill_null(-1).to_numpy(), np.int64)
         if (numbers[name] < 0).all():
             raise InputError(f"aligned: {name}: {own.store.root} has no entity of {coarse.store.root}; name them alike")
     fields = {name: getattr(coarse, name) for name in Windows.__dataclass_fields__}
